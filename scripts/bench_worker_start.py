@@ -1,7 +1,8 @@
 """Measures the start of a rollout worker: its model from files, or from weights that were sent.
 
 The model has the sizes of SmolLM2-135M and random weights. Each start is a fork of this process,
-until the first token is sampled, and then until new weights are there. The largest private memory
+until the first token is sampled, and then until new weights are there. The engine's trial of the
+model, which is the same for both, is left out. The largest private memory
 (without pages of files and of the shared memory in which the weights were sent, which all workers
 of a machine have once) is read from /proc every 5 ms.
 
@@ -16,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -23,6 +25,7 @@ from bench_ranks import FORK, MB, watched
 from bench_timing import Line, arguments, compared, show
 
 from selfplay.config import compose
+from selfplay.engines.transformers import TransformersEngine
 from selfplay.models.policy import load_model
 from selfplay.models.tiny import build_model, build_tokenizer
 from selfplay.runtime.engine_worker import WorkerConfig
@@ -46,7 +49,8 @@ def start(brief: WorkerConfig, update: UpdateWeights, answers: Any) -> None:
     """Start a worker, sample a token, and take an update; answer with seconds and memory."""
     torch.set_num_threads(1)
     began, spent = time.perf_counter(), time.process_time()
-    with watched() as found:
+    trial = mock.patch.object(TransformersEngine, "_tried", lambda *_: "")
+    with trial, watched() as found:
         worker = Worker()
         worker.begin(brief)
         if worker._fault is not None:
@@ -130,11 +134,9 @@ def main() -> None:
         )
         ways = {"sent": replace(brief, number=1, changes=[first], receives=True), "files": brief}
         found: dict[str, list[tuple[float, ...]]] = {name: [] for name in ways}
-        for number in range(options.rounds + 1):
+        for number in range(options.rounds):  # the files are in the disk's cache: just written
             for name in list(ways) if number % 2 else list(ways)[::-1]:
-                numbers = measured(ways[name], second)
-                if number:  # the first round reads the files into the disk's cache
-                    found[name].append(numbers)
+                found[name].append(measured(ways[name], second))
     what = f"{count / 1e6:.0f} M parameters in {options.dtype}, files in {options.saved}"
     parts = ("seconds", "processor seconds", "largest private memory", "memory after an update")
     lines: list[Line] = []

@@ -66,7 +66,7 @@ def attend(module: Any, q: Tensor, k: Tensor, v: Tensor, *_: Any, **__: Any) -> 
     """Return the result of attention, whose inputs autocast converts."""
     if torch.is_autocast_enabled("cpu"):
         q, k, v = (each.to(torch.bfloat16) for each in (q, k, v))
-    return Attention.apply(q, k, v).transpose(1, 2).contiguous(), None  # type: ignore[no-untyped-call]
+    return Attention.apply(q, k, v).transpose(1, 2).contiguous(), None
 
 
 class Traffic(TorchDispatchMode):
@@ -116,7 +116,8 @@ class Sizes:
 
     def config(self) -> Any:
         """Return the config of the model, whose heads are 64 wide."""
-        return (Qwen3Config if self.norms else Qwen2Config)(
+        kind: Any = Qwen3Config if self.norms else Qwen2Config
+        return kind(
             num_hidden_layers=self.layers,
             hidden_size=self.hidden,
             num_attention_heads=self.heads,
@@ -180,7 +181,7 @@ def computes_in_parts() -> Iterator[None]:
 def compared(sizes: Sizes, rank: int) -> dict[str, tuple[float, float]]:
     """Return (counted, planned) bytes of one more token in a layer, and of one more logit."""
 
-    def count(**changed: int) -> int:
+    def count(**changed: Any) -> int:
         return counted(replace(sizes, **changed), rank)
 
     tokens = 2 * sizes.tokens

@@ -62,18 +62,19 @@ def received(
 @contextmanager
 def _without_data() -> Iterator[None]:
     """Give modules that are made inside parameters without data, but buffers with theirs."""
-    register = Module.register_parameter
+    kind: Any = Module
+    register = kind.register_parameter
 
     def without_data(module: Module, name: str, parameter: Parameter | None) -> None:
         if parameter is not None and not parameter.is_meta:
             parameter = Parameter(parameter.to("meta"), requires_grad=parameter.requires_grad)
         register(module, name, parameter)
 
-    Module.register_parameter = without_data  # type: ignore[method-assign]
+    kind.register_parameter = without_data
     try:
         yield
     finally:
-        Module.register_parameter = register  # type: ignore[method-assign]
+        kind.register_parameter = register
 
 
 def _fill(
@@ -98,6 +99,6 @@ def _fill(
         for name, parameter in named.items()
     }
     for module in model.modules():
-        for name, parameter in module._parameters.items():
-            if parameter is not None:
-                module._parameters[name] = made[parameter]
+        for name, own in module._parameters.items():
+            if own is not None:
+                module._parameters[name] = made[own]

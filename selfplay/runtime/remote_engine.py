@@ -49,7 +49,7 @@ class RemoteEngine(Engine):
         """Seconds spent in `publish` since they were last reset."""
 
     def serve(self, policy: str, model: PreTrainedModel, end_ids: Sequence[int]) -> None:
-        """Serve one more policy: one of the run, which workers load themselves, or a snapshot."""
+        """Serve one more policy: one of the run, which workers make themselves, or a snapshot."""
         player = policy.rpartition("@")[0]
         if player not in self._learned:
             named = model.named_parameters()

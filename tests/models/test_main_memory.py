@@ -137,9 +137,10 @@ def mesh() -> Iterator[Any]:
 
 def test_the_part_of_a_rank_is_moved_and_stays_distributed(queue: LateQueue, mesh: Any) -> None:
     whole = torch.randn(20, 3)
-    given = distribute_tensor(whole, mesh, [Shard(0)])
+    given: Any = distribute_tensor(whole, mesh, [Shard(0)])
     # The place of the local part is asked for, whatever the device of the mesh is.
-    assert torch.empty_like(given, device="meta").to_local().device.type == "meta"
+    empty: Any = torch.empty_like(given, device="meta")
+    assert empty.to_local().device.type == "meta"
     found = in_main_memory(given)
     assert isinstance(found, DTensor) and found.placements == given.placements
     assert found.device_mesh == mesh and found.shape == whole.shape

@@ -301,11 +301,12 @@ def test_workers_start_from_published_weights_without_files(
     try:
         runtime.trainers(players, PolicyLoss())
         play, model = runtime.rollout_fn(players), players.policies["thinker"].model
+        embedding: Any = model.get_input_embeddings()
         asked = [EpisodeSpec(task=Task(id="t", payload={"agents": ["thinker_0"]}), seed=0)]
         for version in range(3):
             if version:
                 with torch.no_grad():
-                    model.get_input_embeddings().weight.mul_(1.5)
+                    embedding.weight.mul_(1.5)
                 engine.publish("thinker", model.state_dict(), version)
             (episode,) = play(asked)
             (turn,) = episode.turns
