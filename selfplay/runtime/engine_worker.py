@@ -117,7 +117,9 @@ class EngineWorker:
         sent = {
             change.policy: change
             for change in changes
-            if brief.receives and isinstance(change, UpdateWeights) and change.weights is not None
+            if settings.receives
+            and isinstance(change, UpdateWeights)
+            and change.weights is not None
         }
         players.load(
             updatable,
