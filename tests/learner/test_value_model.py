@@ -128,7 +128,7 @@ def test_a_model_is_copied_and_stays_as_it_is(tmp_path: Path) -> None:
     assert made.vocabulary == 24 and made.positions == 64
     made.fit(STATES, RETURNS)
     assert made.values(STATES) != [0.0] * 5
-    with pytest.raises(ConfigError, match=r"credit\.critic\.model: no model in folder"):
+    with pytest.raises(ConfigError, match=r"credit\.critic\.model: no folder"):
         critic(model=str(tmp_path / "nothing"))
 
 

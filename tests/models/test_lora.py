@@ -241,7 +241,7 @@ def test_an_adapters_folder_can_be_gone_on_from_as_a_whole_model(
     (further,) = loaded(place, "further")
     assert torch.equal(logprobs(further.model), logprobs(whole.model))
     shutil.rmtree(tmp_path / "b/bases")
-    with pytest.raises(ConfigError, match=r"policy 'next': no model in folder .*bases/kept"):
+    with pytest.raises(ConfigError, match=r"policy 'next': no folder .*bases/kept"):
         load_policy("next", model=str(place))
 
 

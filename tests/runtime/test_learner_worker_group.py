@@ -259,7 +259,7 @@ def test_a_rank_without_the_model_is_one_line(home: Home, monkeypatch: pytest.Mo
     players = home.players()
     players.config = gone
     try:
-        with pytest.raises(ConfigError, match="no model in folder '/nowhere/at/all'"):
+        with pytest.raises(ConfigError, match="no folder '/nowhere/at/all'"):
             ranks.trainers(players, home.objective)
     finally:
         ranks.close()

@@ -46,7 +46,7 @@ def test_a_worker_without_the_model_names_file_and_machine(tmp_path: Path) -> No
         config=config, threads=1, saved=None, max_staleness=0, timeout=1, host="elsewhere"
     )
     worker.begin(brief)
-    with pytest.raises(ConfigError, match=rf"^worker on \S+: .*no model in .*{tmp_path}/absent"):
+    with pytest.raises(ConfigError, match=rf"^worker on \S+: .*no folder .*{tmp_path}/absent"):
         worker.run([], None, 0)
     worker.close()
 
