@@ -26,10 +26,10 @@ class SmallTalkForm:
         tasks: Dialogues, without held-out ones.
         form: Text of an answer; `{answer}` stands for a value.
         """
-        if arena.reader or arena.extractor or arena.reflector or not tasks:
+        if arena.reader or arena.writer or arena.reflector or not tasks:
             raise ValueError(
-                "demonstrations need dialogues, and an arena without a reader, extractor or "
-                "reflector"
+                "demonstrations need dialogues, and an arena without a reader, extractor, "
+                "summarizer or reflector"
             )
         if form.count("{answer}") != 1:
             raise ValueError(f"form: {form!r} does not contain {{answer}} once")

@@ -16,15 +16,15 @@ class LayerTraffic:
     """Bytes of a layer per token, for each unit of a width."""
 
     hidden: float
-    """Of the residual stream: norms, residual sums, casts of inputs."""
+    """Bytes of the residual stream: norms, residual sums, casts of inputs."""
     query: float
-    """Of all queries: rotation, casts, the result of attention."""
+    """Bytes of all queries: rotation, casts, the result of attention."""
     key: float
-    """Of all keys; those of the values are included."""
+    """Bytes of all keys; those of the values are included."""
     wide: float
-    """Of the feed-forward layer: activation function, product with the gate."""
+    """Bytes of the feed-forward layer: activation function, product with the gate."""
     norms: float
-    """Of queries and keys together if they have norms."""
+    """Bytes of queries and keys together if they have norms."""
 
     def bytes(self, outline: ModelShape) -> float:
         """Return the bytes per token of all layers."""
