@@ -26,6 +26,8 @@ REFUSED = ("--trust", "--out", "--json")
 """Options that a study from a page cannot have."""
 FAREWELL = 10.0
 """Seconds after which a stopped study is killed."""
+NICENESS = 5
+"""Niceness of a study above that of the viewer."""
 MOST_WORDS = 100
 """Largest number of words of a command."""
 
@@ -62,6 +64,11 @@ def _search_path() -> list[str]:
     """Return the folders of modules: that of this package, and those of the environment."""
     given = os.environ.get("PYTHONPATH", "")
     return [str(Path(__file__).parents[2]), *([given] if given else [])]
+
+
+def _lower_priority() -> int:
+    """Return the niceness of a study, so that the viewer and a training come before it."""
+    return min(os.getpriority(os.PRIO_PROCESS, 0) + NICENESS, 19)
 
 
 def _path(folder: Path) -> str:
@@ -115,8 +122,11 @@ class StudyRunner:
                 stderr=errors,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(_search_path())},
                 start_new_session=True,
-                preexec_fn=lambda: os.nice(5),
             )
+            # Not in a `preexec_fn`: it runs Python after the fork, where a lock that another thread
+            # of the viewer held is never released.
+            with suppress(ProcessLookupError):
+                os.setpriority(os.PRIO_PROCESS, process.pid, _lower_priority())
             atexit.register(self.close)
             self._failed.pop((run.folder, measure), None)
             self._now = _Running(run=run.folder, measure=measure, process=process, errors=errors)

@@ -1,7 +1,9 @@
 """Studies that a page measures again: which commands, and what happens to their processes."""
 
 import json
+import os
 import re
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -70,6 +72,34 @@ def test_the_run_of_the_page_takes_the_place_of_the_named_one(
     assert repeated(run, "passk", "selfplay study passk x@start")[-1] == f"{here}@start"
     monkeypatch.chdir(made.parent)
     assert repeated(run, "language", LANGUAGE)[-1] == "./made"
+
+
+def test_a_study_has_a_lower_priority_and_begins_without_python_after_the_fork(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python after a fork can wait for a lock of another thread, and the viewer would hang."""
+    begun: list[dict[str, Any]] = []
+    popen = subprocess.Popen
+
+    def recorded(*words: Any, **settings: Any) -> Any:
+        begun.append(settings)
+        return popen(*words, **settings)
+
+    monkeypatch.setattr(study_runner.subprocess, "Popen", recorded)
+    priority = tmp_path / "priority"
+    script(
+        monkeypatch,
+        tmp_path,
+        "import os, time\ntime.sleep(1)\n"
+        f"open({str(priority)!r}, 'w').write(str(os.getpriority(os.PRIO_PROCESS, 0)))",
+    )
+    runner, run = StudyRunner(), ListedRun(name="made", folder=made)
+    runner.begin(run, "language", LANGUAGE)
+    wait(runner, run, "language")
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    assert int(priority.read_text()) == min(own + study_runner.NICENESS, 19)
+    (settings,) = begun
+    assert "preexec_fn" not in settings
 
 
 @pytest.mark.parametrize(
