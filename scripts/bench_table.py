@@ -4,8 +4,8 @@ Usage: python scripts/bench_table.py [--json FILE] [NAME ...] [key=value ...]
 
 NAME is one of step, batch, packing, generation, adapters, executor, rollout, tools, waiting,
 records, weights, workers, fill, checkpoint, busy; without any, all of these run. async, overlap,
-games and ranks run only if they are named. Overrides go to the quickstart's config. The exit code
-is 1 if a target was missed or a benchmark failed.
+games, ranks and worker_start run only if they are named. Overrides go to the quickstart's config.
+The exit code is 1 if a target was missed or a benchmark failed.
 """
 
 import json
@@ -26,7 +26,7 @@ NAMES = (
     *("batch", "packing", "generation", "adapters", "rollout", "tools", "waiting", "records"),
     *("weights", "workers", "executor", "fill", "checkpoint", "step", "busy"),
 )
-LONGER = ("async", "overlap", "games", "ranks")
+LONGER = ("async", "overlap", "games", "ranks", "worker_start")
 """Benchmarks that run only if they are named; each takes some minutes."""
 
 

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
 
-LIBRARY = str(Path(__file__).parent) + os.sep
-"""Folder of this library's own code."""
+_HERE = Path(__file__).parent
+LIBRARY = tuple(str(folder) + os.sep for folder in (_HERE, _HERE.parent / "arenas" / "external"))
+"""Folders of this library's own code, which no author of an arena writes."""
 INSTALLED = tuple(sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib"))
 """Folders of installed packages."""
 PYTHON = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib"))
@@ -99,7 +100,7 @@ def with_place(error: BaseException) -> str:
     for call in traceback.extract_tb(error.__traceback__):
         if call.filename.startswith(INSTALLED) and not call.filename.startswith(LIBRARY):
             installed.append(call)
-        elif not call.filename.startswith((LIBRARY, *PYTHON, "<")):
+        elif not call.filename.startswith((*LIBRARY, *PYTHON, "<")):
             own.append(call)
     if not (calls := own or installed):
         return one_line(error)

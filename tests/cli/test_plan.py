@@ -88,7 +88,8 @@ def test_keys_of_the_cluster_and_of_the_config(
     before = planned(asked, capsys)[1]
     one_by_one = ["cluster.device=a100_80", "cluster.overhead=1", "runtime.max_staleness=0"]
     slower = planned([*asked, *one_by_one], capsys)[1]
-    assert slower["seconds"]["likely"]["train"] > 3 * before["seconds"]["likely"]["train"]
+    # A third of the operations per second, and 0.6 of the bytes per second.
+    assert slower["seconds"]["likely"]["train"] > 2 * before["seconds"]["likely"]["train"]
     parts = slower["seconds"]["likely"]
     assert parts.pop("step") == pytest.approx(sum(parts.values()))
     fewer = planned([*asked, "arena.solvers=4", "population=adapters"], capsys)[1]

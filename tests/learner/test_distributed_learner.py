@@ -15,6 +15,7 @@ from selfplay.errors import ConfigError, DivergedError, RunError
 from selfplay.learner import sharded_checkpoint
 from selfplay.learner.dpo import DPO
 from selfplay.learner.learner import Learner
+from selfplay.learner.learner_settings import LearnerSettings
 from selfplay.learner.logprobs import Scorer
 from selfplay.learner.objective import Objective, PolicyLoss
 from selfplay.models.lora import adapted, frozen_copy
@@ -49,8 +50,12 @@ class Make:
     def __call__(self) -> Learner:
         model, reference = self._models()
         settings = {"lr": 0.01, "clip_norm": 0.5, "max_tokens": 40, **self.settings}
-        given = reference if self.objective.reads_reference else None
-        return self.kind(model, objective=self.objective, reference=given, **settings)
+        return self.kind(
+            model,
+            objective=self.objective,
+            settings=LearnerSettings(**settings),
+            reference=reference if self.objective.reads_reference else None,
+        )
 
     def _llama(self, seed: int) -> Any:
         made: Any = llama(seed=seed, max_position_embeddings=256)

@@ -65,7 +65,9 @@ def test_a_rendering_that_fails_is_a_failed_episode() -> None:
         PettingZoo(env=Countdown, action_names=["one", "two", "two"]),
     ]
     errors = [episode.error for episode in play(arenas)]
-    assert errors[:2] == ["KeyError: 'nothing'", "TypeError: render returned a int, not text"]
+    assert errors[0].startswith("KeyError: 'nothing' (")
+    assert f"{Path(__file__).name}, line" in errors[0]
+    assert errors[1] == "TypeError: render returned a int, not text"
     assert errors[2].startswith("IndexError")
     assert errors[3] == "ValueError: two of 2 legal actions have the same name"
 
