@@ -81,8 +81,6 @@ class EngineWorker:
         """Models of the policies and snapshots that get weights, by policy."""
         self._setup: RolloutSetup | None = None
         self._engine: UpdatableEngine | None = None
-        self._made_of: list[UpdateWeights] = []
-        """Updates of whose weights models were made."""
         self._fault: BaseException | None = None
         self._timeout: float | None = None
         self._begun = Event()
@@ -106,7 +104,6 @@ class EngineWorker:
         run = build(config["run"], where="run")
         set_up_torch(replace(run, threads=settings.threads), int(config["seed"]))
         changes = [self._fetched(change) for change in settings.changes]
-        self._inbox.begin(settings.number, changes)
         self._setup = players = RolloutSetup(config)
         if settings.saved is None:
             check_model_files(players.population)
@@ -129,8 +126,18 @@ class EngineWorker:
             only=settings.policies,
             sent={name: unpack(change.weights) for name, change in sent.items()},
         )
-        made = [policy for policy in players.policies.values() if policy.from_sent]
-        self._made_of = [sent[policy.name] for policy in made]
+        made = {policy.name for policy in players.policies.values() if policy.from_sent}
+        # A model that was made of the weights needs only their version. Later updates may wait
+        # already; these come before them.
+        self._inbox.begin(
+            settings.number,
+            [
+                replace(change, weights=None)
+                if isinstance(change, UpdateWeights) and change.policy in made
+                else change
+                for change in changes
+            ],
+        )
         self._models = {name: policy.model for name, policy in players.policies.items()}
         self._engine = updatable
 
@@ -173,12 +180,7 @@ class EngineWorker:
                 self._models[name] = copy.model
                 players.policy_pool.add(name, engine, copy.renderer)
             case UpdateWeights(policy=name, weights=packed, version=version):
-                there = any(change is made for made in self._made_of)
-                if version or not there:  # a new model has version 0
-                    weights = {} if there or packed is None else unpack(packed)
-                    engine.publish(name, weights, version)
-                # What was sent must not stay in memory.
-                self._made_of = [made for made in self._made_of if made is not change]
+                engine.publish(name, {} if packed is None else unpack(packed), version)
                 check_arrival(name, self._models[name], change.checksums, version)
             case LoadState(service=name, state=state):
                 players.services[name].load_state_dict(pickle.loads(state))
