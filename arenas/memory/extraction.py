@@ -1,10 +1,10 @@
 """Facts that the fact extractor of the memory arena takes from a turn of a dialogue."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 
 from arenas.memory.bank import Fact
+from arenas.memory.json_list import read_list
 from selfplay.types import Observation, well_formed
 
 
@@ -21,14 +21,8 @@ def read_facts(action: str | None, *, most: int, longest: int) -> list[str]:
     facts that are no strings or empty), several_facts (more than `most`), too_long (a fact of more
     than `longest` characters).
     """
-    if action is None:
-        raise ExtractionError("malformed")
-    try:
-        data = json.loads(action)
-    except (ValueError, RecursionError):
-        raise ExtractionError("not_json") from None
-    found = data.get("facts") if isinstance(data, dict) and set(data) == {"facts"} else None
-    if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
+    found = read_list(action, "facts", ExtractionError)
+    if not all(isinstance(text, str) for text in found):
         raise ExtractionError("bad_form")
     # JSON escapes can contain invalid text, such as lone surrogates.
     facts = list(dict.fromkeys(" ".join(well_formed(text).split()) for text in found))

@@ -1,10 +1,10 @@
 """Choices of memories by the reflectors of the memory arena, and their pay."""
 
-import json
 from collections.abc import Collection, Sequence
 from typing import Literal
 
 from arenas.memory.bank import MemoryEntry
+from arenas.memory.json_list import read_list
 from selfplay.credit.rewards import mean
 
 ReflectorPay = Literal["citations", "right_citations", "outcome"]
@@ -20,14 +20,8 @@ def read_choice(action: str | None, *, known: Collection[str], most: int) -> lis
     Raises ReflectionError: malformed (no action), not_json, bad_form (other keys, or ids that are
     no strings or named twice), unknown_id (not among `known`), several_memories (more than `most`).
     """
-    if action is None:
-        raise ReflectionError("malformed")
-    try:
-        data = json.loads(action)
-    except (ValueError, RecursionError):
-        raise ReflectionError("not_json") from None
-    named = data.get("memories") if isinstance(data, dict) and set(data) == {"memories"} else None
-    if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
+    named = read_list(action, "memories", ReflectionError)
+    if not all(isinstance(name, str) for name in named):
         raise ReflectionError("bad_form")
     if len({*named}) < len(named):
         raise ReflectionError("bad_form")

@@ -1,7 +1,6 @@
 """Summaries of sessions by the summarizer of the memory arena: RMM's prospective reflection
 (2503.08026)."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -9,6 +8,7 @@ from typing import Any
 
 from arenas.memory.bank import Fact
 from arenas.memory.extraction import ExtractionError
+from arenas.memory.json_list import read_list
 from selfplay.types import Observation, well_formed
 
 
@@ -57,19 +57,7 @@ def read_summaries(
     integer), unknown_turn, several_summaries (more than `most`), too_long (more than `longest`
     characters).
     """
-    if action is None:
-        raise ExtractionError("malformed")
-    try:
-        data = json.loads(action)
-    except (ValueError, RecursionError):
-        raise ExtractionError("not_json") from None
-    listed = (
-        data.get("extracted_memories")
-        if isinstance(data, dict) and set(data) == {"extracted_memories"}
-        else None
-    )
-    if not isinstance(listed, list):
-        raise ExtractionError("bad_form")
+    listed = read_list(action, "extracted_memories", ExtractionError)
     by_text: dict[str, TopicSummary] = {}
     for each in map(_summary, listed):
         by_text.setdefault(each.text, each)
