@@ -31,10 +31,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from bakeoff_table import mean, table_head, table_row, write_picture
 
 from selfplay.run.record_reader import read_metrics
-from selfplay.study.figure_files import printed
-from selfplay.study.plots import IntervalPlot
 from selfplay.study.stats.bootstrap import over_runs
 
 AGENT = "credit.group_by=agent"
@@ -128,23 +127,7 @@ def seconds(run: Path) -> float:
 
 def shown(values: Sequence[float]) -> str:
     """Return the text of a mean, with Student's interval if there are several values."""
-    found = over_runs("mean", values)
-    if len(values) == 1:
-        return f"{found.value:.3f}"
-    return f"{found.value:.3f} ({found.low:.3f} to {found.high:.3f})"
-
-
-def draw(gains: Mapping[str, Sequence[float]], folder: Path) -> None:
-    """Write a picture of the gains."""
-    picture = IntervalPlot(
-        title="long road",
-        estimates=[over_runs(name, values) for name, values in gains.items()],
-        label="area, less that of rloo",
-        null=0.0,
-    )
-    for kind, data in printed(picture):
-        if kind == "svg":
-            (folder / "bakeoff_long_game.svg").write_bytes(data)
+    return mean(values, digits=3) if len(values) > 1 else f"{values[0]:.3f}"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -159,7 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--draw", type=Path, help="folder of the picture")
     options = parser.parse_args(arguments)
     bakeoff = Bakeoff(folder=options.folder, steps=options.steps)
-    print("| credit | rate | final | area | gain | seconds |\n|---|---|---|---|---|---|")
+    print(table_head(("credit", "rate", "final", "area", "gain", "seconds")))
     areas: dict[str, list[float]] = {}
     gains: dict[str, list[float]] = {}
     sets = []
@@ -173,8 +156,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             gains[name] = [own - other for own, other in pairs]
             gain = shown(gains[name])
         cost = f"{np.nanmean([seconds(run) for run in runs]):.0f}"
-        cells = (f"{rate:g}", shown([final(run) for run in runs]), shown(areas[name]), gain, cost)
-        print(f"| `{name}` | {' | '.join(cells)} |", flush=True)
+        finals = shown([final(run) for run in runs])
+        cells = (f"`{name}`", f"{rate:g}", finals, shown(areas[name]), gain, cost)
+        print(table_row(cells), flush=True)
         sets.append(f"{name}={bakeoff.place(name, rate, '?')}")
     refused = ", ".join(f"`{name}` ({why})" for name, why in REFUSED.items())
     print(f"\nnot defined: {refused}")
@@ -183,7 +167,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print()
     print("selfplay study compare metrics", *map(shlex.quote, sets), "--only passed")
     if options.draw and gains:
-        draw(gains, options.draw)
+        write_picture(
+            options.draw / "bakeoff_long_game.svg",
+            title="long road",
+            estimates=[over_runs(name, values) for name, values in gains.items()],
+            label="area, less that of rloo",
+        )
 
 
 if __name__ == "__main__":

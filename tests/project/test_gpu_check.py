@@ -4,25 +4,15 @@ import os
 import subprocess
 import sys
 import time
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.helpers.repository import ROOT
+from tests.helpers.scripts import script
 
 sys.path.insert(0, str(ROOT / "scripts"))  # scripts import each other
-
-
-def script(name: str) -> Any:
-    """A script as a module."""
-    spec = spec_from_file_location(name, ROOT / f"scripts/{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
 
 
 check: Any = script("gpu_check_page")

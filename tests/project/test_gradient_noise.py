@@ -1,8 +1,6 @@
 """`scripts/gradient_noise.py`: the exact gradient, the estimate of unbiased credit, the figures."""
 
-import sys
 from functools import partial
-from importlib.util import module_from_spec, spec_from_file_location
 from typing import Any
 
 import numpy as np
@@ -10,22 +8,14 @@ import pytest
 
 from selfplay.credit.rloo import RLOO
 from selfplay.sampler.independent import Independent
-from tests.helpers.repository import ROOT
+from tests.helpers.scripts import script
 
 TURNS = 2
 
 
 @pytest.fixture(scope="module")
 def noise() -> Any:
-    spec = spec_from_file_location("gradient_noise", ROOT / "scripts/gradient_noise.py")
-    assert spec is not None and spec.loader is not None
-    module = module_from_spec(spec)
-    sys.modules["gradient_noise"] = module  # where dataclasses look themselves up
-    try:
-        spec.loader.exec_module(module)
-        yield module
-    finally:
-        del sys.modules["gradient_noise"]
+    return script("gradient_noise")
 
 
 def expected_return(noise: Any, policy: Any) -> float:

@@ -1,10 +1,8 @@
 """The bake-off in a long game: its configs, the choice of the rate, and what it reads of a run."""
 
 import json
-import sys
 from dataclasses import replace
 from functools import cache
-from importlib.util import module_from_spec, spec_from_file_location
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -21,19 +19,9 @@ from selfplay.models.renderer import ByteRenderer
 from selfplay.role import Role
 from selfplay.rollout.rollout import AgentSpec, EpisodeSpec, Rollout
 from selfplay.types import Group, Task
-from tests.helpers.repository import ROOT
+from tests.helpers.scripts import script
 
-
-def script(name: str) -> Any:
-    """A script as a module."""
-    spec = spec_from_file_location(name, ROOT / f"scripts/{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look it up
-    spec.loader.exec_module(module)
-    return module
-
-
+script("bakeoff_table")
 bakeoff: Any = script("long_game_bakeoff")
 SAME = bakeoff.SAME
 

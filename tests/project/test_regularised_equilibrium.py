@@ -1,12 +1,11 @@
 """The exploitability that a KL term allows, where decisions can be computed by hand."""
 
 import math
-from importlib.util import module_from_spec, spec_from_file_location
 from typing import Any
 
 import pytest
 
-from tests.helpers.repository import ROOT
+from tests.helpers.scripts import script
 
 pytest.importorskip("pyspiel")
 
@@ -14,11 +13,7 @@ PASS, BET = 0, 1
 
 
 def search(divergence: str) -> Any:
-    path = ROOT / "scripts/regularised_equilibrium.py"
-    spec = spec_from_file_location("regularised_equilibrium", path)
-    assert spec is not None and spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = script("regularised_equilibrium")
     return module.Equilibrium("kuhn_poker", divergence=divergence)
 
 

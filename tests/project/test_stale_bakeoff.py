@@ -1,7 +1,5 @@
 """The game of words of the comparison on stale samples, beside values that follow by hand."""
 
-import sys
-from importlib.util import module_from_spec, spec_from_file_location
 from typing import Any
 
 import numpy as np
@@ -9,18 +7,7 @@ import pytest
 import torch
 
 from selfplay.learner.objective import PolicyLoss
-from tests.helpers.repository import ROOT
-
-
-def script(name: str) -> Any:
-    """A script as a module."""
-    spec = spec_from_file_location(name, ROOT / f"scripts/{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look it up
-    spec.loader.exec_module(module)
-    return module
-
+from tests.helpers.scripts import script
 
 script("bakeoff_learning")
 script("bakeoff_table")

@@ -1,24 +1,11 @@
 """The arithmetic of the tabular bake-off, where values follow by hand or by differences."""
 
-import sys
-from importlib.util import module_from_spec, spec_from_file_location
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.helpers.repository import ROOT
-
-
-def script(name: str) -> Any:
-    """A script as a module."""
-    spec = spec_from_file_location(name, ROOT / f"scripts/{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses and the other script look it up
-    spec.loader.exec_module(module)
-    return module
-
+from tests.helpers.scripts import script
 
 games: Any = script("enumerated_games")
 methods: Any = script("enumerated_methods")

@@ -1,21 +1,16 @@
 """Exact results at tic-tac-toe of policies whose results are known."""
 
-from importlib.util import module_from_spec, spec_from_file_location
 from typing import Any
 
 import pytest
 
 from arenas.games.tic_tac_toe import TicTacToe, free, optimal
-from tests.helpers.repository import ROOT
+from tests.helpers.scripts import script
 
 
 @pytest.fixture(scope="module")
 def exact() -> Any:
-    spec = spec_from_file_location("tic_tac_toe_exact", ROOT / "scripts/tic_tac_toe_exact.py")
-    assert spec is not None and spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script("tic_tac_toe_exact")
 
 
 def uniform(exact: Any, squares: Any, legal: float = 1.0) -> dict[str, dict[int, float]]:
