@@ -23,7 +23,7 @@ LATENCY = 15e-6
 """Latency of one all-reduce within an engine, in seconds."""
 HIDDEN = 0.8
 """Fraction of the computing time with which collectives can overlap (an assumption)."""
-HEAD = 0.5
+TF32 = 0.5
 """Peak operations in TF32, in which a GPU computes the output embedding, by those in bfloat16."""
 MASKED = 0.7
 """Fraction of the saving by shared prefixes that remains with attention masks (an assumption)."""
@@ -219,7 +219,7 @@ def learning(
     saving = shared(lesson.sharing)
     tokens, squares = lesson.tokens / saving, lesson.squares / saving
     read = lesson.completions
-    head = outline.forward(0.0, 0.0, read) / (HEAD if gpu else 1)
+    head = outline.forward(0.0, 0.0, read) / (TF32 if gpu else 1)
     linear = outline.forward(tokens, 0.0, 0.0)
     attention = outline.forward(0.0, squares, 0.0)
     again = linear + attention if cluster.checkpointing else 0.0
