@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from selfplay.cli.arguments import note, nothing_more
+from selfplay.cli.arguments import note, nothing_more, step_range
 from selfplay.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> None:
 
     if options.format not in FORMATS:
         raise ConfigError(f"--format {options.format}: unknown; choose from: {', '.join(FORMATS)}")
-    first, last = _steps(options.steps)
+    first, last = step_range(options.steps)
     selection = Selection(
         role=options.role,
         first=first,
@@ -89,14 +89,3 @@ def _write(out: Path, export: "ChatExport") -> int:
     finally:
         partial.unlink(missing_ok=True)
     return written
-
-
-def _steps(text: str) -> tuple[int | None, int | None]:
-    """Return the first and the last step of A:B, A:, :B or A; None where one is left out."""
-    first, colon, last = text.partition(":")
-    for part in (first, last):
-        if part and not (part.isdecimal() and len(part) < 10):
-            raise ConfigError(f"--steps {text}: A:B is needed, such as 10:20, 10: or :20")
-    if not colon:
-        last = first
-    return int(first) if first else None, int(last) if last else None

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from selfplay import __version__
-from selfplay.cli import commands, export, new, plan, study
+from selfplay.cli import average, commands, export, new, plan, study
 from selfplay.cli.arguments import HOST, PLAY_PORT, Steps
 from selfplay.cli.limits import limit_of, search_current_folder, takes_trust
 from selfplay.config.threads import limit_spinning
@@ -218,6 +218,15 @@ def _parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
         "written. The command reads data and imports no code that the run names.",
     )
     export.add_arguments(exported)
+    averaged = add(
+        "average",
+        average.run,
+        help="mean of the weights of a run's checkpoints: selfplay average RUN --steps A:B",
+        description="Write a run whose only checkpoint has the mean of the weights of several "
+        "checkpoints of RUN. It can be studied, evaluated and played, not continued. The command "
+        "reads data and imports no code that the run names.",
+    )
+    average.add_arguments(averaged)
     tagged = add(
         "tag",
         commands.tag,

@@ -199,6 +199,12 @@ def _read_learners(path: Path) -> dict[str, Any]:
     else."""
     try:
         found: dict[str, Any] = torch.load(path, weights_only=True)
+    except FileNotFoundError as error:
+        raise RunError(
+            f"checkpoint {path.parent} has no state of optimizers, so that its run can be played "
+            "and not continued; begin a run from its weights: policy.model="
+            f"{path.parent / 'policies'}/NAME"
+        ) from error
     except pickle.UnpicklingError as error:
         raise RunError(
             f"{path} cannot be read: it holds more than tensors and plain values; resume from "

@@ -129,7 +129,7 @@ def _save_base(base: Base, at: Path, partial: Path) -> dict[str, str]:
     for earlier in kept(partial.parent):
         hashes = hashes_of(earlier, at)
         if hashes and not any(fault_of(earlier, *entry) for entry in hashes.items()):
-            _link(earlier / at, partial / at)
+            link_folder(earlier / at, partial / at)
             return hashes
     return _within(at, base.save(partial / at))
 
@@ -144,11 +144,11 @@ def _save_frozen(frozen: FrozenPolicy, name: Path, partial: Path, place: Path) -
     source = frozen.written
     if source is None or not source.is_dir() or frozen.policy.base is not None:
         return _save_policy(frozen.policy, name, partial, place)
-    _link(source, partial / name)
+    link_folder(source, partial / name)
     return hashes_of(source.parent.parent, name)
 
 
-def _link(source: Path, target: Path) -> None:
+def link_folder(source: Path, target: Path) -> None:
     """Fill a new folder with hard links to all files of another folder."""
     target.mkdir(parents=True)
     for path in source.rglob("*"):  # a folder comes before its files

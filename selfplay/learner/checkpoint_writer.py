@@ -149,7 +149,7 @@ class CheckpointWriter:
         try:
             with self._cleared(partial):
                 known = {**known, **content.write(partial, place)}
-                _write_manifest(partial, known)
+                write_manifest(partial, known)
                 for path in (*partial.rglob("*"), partial):
                     sync(path)
                 if place.exists():
@@ -193,7 +193,7 @@ def _save_shards(learners: Mapping[str, Stateful], partial: Path) -> dict[str, s
     return hashes
 
 
-def _write_manifest(partial: Path, known: Mapping[str, str]) -> None:
+def write_manifest(partial: Path, known: Mapping[str, str]) -> None:
     """Write the hashes of all files; files without a known hash are read."""
     hashes = {
         name: known.get(name) or sha256(path)

@@ -110,10 +110,29 @@ def save_adapter(model: PreTrainedModel, folder: Path, *, base: str) -> dict[str
     hashes = save_adapter_weights(model, folder)
     path = folder / CONFIG
     content = json.loads(path.read_text(encoding="utf-8"))
-    content["base_model_name_or_path"] = base
     content["target_modules"] = sorted(content["target_modules"])  # from a set, in any order
-    path.write_text(json.dumps(content, indent=2, sort_keys=True), encoding="utf-8")
+    _write_settings(path, content, base=base)
     return hashes
+
+
+def _write_settings(path: Path, content: Mapping[str, Any], *, base: str) -> None:
+    named = {**content, "base_model_name_or_path": base}
+    path.write_text(json.dumps(named, indent=2, sort_keys=True), encoding="utf-8")
+
+
+def name_copied_base(folder: Path, checkpoint: Path, *, where: str) -> None:
+    """Let the adapter of a copied checkpoint name the copy of its base, if the checkpoint has one.
+
+    Args:
+        folder: Folder of the adapter.
+        checkpoint: Folder that the copied checkpoint will have.
+        where: What the adapter belongs to, for errors.
+    """
+    settings = _settings(folder, where=where)
+    named = Path(str(settings["base_model_name_or_path"])).name
+    if (folder.parent.parent / BASES / named).is_dir():
+        copied = (checkpoint / BASES / named).absolute()
+        _write_settings(folder / CONFIG, settings, base=str(copied))
 
 
 def load_adapter(model: PreTrainedModel, folder: Path, *, where: str) -> None:
