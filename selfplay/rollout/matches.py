@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from selfplay.credit.base import own_pay
 from selfplay.types import Episode, Status
 
 Result: TypeAlias = Literal["won", "drawn", "lost"]
@@ -42,11 +43,10 @@ def result(episode: Episode, seat: str, seats: Sequence[str]) -> Result | None:
 
 
 def returns(episode: Episode) -> dict[str, float]:
-    """Return the sum of the rewards of each agent's turns; agents without a turn are left out."""
-    paid: dict[str, float] = defaultdict(float)
-    for turn in episode.turns:
-        paid[turn.agent] += turn.reward
-    return paid
+    """Return the sum of each agent's rewards; an agent without a turn is missing if it has none."""
+    without_turn = (agent for agent, pay in episode.other_pay.items() if pay)
+    agents = dict.fromkeys((*episode.agents(), *without_turn))
+    return {agent: own_pay(episode, agent) for agent in agents}
 
 
 def match_metrics(matches: Sequence[Match], episodes: Sequence[Episode]) -> dict[str, float]:

@@ -17,6 +17,7 @@ import numpy as np
 from selfplay.arena import Arena
 from selfplay.config.compose import load_changed, with_local_runtime
 from selfplay.config.instantiate import build
+from selfplay.credit.base import own_pay
 from selfplay.engines import Engine
 from selfplay.errors import ConfigError, nearest
 from selfplay.models.population import check_known
@@ -50,9 +51,9 @@ class MatchCounts:
     truncated: int = 0
     """Number of truncated episodes."""
     turns: int = 0
-    """Number of turns."""
+    """Number of moves: turns that are no tool calls."""
     unparsed: int = 0
-    """Number of turns without an action."""
+    """Number of moves without a valid action."""
     movers: set[str] = field(default_factory=set)
     """Agents that have moved at least once."""
     metrics: set[str] = field(default_factory=set)
@@ -381,4 +382,4 @@ def _measured(episode: Episode, metric: str) -> float:
 def _mean_return(episode: Episode, agents: Sequence[str]) -> float:
     if episode.status is Status.FAILED:
         return math.nan
-    return sum(turn.reward for turn in episode.turns if turn.agent in agents) / len(agents)
+    return sum(own_pay(episode, agent) for agent in agents) / len(agents)

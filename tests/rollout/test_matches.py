@@ -8,7 +8,7 @@ import pytest
 
 from selfplay.arena import Arena
 from selfplay.rollout.evaluation import Evaluation
-from selfplay.rollout.matches import result
+from selfplay.rollout.matches import Match, match_metrics, result, returns
 from selfplay.rollout.rollout import EpisodeSpec
 from selfplay.types import Episode, Status, Task
 from tests.helpers.builders import episode, turn
@@ -36,6 +36,18 @@ def test_won_drawn_lost() -> None:
     assert result(three, "player_0", SEATS) == "won"
     assert result(episode(turn("player_0", -1)), "player_0", SEATS) == "lost", "1 was never asked"
     assert result(game(1, 0, status=Status.FAILED), "player_0", SEATS) is None
+
+
+def test_the_pay_of_an_agent_without_a_turn_counts() -> None:
+    """An illegal first move ends a game before the other player is asked."""
+    ended = episode(turn("player_0", -2), other_pay={"player_0": (), "player_1": ((0, 2.0),)})
+    assert returns(ended) == {"player_0": -2, "player_1": 2}
+    assert match_metrics([Match(seat="player_1", opponent="x", seats=SEATS)], [ended]) == {
+        **{f"versus/x{seat}/won": 1.0 for seat in ("", "/player_1")},
+        **{f"versus/x{seat}/drawn": 0.0 for seat in ("", "/player_1")},
+        **{f"versus/x{seat}/lost": 0.0 for seat in ("", "/player_1")},
+        **{f"versus/x{seat}/return": 2.0 for seat in ("", "/player_1")},
+    }
 
 
 def evaluation(**changes: Any) -> Evaluation:
