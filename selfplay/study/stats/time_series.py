@@ -92,7 +92,8 @@ def peak(correlation: np.ndarray) -> tuple[int, float]:
     if not len(below):
         return 0, 0.0
     lag = int(below[0] + np.argmax(correlation[below[0] :]))
-    return lag, max(0.0, float(correlation[lag]))
+    height = float(correlation[lag])
+    return (lag, height) if height > 0 else (0, 0.0)
 
 
 def oscillation(name: str, values: Sequence[float], *, seed: int = 0) -> Estimate:

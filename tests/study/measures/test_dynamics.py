@@ -52,6 +52,12 @@ def test_a_cycle_is_found_with_its_period() -> None:
     assert circulation(y, x) == pytest.approx(-circulation(x, y))
 
 
+def test_a_curve_that_turns_once_has_no_peak() -> None:
+    """Around its line, the autocorrelation of a parabola stays below 0 after its trough."""
+    found = oscillation("x", [step**2 for step in range(40)])
+    assert (found.value, found.notes) == (0.0, "no peak after a trough")
+
+
 def test_noise_is_no_cycle() -> None:
     """Persistent noise is what training curves look like; at 5 % some of it is flagged."""
     flagged = 0
