@@ -44,7 +44,7 @@ Alter: TypeAlias = Callable[[HeardMessage], str]
 
 
 class MessageChannel:
-    """An arena with a message channel. It is played like the arena itself, but without a prefix."""
+    """An arena with a message channel. It cannot continue from recorded turns (a prefix)."""
 
     def __init__(
         self, arena: Callable[[], Arena], alter: Alter, record: list[HeardMessage] | None = None
@@ -69,6 +69,7 @@ class MessageChannel:
         self._ears = {agent: self._make() for agent in self._true.possible_agents}
         for ear in self._ears.values():
             ear.begin(task, seed)
+        self._stages = 0
         self._spoken.clear()
 
     def view(self, agent: str) -> Observation:

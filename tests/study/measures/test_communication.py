@@ -12,6 +12,7 @@ from arenas.games.matrix import Matrix, raw_env
 from selfplay.arena import Arena
 from selfplay.engines.scripted import Script, constant
 from selfplay.errors import ConfigError
+from selfplay.study.communication import HeardMessage, intact, through
 from selfplay.study.matches import StudyMatches
 from selfplay.study.measures import influence, message_ablation
 from selfplay.study.result import Result
@@ -152,6 +153,16 @@ def test_words_are_matched_by_their_number_and_not_by_their_place(
     assert least <= unmatched <= most and (found.value > 0) == (unmatched > 0)
     assert f"{100 * unmatched:.3g} % of words had no counterpart" in found.notes
     assert bool(unmatched) == any(note.startswith("shuffle: ") for note in result.notes)
+
+
+def test_stages_are_counted_from_0_in_every_episode() -> None:
+    record: list[HeardMessage] = []
+    channel = through(Order, intact, record)()
+    for seed in (0, 1):
+        channel.begin(Task(id="t"), seed=seed)
+        while not channel.finished:
+            channel.play_stage(dict.fromkeys(channel.stage, "x"))
+    assert [words.stage for words in record] == [0, 1, 0, 1]
 
 
 def test_a_derangement_has_no_fixed_point() -> None:
