@@ -3,8 +3,7 @@
 **Definition.** The value of each chosen metric at every step of the record that has it, and its
 mean over the steps: the area under the curve by the trapezoidal rule, divided by the number of
 steps from the first to the latest value. For an evaluation also the gain, the latest value less the
-first. A curve of 50 points or more is the
-running mean over 1/25 of its points.
+first. A curve of 50 points or more is the running mean over 1/25 of its points.
 
 **Source.** The record of training; nothing is played or computed again.
 
@@ -36,7 +35,7 @@ from selfplay.study.stats.bootstrap import Estimate
 MOST_METRICS = 12
 """Largest number of metrics of a study that names none."""
 MOST_POINTS = 500
-"""Approximate largest number of points of a curve."""
+"""Largest number of points of a curve."""
 
 
 def study(run: Path, *, only: Sequence[str] = ()) -> Result:
@@ -56,7 +55,7 @@ def study(run: Path, *, only: Sequence[str] = ()) -> Result:
     known = {name: column for name, column in columns.items() if column}
     return Result(
         measure="metrics",
-        title=f"Metrics of {run.name} by step",
+        title=f"Metrics of {run.resolve().name} by step",
         definition="The recorded values, by step. Curves of 50 points or more are running means "
         "over 1/25 of their points. The estimates are the latest values, the means over the steps "
         "(area under the curve), and for evaluations the gains since the first.",
@@ -149,7 +148,7 @@ def _column(rows: Mapping[int, Mapping[str, float]], name: str) -> dict[int, flo
 
 def _thinned(steps: Sequence[int]) -> list[int]:
     """Return every k-th step, counted from the last one, so that runs of a length agree."""
-    return list(steps[:: -max(1, len(steps) // MOST_POINTS)])[::-1]
+    return list(steps[:: -max(1, math.ceil(len(steps) / MOST_POINTS))])[::-1]
 
 
 def from_options(options: argparse.Namespace) -> Result:

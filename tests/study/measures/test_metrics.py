@@ -75,6 +75,16 @@ def test_long_curves_are_running_means_and_thinned_from_the_last_step(tmp_path: 
     assert curve.series[REWARD][-1] == pytest.approx(0.5)
 
 
+def test_a_curve_of_fewer_than_twice_the_points_is_thinned_too(tmp_path: Path) -> None:
+    (curve,) = curves(study(recorded(tmp_path / "a", [{REWARD: 0.0}] * 999)))
+    assert len(curve.x) == 500 and curve.x[-1] == 998
+
+
+def test_a_run_is_named_in_its_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(recorded(tmp_path / "mine", [{REWARD: 0.0}]))
+    assert study(Path()).title == "Metrics of mine by step"
+
+
 def test_no_more_than_a_few_metrics_are_shown_unasked(tmp_path: Path) -> None:
     rows = [{f"role/r{number}/reward": 1.0 for number in range(40)}]
     assert len(study(recorded(tmp_path / "a", rows)).drawings) == MOST_METRICS
