@@ -39,9 +39,10 @@ class Selection:
     last: int | None = None
     """Last step; None for the last recorded one."""
     min_reward: float | None = None
-    """Smallest reward of an agent in an episode."""
+    """Smallest sum of an agent's rewards in an episode."""
     best: float | None = None
-    """Fraction of the episodes of each role with the largest rewards."""
+    """Fraction of the agents of each role, over all episodes, those with the largest sums of
+    rewards first."""
 
     def __post_init__(self) -> None:
         if self.best is not None and not 0 < self.best <= 1:
@@ -86,7 +87,7 @@ class ChatExport:
         self._conversing = _conversing_roles(self.run)
 
     def lines(self) -> Iterator[dict[str, Any]]:
-        """Yield the chats in the order of the record. Raises RunError if no episode is chosen."""
+        """Yield the chats in the order of the record. Raises RunError if no turn is chosen."""
         chosen = self._chosen()
         written: set[tuple[int, str, int, Sequence[int]]] = set()
         for record in self._records():
@@ -154,6 +155,8 @@ class ChatExport:
                     key = (record.step, record.line, turn.agent)
                     rewards = found.setdefault(turn.role, {})
                     rewards[key] = rewards.get(key, 0.0) + turn.reward
+        if not found:
+            raise RunError(f"{self.run}: no recorded turn is of a policy that learns")
         role, least, best = self.selection.role, self.selection.min_reward, self.selection.best
         if role is not None and role not in found:
             raise RunError(f"{self.run}: --role {role}: no such turns; {nearest(role, found)}")

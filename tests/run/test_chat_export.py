@@ -115,6 +115,12 @@ def test_turns_that_teach_nothing_good_are_left_out_and_counted(tmp_path: Path) 
     assert sum(export.left_out.values()) == 4 and len(export.left_out) == 4
 
 
+def test_a_run_without_turns_that_learn_says_so(tmp_path: Path) -> None:
+    run = record(tmp_path / "run", [episode(said("a_0", 1.0, trainable=False))])
+    with pytest.raises(RunError, match="no recorded turn is of a policy that learns"):
+        exported(run)
+
+
 def test_turns_that_branches_share_are_written_once(tmp_path: Path) -> None:
     stem = said("a_0", 1.0, "stem", completion_ids=(7,))
     first = episode(stem, said("a_0", 0.0, "left"))
