@@ -9,11 +9,11 @@ from selfplay.types import Episode, Turn
 def decisive(episode: Episode) -> list[Turn]:
     """Return the turns that led to the end, in order, without messages and notes.
 
-    These are all turns if no move was played again. An arena that plays another arena again from
-    some stage on notes of each turn its `attempt` and `place` (the stage of the other arena), and
-    notes `advised` of a turn that was given advice. An advised turn is returned with the prompt of
-    the turn that it replaces, which does not contain the advice, and without its tool calls, whose
-    prompts contain it. The tool calls of other turns come before them. Turns without these notes,
+    These are all turns if no move was played again. An arena that replays another arena from some
+    stage on records in each turn's `info` its `attempt` and `place` (the stage of the other arena),
+    and `advised` if the turn was given advice. An advised turn is returned with the prompt of the
+    turn that it replaces, which does not contain the advice, and without its tool calls, whose
+    prompts contain it. The tool calls of other turns come before them. Turns without an `attempt`,
     such as the adviser's, are left out.
     """
     noted = [turn for turn in episode.turns if "attempt" in turn.info]

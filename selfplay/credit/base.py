@@ -208,10 +208,10 @@ def _with_absent(
     """Return the advantages of values under one key, which only the siblings `present` have.
 
     A value is compared with the mean of the other values, or, if it is the only one, with the mean
-    of `absent` over the other siblings. Both means are of other, independent episodes, so that the
-    expected gradient stays exact. `centred` keeps its usual factor (K-1)/K, where K is the number
-    of values if all siblings were present. Other advantages, and groups whose episodes branch, are
-    compared without this correction.
+    of `absent` over the other siblings. Within an agent both means are of other, independent
+    episodes, so the expected gradient stays exact. `centred` keeps its usual factor (K-1)/K, where
+    K is the number of values if all siblings were present. Other advantages, and groups whose
+    episodes branch, are compared without this correction.
     """
     siblings = credited.group.episodes
     away = [

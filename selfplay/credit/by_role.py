@@ -28,7 +28,7 @@ class ByRole(CreditMethod):
         self.methods = dict(methods)
 
     def assign(self, groups: Sequence[Group]) -> list[Sample]:
-        """Return all samples, role by role in the order of `methods`."""
+        """Return all samples by role. Raises ConfigError if a role that learns has no method."""
         every = [turn for group in groups for episode in group.episodes for turn in episode.turns]
         for role in dict.fromkeys(turn.role for turn in every if turn.trainable):
             if role not in self.methods and "default" not in self.methods:

@@ -16,7 +16,7 @@ class Counterfactual(StatelessCredit):
     This is the difference reward, which COMA (1705.08926) reads from a critic. All other recorded
     moves are kept; an agent that is asked for more moves than the record has makes the default. R
     is the mean pay of all agents (`returns: team`) or the acting agent's own pay, also of agents
-    without a turn. No siblings are needed. The cost is one replay per move.
+    without a turn. No siblings are needed. The cost is one replay per move and one per episode.
 
     In the last stage that an arena can have, nothing in the subtrahend depends on the action: the
     expected gradient is exactly that of the expected return. In earlier stages (and for an action

@@ -14,11 +14,12 @@ from selfplay.types import Group, Sample, Status
 class LearningProgress(CreditMethod):
     """A = (R - mean) / (std + epsilon) over the turns of authors that are paid in this step.
 
-    R of a turn that created a task is `later - first`: the metric `measure` of the author's own
-    episode, and its mean over the episodes of the first step, `delay` or more steps later, in which
-    the task is played again (learning progress, as in 1910.07224). The turn is kept until then, at
-    most `patience` steps; without the metric it gives no sample. A turn that created nothing is
-    paid at once, with its own return. Use it in `by_role`: it keeps turns of the roles it credits.
+    R of a turn that created a task is `later - first`. `first` is the metric `measure` of the
+    author's own episode; `later` is its mean over the episodes of the first step, `delay` or more
+    steps later, in which the task is played again (learning progress, as in 1910.07224). The turn
+    is kept until then, at most `patience` steps; without the metric it gives no sample. A turn that
+    created nothing is paid at once, with its own return. Use it in `by_role`: it keeps turns of the
+    roles that it credits.
 
     A kept turn was sampled by older weights: an objective with a ratio corrects for this, and plain
     REINFORCE does not. Failure mode: the difference of two measurements is noisy.

@@ -22,8 +22,8 @@ class MTGRPO(GroupRelative):
     The outcome is the reward of the agent's last turn. A turn's own value is the sum of the agent's
     rewards from this turn until before its last turn; the siblings' turns of the same number are
     compared. On a last turn this value is 0, so if all siblings take equally many turns it is
-    judged by the outcome alone. A sibling that stopped earlier than the others is compared with
-    what they earned later, as an answer without any tool call is in the released code.
+    judged by the outcome alone. If a sibling stopped earlier, its last turn is compared with the
+    others' turns of that number, as the released code does for an answer without a tool call.
 
     `std=False` only centres: with weight 1 and `group_by="agent"` the expected gradient is then
     (G-1)/G times the policy gradient, also if siblings take fewer turns or none. A turn whose

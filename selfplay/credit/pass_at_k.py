@@ -53,7 +53,7 @@ class PassAtK(GroupRelative):
 
     @property
     def min_group_size(self) -> int:
-        """More than k; with fewer answers, every subset of k is nearly the whole group."""
+        """k + 1 if only siblings are compared: k answers have a single subset of k. Otherwise 1."""
         return self.k + 1 if super().min_group_size > 1 else 1
 
     def assign(self, groups: Sequence[Group]) -> list[Sample]:

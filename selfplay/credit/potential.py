@@ -18,8 +18,8 @@ class PotentialBased:
 
     `discount` must be that of the credit method, which is 1 in all methods that sum an agent's
     rewards. Such methods, if they compare episodes with the same first state, see no difference at
-    all. Return-to-go is lowered by phi(s), which is a baseline: it changes the variance of the
-    gradient and not its mean. Methods that weigh single rewards (`gae` with gae_lambda below 1,
+    all. Return-to-go is lowered by weight * phi(s), which is a baseline: it changes the variance of
+    the gradient and not its mean. Methods that weigh single rewards (`gae` with gae_lambda below 1,
     `turn`) learn differently during training. Clipping, whitening and other terms of `shaping`
     after this one may break the guarantee.
 

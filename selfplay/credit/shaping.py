@@ -114,9 +114,9 @@ class Overlong(EachTurn):
     """Adds DAPO's soft penalty for completions near the token limit (2503.14476)."""
 
     limit: int
-    """Tokens from which on the penalty is full."""
+    """Number of tokens from which on the penalty is full."""
     buffer: int
-    """Tokens below the limit at which the penalty begins."""
+    """Number of tokens below the limit over which the penalty grows from 0."""
     weight: float = 1.0
     """Size of the full penalty, in reward."""
 
