@@ -51,10 +51,10 @@ def save(drawings: Sequence[Drawing], folder: Path, name: str) -> list[Path]:
 
 
 def print_size(drawing: Drawing) -> tuple[float, float, float]:
-    """Return width and height in inches of a picture for print, and the size of its letters.
+    """Return width and height of a picture for print in inches, and its font size in points.
 
-    The width is that of one or of both columns of a paper (`COLUMN_WIDTH`, `TEXT_WIDTH`). A picture
-    with more columns of its own than fit has smaller letters, in points.
+    The width is that of one or of both columns of a paper (`COLUMN_WIDTH`, `TEXT_WIDTH`). If the
+    picture itself is wider, its font is smaller.
     """
     width, height = drawing.size()
     if width <= NARROW:

@@ -297,7 +297,7 @@ class DotPlot:
 
 
 def undrawn(drawings: Sequence[DotPlot | CurvePlot]) -> list[str]:
-    """Return a note on the series that are not drawn because there are only so many colours."""
+    """Return a note that names the series beyond `MOST_SERIES`, which are not drawn; [] if none."""
     series = [each.sets if isinstance(each, DotPlot) else each.series for each in drawings]
     names = dict.fromkeys(name for each in series for name in list(each)[MOST_SERIES:])
     return [f"pictures show the first {MOST_SERIES}, and not {', '.join(names)}"] if names else []

@@ -186,7 +186,7 @@ def label(kind: Kind, view: str) -> str:
 
 
 def shortened(text: str) -> str:
-    """Return a text in one line of at most `LONGEST` characters; the end of a long one counts."""
+    """Return a text in one line of at most `LONGEST` characters; a long text keeps its end."""
     line = " ".join(text.split())
     if len(line) > LONGEST:
         return f"... {line[4 - LONGEST :]}"

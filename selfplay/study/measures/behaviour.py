@@ -1,4 +1,4 @@
-"""Behaviour of a run: the chance of each legal move by situation, over the recorded steps.
+"""Behaviour of a run: the probability of each legal move by situation, over the recorded steps.
 
 **Definition.** For each seat, the probability of each move, given the view of the agent, in games
 whose observations list the legal moves. In repeated games of two players who move at once, also the
@@ -377,7 +377,7 @@ def from_options(options: argparse.Namespace) -> Result:
 
 MEASURE = Measure(
     name="behaviour",
-    help="records of a run: the chance of each legal move by situation, over the steps",
+    help="records of a run: the probability of each legal move by situation, over the steps",
     target="run",
     run=from_options,
     options=(

@@ -14,9 +14,9 @@ policy gradient moves likely actions faster, so the likelier of two bad actions 
 
 **Source.** Difference rewards as COMA (1705.08926) reads them from a critic.
 
-**Estimator.** In each player's own games the worth is that of `selfplay.credit.Counterfactual`: the
-game is replayed without the action, and everything else is as recorded. A third group consists of
-single moves of the untrained player in games of the trained player, at every turn of every game.
+**Estimator.** In each player's own games the worth is that of the credit method `counterfactual`:
+the game is replayed without the action, and everything else is as recorded. A third group consists
+of single moves of the untrained player in games of the trained player, at every turn of every game.
 These moves are often wrong, and the trained player decides what follows. Their worth is the
 difference between two games, one with the move and one with the default, that the trained player
 continues with the same seeds. A bootstrap over tasks.

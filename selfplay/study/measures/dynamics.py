@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 CHIEF = ("arena/proposed_solve_rate", "arena/solve_rate", "arena/accuracy", "arena/team_return")
 """Default metrics to test for cycles: the first one that the run has."""
 MOST_TURNS = 32
-"""Number of turns per step and role for drift, Vendi score, self-BLEU and novelty."""
+"""Largest number of turns per step and role for drift, Vendi score, self-BLEU and novelty."""
 KINDS = {
     "distinct-2": "Diversity: different pairs of words",
     "kinds of action": "Diversity: effective number of different actions",

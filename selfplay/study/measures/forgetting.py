@@ -83,7 +83,7 @@ def read_text(file: Path | None = None) -> HeldOutText:
 
 
 def windows_of(text: HeldOutText, tokenizer: Any, *, tokens: int, window: int) -> list[list[int]]:
-    """Return windows of `window` tokens at equal distances in the text, `tokens` together.
+    """Return windows of `window` tokens at equal distances in the text, `tokens` in total.
 
     A short text gives as many windows as fit. Raises ConfigError if it has fewer than two.
     """

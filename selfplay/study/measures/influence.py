@@ -1,7 +1,7 @@
 """Influence of messages: the causal effect of words on the moves of the listeners.
 
-**Definition.** A listener is about to move; it sees y and has just heard the words m. Its influence
-is the weighted Jensen-Shannon divergence H(p) - sum_m w(m) H(p(.|y, do m)) of its move
+**Definition.** A listener is about to move; it sees y and has just heard the words m. The influence
+of the words is the weighted Jensen-Shannon divergence H(p) - sum_m w(m) H(p(.|y, do m)) of its move
 probabilities, with p their mean under the weights w. If w are the words of the speaker in other
 episodes, this is positive *listening*: the nats of the move that the words decide. If w are the
 words that the speaker would say when asked again in the same situation, it is the one-step *causal
@@ -19,9 +19,9 @@ agent's words replaced in the listener's own view. The probabilities are read ex
 listener's policy, conditioned on legal moves. The bootstrap of listening and change draws episodes
 with their words, so the pool of words varies too. The bias from the size of the pool is estimated
 from the resamples and removed. Only words that occurred are tried, so both are still biased down.
-CIC with M draws is too small by about 1 / M; the jackknife over the draws corrects this. All
-intervals are about these tasks. The mutual information is the jackknife estimate with a permutation
-test.
+CIC with M draws is too small by a fraction of about 1 / M; the jackknife over the draws corrects
+this. All intervals are about these tasks. The mutual information is the jackknife estimate with a
+permutation test.
 
 **Limits.** Words that move a listener may also mislead it: read the result with `ablate`. Only
 moves of the stage right after the words can be read, and only of listeners with listed legal moves

@@ -4,7 +4,7 @@
 messages; and the mutual information of message and view, in nats. If no turn on record is a message
 to other agents, the texts of all turns without listed legal moves count instead. If texts have
 several words, the probability of each word in a text is given too. *New* words were first used
-after the first recorded step; *dying* words have lost three quarters of their largest share.
+after the first recorded step; *dying* words have lost three quarters of their largest fraction.
 
 **Source.** Positive signalling: Lowe et al. 2019, 1903.05168. Correction of the bias: Miller 1955.
 

@@ -128,7 +128,7 @@ def _tied(
 def _chance(count: int, drawn: int, of: tuple[int, int]) -> float:
     """Return the probability of `drawn` successes in `count` trials.
 
-    Any probability of success gives the same result; one near k of n avoids underflow.
+    `majority_at_k` is the same for any probability of success; k / (n + 1) avoids underflow.
     """
     if drawn > count:
         return 0.0

@@ -16,8 +16,7 @@ an antisymmetric game in 1806.02643 for skill; interaction contrasts of a two-wa
 rest.
 
 **Estimator.** Every assignment plays the same tasks with the same seeds. The estimates are means of
-paired differences, bootstrapped over tasks, or over episodes within tasks if there are few tasks.
-Unbiased.
+paired differences, bootstrapped over tasks, or over episodes if there is one task. Unbiased.
 
 **Limits.** The results are about these checkpoints: other training runs would vary more than the
 interval says. No policy meets an untrained partner in training, so a low J[t,0] may be confusion
@@ -111,7 +110,11 @@ def contrasts(
     sides: Sequence[str],
     labels: Sequence[str],
 ) -> list[Estimate]:
-    """Return gains of the first player over the second: joint, alone, and Shapley values."""
+    """Return the effects of the first player in place of the second.
+
+    These are the joint gain, the gain of each side alone, the loss without each side, co-adaptation
+    and Shapley values.
+    """
     everyone = range(len(sides))
     trained, base = scores[(0,) * len(sides)], scores[(1,) * len(sides)]
     alone = [scores[tuple(0 if s == side else 1 for s in everyone)] - base for side in everyone]

@@ -12,8 +12,8 @@ interval of a proportion; a gain is a bootstrap of paired differences over tasks
 checkpoints.
 
 **Limits.** The intervals are about new tasks, not about new runs. With many types, some intervals
-exclude zero by chance: one in twenty, if nothing changed. Run folders of the same game only, with
-the tasks of the first one.
+exclude zero by chance: one in twenty, if nothing changed. All runs must have the same game, and the
+tasks are those of the first run.
 """
 
 import argparse

@@ -7,7 +7,8 @@ run in its own game.
 **Source.** Our own design: train-on-i, test-on-j matrices, relative to each row's own start.
 
 **Estimator.** Both policies play the same tasks and seeds of a game. The estimate is a bootstrap of
-paired differences over tasks, or over episodes within tasks. Unbiased for these checkpoints.
+paired differences over tasks, or over episodes if there is one task. Unbiased for these
+checkpoints.
 
 **Limits.** Metrics of different games have different units: compare only along columns. The prompts
 are those of the other game. A run with a separate policy for each role transfers only to roles of

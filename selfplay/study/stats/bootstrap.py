@@ -225,7 +225,7 @@ class Draws:
             if reflect:
                 low, high = min(low, 2 * value - high), max(high, 2 * value - low)
                 value = float(np.clip(2 * value - np.nanmean(found), *bounds))
-                more["method"] = f"{self.method} and its mirror image, bias taken off"
+                more["method"] = f"{self.method} and its mirror image, bias subtracted"
             low, high = (float(np.clip(end, *bounds)) for end in (low, high))
             if math.isclose(low, high, abs_tol=1e-12):
                 low = high = value
@@ -268,7 +268,7 @@ def _counts(over: np.ndarray, under: np.ndarray) -> bool:
 
 
 def flat(unit: str, notes: str | None) -> str:
-    """Add to the notes that the interval is a single point."""
+    """Return the notes, with one that the interval is a single point."""
     flat = f"the same in every {unit}: the interval has no width"
     return "; ".join(filter(None, [notes, flat]))
 

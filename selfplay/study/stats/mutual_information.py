@@ -35,7 +35,8 @@ def mutual_information(
 ) -> Estimate:
     """Return the jackknife estimate with its interval and the p of a permutation test.
 
-    NaN if random pairings have more than half of the largest possible information.
+    NaN for fewer than three samples, or if random pairings have more than half of the largest
+    possible information.
     """
     count, joint, rows, columns = len(x), Counter(zip(x, y, strict=True)), Counter(x), Counter(y)
     whole = plug_in(x, y)

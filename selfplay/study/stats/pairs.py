@@ -36,8 +36,8 @@ Range = tuple[float, float]
 def over_pairs(means: np.ndarray, span: Range) -> list[Estimate]:
     """Return self-play, cross-play and gap of [N, N] cell means with 95 % intervals over runs.
 
-    The intervals stay within the possible values for a metric in `span`. There are no intervals for
-    fewer than three runs, or if a cell is NaN.
+    The intervals stay within the possible values for a metric in `span`. There are no intervals if
+    a cell is NaN, and none of cross-play and the gap for fewer than three runs.
     """
     own = np.diagonal(means)
     least, most = span

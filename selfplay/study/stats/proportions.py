@@ -13,7 +13,7 @@ from statistics import NormalDist
 import numpy as np
 
 LEVEL = 0.95
-FEWEST_EXACT = 100
+MOST_EXACT = 100
 """Degrees of freedom up to which Student's t is computed exactly; a series is used above."""
 _STEPS = 60
 """Number of halvings of the interval in the search for a quantile."""
@@ -36,9 +36,10 @@ def effective_trials(successes: np.ndarray, trials: np.ndarray) -> float:
     """Return the number of independent trials with the same variance as these clusters.
 
     It is p (1 - p) / V with V the cluster-robust variance of p, times (t_(n-1) / t_(K-1))^2 because
-    V is itself estimated from K clusters. The result is at least the number of clusters (all
-    outcomes of a cluster are equal) and at most the number of trials (all trials are independent).
-    If all trials have the same outcome, the variance is not known, and each cluster counts once.
+    V is itself estimated from K clusters; n is the number of trials. The result is at most n (all
+    trials are independent) and at least n^2 / sum of squared cluster sizes, which is K for clusters
+    of one size (all outcomes of a cluster are equal). It is this lower bound if all trials have the
+    same outcome or K is 1, because V is then not known.
 
     Args:
         successes: [K] number of successes of each cluster.
@@ -110,7 +111,7 @@ def student(freedom: int, level: float = LEVEL) -> float:
     """
     if freedom < 1:
         return math.inf
-    if freedom > FEWEST_EXACT:  # the series of Abramowitz and Stegun 26.7.5, good to 1e-6 here
+    if freedom > MOST_EXACT:  # the series of Abramowitz and Stegun 26.7.5, good to 1e-6 here
         z = NormalDist().inv_cdf((1 + level) / 2)
         first = (z**3 + z) / 4
         second = (5 * z**5 + 16 * z**3 + 3 * z) / 96

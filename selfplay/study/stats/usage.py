@@ -10,8 +10,8 @@ Kinds of tables:
 - *answer*: moves of repeated games by the last moves of both players, which is the memory-one
   vector (Press and Dyson 2012) for any number of moves;
 - *text*: the actions of all other turns;
-- *message words*, *text words*: the words in messages or texts of more than one word. A word counts
-  once per message.
+- *message words*, *text words*: the words in messages or texts that have at least two different
+  words. A word counts once per message.
 
 What an agent saw is the text of the new messages of its turn, without the system's. Turns of frozen
 opponents are left out where a policy that learns plays the same agent in the same step; so are
@@ -88,7 +88,10 @@ class UsageSummary:
 
     @property
     def measurable(self) -> bool:
-        """True unless random pairings have more than half of the largest possible information."""
+        """True if random pairings have at most half of the largest possible information.
+
+        False for tables of words.
+        """
         return self.chance <= min(self.entropy, math.log(max(self.views, 1))) / 2
 
 
@@ -188,7 +191,10 @@ def newest(vocabulary: Sequence[Word], begin: int) -> list[Word]:
 
 
 def dying(vocabulary: Sequence[Word], now: Mapping[str, float]) -> list[Word]:
-    """Return the words that lost the most since their peak; `now` is their last step's share."""
+    """Return the words that lost the most since their peak.
+
+    `now` maps each word to its fraction of the uses at the last step.
+    """
 
     def lost(word: Word) -> float:
         return word.peak - now.get(word.text, 0.0)
