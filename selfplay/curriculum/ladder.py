@@ -22,7 +22,7 @@ class Rung:
     depth: int = 0
     """Number of variant steps from its root."""
     state: Literal["open", "waiting", "solved"] = "open"
-    """open: is played. waiting: failed, and waits for its variants. solved: needs no more tries."""
+    """open: is played. waiting: failed, and waits for its variants. solved: fills small batches."""
     tries: int = 0
     """Variants of it that were requested since it last failed."""
     climbed: list[str] = field(default_factory=list)
@@ -37,7 +37,7 @@ class Ladder:
     below the root; valid variants are open. When `climb` of them are solved, or when `variants`
     were requested and none of them is left to play, the task itself is open again. A task is solved
     once its solve rate in a step reaches `solved`. Solved tasks fill a step that has too few open
-    ones, so that a batch is always whole.
+    ones; one whose solve rate is then below `solved` is open or waits again.
     """
 
     def __init__(

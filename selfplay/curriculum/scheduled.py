@@ -47,7 +47,7 @@ class ScheduledTasks:
         return reads_outcomes(self.curriculum)
 
     def value(self, step: int) -> float:
-        """Return p of a step, 0 for a step before training."""
+        """Return p of a step; a step before training has the p of step 0, which is `start`."""
         part = min(max(step, 0) / self.steps, 1.0)
         if self.base != 1:
             part = (self.base**part - 1) / (self.base - 1)

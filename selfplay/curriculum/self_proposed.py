@@ -55,7 +55,7 @@ class ProposalCurriculum:
         replay: False draws nothing from the buffer (for the naive baseline).
         band: Range of solve rates of entries to solve again; None for all entries.
         reference_band: Range of solve rates of the entries shown to proposers; None for all
-            entries. If fewer than `references` entries lie in it, all entries are drawn from.
+            entries. If fewer than `references` entries lie in it, the draw is from all entries.
         propose_steps: Steps of a phase that only proposes; 0 for no phases.
         solve_steps: Steps of a phase that only solves; 0 for no phases.
         seed: Seed of all draws.

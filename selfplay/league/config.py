@@ -65,9 +65,9 @@ class LeagueConfig:
             raise ValueError("players: all are exploiters; add a main player to exploit")
         if self.own in self.population.opponents:
             raise ConfigError(
-                f"league.seats: they are played by {self.own!r}, an opponent, of whom there "
-                "are no snapshots; give their role a policy (learn: false freezes it), and "
-                "name the opponent in league.anchors"
+                f"league.seats: they are played by {self.own!r}, an opponent, which has no "
+                "snapshots; give their role a policy (learn: false freezes it), and name the "
+                "opponent in league.anchors"
             )
         self._check_players()
 

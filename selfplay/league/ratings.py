@@ -164,7 +164,8 @@ def expected(rating: float, other: float) -> float:
 class OpenSkill:
     """The Bayesian rating of the package openskill (Weng and Lin 2011): a mean and its deviation.
 
-    The scale is TrueSkill's: the initial rating is 25, and 99.7 % lie between 0 and 50.
+    The scale is TrueSkill's: the initial rating is 25, and 99.7 % of its distribution is between 0
+    and 50.
     """
 
     def __init__(self, *, mu: float = 25.0, sigma: float = 25 / 3, tau: float = 25 / 300) -> None:

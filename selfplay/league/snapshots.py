@@ -45,7 +45,8 @@ class EveryNUpdates:
 class OnWinRate:
     """AlphaStar's rule: adds a snapshot when the player beats every target often enough.
 
-    It waits for at least `least` updates, and adds a snapshot after `most` updates in any case.
+    It waits for at least `least` updates, and adds a snapshot after more than `most` updates in any
+    case.
     """
 
     def __init__(self, *, least: int, most: int, above: float = 0.7) -> None:
@@ -91,9 +92,10 @@ class EvictOldest:
 
 
 class EvictWeakest:
-    """Drops the snapshots that the main players beat most often; the older one in a tie.
+    """Drops the snapshots that all main players beat most often; the older one in a tie.
 
-    The newest snapshot always stays, because it has played few games.
+    A snapshot counts by the smallest of the main players' win rates against it. The newest one
+    always stays, because it has played few games.
     """
 
     def __init__(self, *, most: int = 10) -> None:

@@ -74,7 +74,7 @@ class SeatCounts:
 
         Args:
             state: The plain data.
-            first: First seat of the arena, alone: older runs counted without seats.
+            first: List of the arena's first seat only, for older runs, which counted without seats.
         """
         groups = state["groups"]
         if isinstance(groups, int):
@@ -166,8 +166,8 @@ class StepMatches:
             if len(seats) < 2:
                 self._matches[key] = self._self_play(seats)
             else:
-                # In turn within each arena: parts of a mixture that come in turn too would else go
-                # to one player each.
+                # Players take turns within each arena. The arenas of a mixture take turns too, so
+                # one count for all arenas could give each arena to a single player.
                 player = self.learning[self.counts.groups[seats[0]] % len(self.learning)]
                 self.counts.groups[seats[0]] += 1
                 self._matches[key] = self._seated(player, self._opponent(player, job), seats)
