@@ -2,8 +2,9 @@
 
 `selfplay.sandbox.process` starts it by its path with an empty environment; it never imports the
 rest of the library. It holds no secret and decides nothing: it relays bytes and an exit status,
-and the parent judges them. Hostile code runs only in its forks. A fork inherits its memory, so it
-erases the program, arguments and result of each run before the next one.
+and the parent judges them. Hostile code runs only in its forks. A fork inherits the memory of the
+warmed process, which therefore erases the program, arguments and result of each run before the
+next one.
 """
 
 import contextlib

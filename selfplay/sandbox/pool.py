@@ -124,8 +124,8 @@ class Executor:
             calls: The calls; equal ones run once. An outcome depends only on the call, `runs` and
                 the configuration, unless the machine has too little memory or time (`STALLED`,
                 `MEMORY`, `KILLED`).
-            runs: Fresh processes per call. If two or more do not agree, under different hash seeds,
-                clocks and random numbers, the outcome is `NONDETERMINISTIC`.
+            runs: Number of fresh processes per call, with different hash seeds, clocks and random
+                numbers. If their results differ, the outcome is `NONDETERMINISTIC`.
             timeouts: How often a program may run out of time. The calls of a program run in their
                 order; calls after that many `TIMEOUT` or `STALLED` outcomes are `NOT_RUN`. For
                 callers that need all calls of a program to succeed. None: all calls run.

@@ -3,16 +3,16 @@
 The two runs of a call must agree. Without replaced surroundings they could agree by chance, since
 two runs in one second see the same date. So each lane of warmed processes has fixed surroundings
 of its own: a clock that begins at the lane's date in every run, a random generator with the lane's
-seed, and a hash seed. A result that depends on them differs between the lanes
-on every day, and a single run gives the same result on every machine.
+seed, and a hash seed. A result that depends on them differs between the lanes on every day, and a
+single run gives the same result on every machine.
 
 Loaded by path inside the warmed process, so it imports nothing but the standard library.
 
 Limits. The clocks are replaced in Python, because the kernel cannot give a process another date. A
 program can still find the real clock: by `ctypes`, a second import of `time`, a subinterpreter, or
 from the time at which the sandbox's root folder was made. Facts of the machine, such as the
-number of processors, are the same in both lanes. A program that reads one bit of its hash seed
-agrees in the two lanes in half of the cases, and then always.
+number of processors, are the same in both lanes. A single bit that depends on the hash seed is the
+same in both lanes with probability 1/2, and a program that depends on such a bit is never detected.
 """
 
 import os
