@@ -42,7 +42,8 @@ def read_tags(run: Path) -> tuple[str, ...]:
 def change_tags(run: Path, *, add: Sequence[str] = (), remove: Sequence[str] = ()) -> list[str]:
     """Add tags to a run and remove others; return all tags of the run, sorted.
 
-    A tag that the run already has, or has not, is no error. A damaged file is not replaced.
+    It is no error if the run already has a tag of `add` or lacks one of `remove`. A damaged file is
+    not replaced.
 
     Raises:
         ConfigError: If a text is no tag.

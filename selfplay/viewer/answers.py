@@ -12,7 +12,7 @@ from selfplay.viewer.episode_filter import EpisodeFilter, condition
 SUMMED = 20_000
 """Number of the newest episodes whose answers are counted."""
 FEWEST = 3
-"""Smallest number of times that a text was shown if its answers are counted separately."""
+"""Number of times that a text must have been shown for its answers to be counted separately."""
 ANSWERS = 4
 """Largest number of listed answers of one role."""
 

@@ -30,7 +30,8 @@ VERSION = 4
 NEWEST = 200
 """Number of newest steps whose files are looked at for each page, even if no file came or went."""
 SETTLED = 1.0
-"""Seconds after which a change of the folder of episodes cannot be followed by one at its time."""
+"""Age in seconds from which on the modification time of the folder of episodes is trusted: a later
+change of the folder certainly has another time."""
 LONGEST_SEARCHED = 100_000
 """Largest number of an episode's characters, said or shown, in the search index."""
 PATIENCE = 60.0

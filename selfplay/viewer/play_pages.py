@@ -34,11 +34,11 @@ broken: an error ended the session."""
 
 
 class MoveTooLate(RunError):
-    """A move or a start that no longer fits the state of the session."""
+    """Raised for a move or a start that no longer fits the state of the session."""
 
 
 class _Closed(Exception):
-    """The server ends during a game."""
+    """Raised if the server ends during a game."""
 
 
 @dataclass(frozen=True, kw_only=True)

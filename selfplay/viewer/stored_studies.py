@@ -35,7 +35,7 @@ class StoredEstimate:
     ci_low: float | None = None
     """Lower end of the interval; None without one."""
     ci_high: float | None = None
-    """Upper end of the interval; None without one, or if the interval has none."""
+    """Upper end of the interval; None without an interval, or if the interval has no upper end."""
     n: int = 0
     """Number of units that were drawn again."""
     unit_of_resampling: str = ""

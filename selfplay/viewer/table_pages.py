@@ -24,7 +24,7 @@ INERT = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; 
 
 
 class TablePages:
-    """Renders the table of runs and what it links."""
+    """Renders the table of runs and the pages that it links."""
 
     def __init__(self, catalogue: RunCatalogue) -> None:
         self.catalogue = catalogue

@@ -145,8 +145,8 @@ def write_report(run: Path) -> Path:
 def compare(
     name: str, values: Mapping[str, Mapping[str, float | None] | None], declared: RunMetrics
 ) -> list[MetricChange]:
-    """The rows of the table of evaluation `name`: the chief metrics first, then metrics of the
-    whole evaluation, then metrics of its parts."""
+    """Return the rows of the table of evaluation `name`: the chief metrics first, then metrics of
+    the whole evaluation, then metrics of its parts."""
     before, after = values.get("before") or {}, values.get("after") or {}
 
     # The chief metrics in their order; then metrics of the whole evaluation, and among these
