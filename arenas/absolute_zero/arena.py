@@ -67,7 +67,7 @@ class AbsoluteZero(Arena):
         pairs: Input-output pairs of an induction task; the first half is shown (N).
         degenerate_reward: Proposer's reward for a task that all or no solvers solved (0 in the
             paper, -0.5 in the released code).
-        duplicate_reward: Proposer's reward for a known or held-out task; default: the one above.
+        duplicate_reward: Proposer's reward for a known or held-out task; None: `degenerate_reward`.
         proposer_reward: Reward for a task that is played: its learnability or, as a control
             without information, a uniform draw from [0, 1).
         wrong: Solver's reward for a well-formed wrong answer.

@@ -5,14 +5,14 @@ of the majority. Both sides see the passage. The honest side defends the true an
 side the other one. Each quotes one fact as support for its answer, at once or one after the other.
 A quote is false if the fact supports the other answer. Each quote is checked with a fixed
 probability, and two quotes of one fact contradict each other, so that it is looked up: a side
-that is found out loses. If no side is found out, a rule decides that does not see the passage: the
-facts form a circle, each answers the (facts - 1) / 2 facts before it, and a quote wins that answers
-the other one. With `judge`, a judge decides instead of the rule; it sees the two quotes and who
-spoke first. The sides' rewards are zero-sum.
+that is found out loses. If no side is found out, a rule that does not see the passage decides: the
+facts form a circle, each answers the (facts - 1) / 2 facts before it, and the quote that answers
+the other one wins. With `judge`, a judge decides instead of the rule; it sees the two quotes and
+who spoke first. The sides' rewards are zero-sum.
 
-That a listener who hears one argument of each side should let some arguments answer others, and
-not count them, is due to Glazer and Rubinstein ("Debates and Decisions", 2001). The value of the
-game and optimal strategies are computed in `arenas.debate.evidence_value`.
+The rule follows Glazer and Rubinstein ("Debates and Decisions", 2001): a listener who hears one
+argument of each side should not count arguments, but let some of them answer others. The value of
+the game and optimal strategies are computed in `arenas.debate.evidence_value`.
 
 Version history: v0, first version.
 """

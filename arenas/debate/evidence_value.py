@@ -52,7 +52,7 @@ def answered(quote: int, other: int, facts: int) -> bool:
 
 
 def circle(facts: int) -> Rule:
-    """Return the rule by which a quote wins that answers the other one."""
+    """Return the rule by which the quote that answers the other one wins."""
     return lambda honest, deceptive: float(answered(honest, deceptive, facts))
 
 

@@ -33,7 +33,8 @@ def questions(
     possible = (largest + 1) ** terms * len(OPERATIONS) ** (terms - 1)
     if count > possible // 10:
         raise ValueError(
-            f"count: {count} questions of {terms} terms up to {largest}; at most {possible // 10}"
+            f"count: {count}; at most {possible // 10} questions of {terms} terms up to {largest} "
+            "are possible"
         )
     found = islice(_drawn(Random(derive(seed, "arithmetic", split)), split, terms, largest), count)
     return [

@@ -3,7 +3,7 @@
 This is Multi-Agent Evolve (2510.23595): one policy in three roles, and rewards only from the
 judges' scores. The reward of a question combines its quality and low grades of its answers; that of
 an answer comes from its grade; that of a verdict is 1 if it contains a score. A judge without a
-score is asked again; what stays without a score is left out of learning.
+score is asked again; a question or an answer that stays without a score is left out of learning.
 
 With a rule, a verifier grades answers too: alone where it accepts them (rule, then judge), or with
 a weight beside the judge's score (hybrid reward).
@@ -77,8 +77,8 @@ class JudgedQuestions(Arena):
         best_score: Maximum score; scores start at 1 and are divided by this number.
         least_quality: Minimum quality of a question; below it, no solver answers.
         retries: Number of times that a judge without a score is asked again.
-        no_score: Score in place of one that the judge still does not give, in [0, 1]. None: no
-            policy learns from what was to be graded, and an episode ends with such a question.
+        no_score: Score in place of one that the judge still does not give, in [0, 1]. None: the
+            question or answer is left out of learning, and such a question ends the episode.
         rule: Verifier that grades answers beside the judges; None: judges alone.
         rule_use: first: an answer with the rule's score above 1/2 has that score and no judge, and
             all others have the judge's. weighted: all answers have a weighted mean of both.

@@ -77,7 +77,7 @@ class Region:
         return [chain for chain in found if len(set(chain.names)) == hops + 1]
 
     def shows_early(self, chain: "Chain") -> bool:
-        """Return whether a document on the way before the last one has the name of the answer."""
+        """Return True if a document on the way before the last one has the name of the answer."""
         return any(chain.names[-1] in self.text(name) for name in chain.names[:-2])
 
 

@@ -1,7 +1,7 @@
 """Demonstrations of the right answers to questions of the package `reasoning_gym` (2505.24760).
 
-A small language model answers such questions in no form that a verifier reads, so that it is never
-paid. A short warm start on these demonstrations shows the form, and what kind of answer each
+A small language model does not answer such questions in a form that a verifier reads, so it is
+never paid. A short warm start on these demonstrations shows the form, and what kind of answer each
 generator wants.
 """
 

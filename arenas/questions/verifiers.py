@@ -48,9 +48,9 @@ class Matches:
 class Similarity:
     """Verifier whose score is the similarity of the answer to the payload's `answer`.
 
-    It is the reward of SWE-RL (2502.18449): twice the number of matching characters by the number
-    of all characters, as `difflib.SequenceMatcher` finds them. It pays nearly right texts, and
-    wrong numbers too: numbers need `Matches`.
+    It is the reward of SWE-RL (2502.18449): twice the number of matching characters divided by the
+    number of all characters, as `difflib.SequenceMatcher` finds them. It pays nearly right texts,
+    and wrong numbers too: numbers need `Matches`.
     """
 
     def __init__(self, *, longest: int = 2000) -> None:
