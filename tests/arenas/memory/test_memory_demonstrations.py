@@ -35,6 +35,7 @@ from roles.memory_manager import MemoryManager
 from roles.reflector import Reflector
 from roles.summarizer import Summarizer
 from selfplay.models.tiny import build_tokenizer
+from selfplay.role import Role
 from selfplay.types import Demonstration, Observation
 
 TASKS = dialogues(count=60, facts=7)
@@ -204,6 +205,27 @@ def test_careful_summarizers_and_managers_are_shown_first() -> None:
             assert len(tokenizer(each.completion)["input_ids"]) <= 40
         elif each.role == "memory_manager":
             assert each.completion == best_merge(fields["fact"], fields["memories"])
+
+
+def test_all_roles_of_rmm_are_shown_equally_often() -> None:
+    arena = raw_env(
+        memories=6, summarizer=True, operations=["ADD", "UPDATE"], reflector=True, kept=2
+    )
+    rmm = {**SUMMARIZED, "arena": arena}
+    roles: dict[str, Role] = {
+        "summarizer": Summarizer(style="terse", form="lines"),
+        "memory_manager": MemoryManager(style="terse"),
+        "reflector": Reflector(style="terse", marker=""),
+        "answer_agent": AnswerAgent(style="terse"),
+    }
+    found = shown(0.5, **rmm)
+    counts = Counter(each.role for each in found)
+    assert set(counts) == set(roles) and min(counts.values()) > 90
+    tokenizer = build_tokenizer(source(**rmm).pieces())
+    for each in found:
+        roles[each.role].parse(each.completion)
+        longest = 40 if each.role == "summarizer" else 12
+        assert len(tokenizer(each.completion)["input_ids"]) < longest, "room for the end token"
 
 
 def test_a_summarizer_begins_with_useful_and_useless_sentences_equally_often() -> None:

@@ -54,6 +54,15 @@ def test_both_learn_at_once_and_studies_read_the_run(tmp_path: Path) -> None:
             ("reflector", "answer_agent"),
             ("arena/memories_kept", "arena/kept_cited", "evaluation/held_out/evidence_shown"),
         ),
+        (
+            "memory_rmm",
+            ("summarizer", "reflector", "answer_agent"),
+            (
+                "arena/summaries_per_session",
+                "arena/kept_cited",
+                "evaluation/held_out/memories_kept",
+            ),
+        ),
     ],
 )
 def test_each_role_has_a_policy_that_learns(

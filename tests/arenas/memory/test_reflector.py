@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pettingzoo.test import api_test, seed_test
 
-from arenas.memory.arena import EXTRACTOR, MANAGER, Memory, raw_env
+from arenas.memory.arena import EXTRACTOR, MANAGER, SUMMARIZER, Memory, raw_env
 from arenas.memory.dialogues import TinyReader, best_choice
 from arenas.memory.reflection import ReflectionError, read_choice
 from arenas.memory.retrieval import BM25
@@ -19,6 +19,7 @@ from tests.helpers.dialogues import ADD, asked, begun, manage, said
 
 FACTS = said("pet is a cat", "pet is now a dog", "it rains", "job is nurse")
 QUESTIONS = asked(("pet?", "dog"), ("job?", "nurse"))
+REPLACE = '{"event": "UPDATE", "id": "0"}'
 
 
 def dialogue(**settings: Any) -> Memory:
@@ -151,6 +152,29 @@ def test_all_roles_together() -> None:
     assert arena.finished
     got = {agent: arena.paid[agent] for agent in (EXTRACTOR, MANAGER, "reflector_0")}
     assert got == {EXTRACTOR: 1.0, MANAGER: 1.0, "reflector_0": 1.0}
+
+
+def test_both_reflections_of_rmm_together() -> None:
+    turns = [
+        {"text": "Ann's pet is cat.", "speaker": "Ann", "time": "day 1"},
+        {"text": "It rains.", "speaker": "Ann", "time": "day 1"},
+        {"text": "Ann's pet is now dog.", "speaker": "Ann", "time": "day 2"},
+    ]
+    arena = begun(turns, asked(("What is Ann's pet?", "dog")), summarizer=True,
+                  operations=["ADD", "UPDATE"], reflector=True)  # fmt: skip
+    written = [("Ann's pet is cat.", 0), ("It rains.", 1)], [("Ann's pet is now dog.", 0)]
+    for session, operations in zip(written, [(ADD, ADD), (REPLACE,)], strict=True):
+        listed = [{"summary": text, "reference": [place]} for text, place in session]
+        arena.play_stage({SUMMARIZER: json.dumps({"extracted_memories": listed})})
+        manage(arena, *operations)
+    assert arena.stage == ("reflector_0",)
+    assert shown(arena, "reflector_0") == ["0", "1"], "the merged entry is the nearest one"
+    choose(arena, ["0", "1"])
+    answer(arena, ("dog", ["0"]))
+    assert arena.finished
+    got = {agent: arena.paid[agent] for agent in (SUMMARIZER, MANAGER, "reflector_0")}
+    assert got == {SUMMARIZER: 1.0, MANAGER: 1.0, "reflector_0": 0.0}, "one of two is cited"
+    assert arena.metrics["kept_cited"] == 0.5 and arena.metrics["share_update"] == 1 / 3
 
 
 def test_random_text_raises_nothing() -> None:
