@@ -115,6 +115,29 @@ def test_evaluate_gives_the_figures_of_the_summary_again() -> None:
     assert again["evaluations"] == {name: ends["after"] for name, ends in expected.items()}
 
 
+def test_evaluate_measures_the_step_that_is_named_and_the_start() -> None:
+    place = finished().parent
+    start = run("evaluate", "whole@start", "--json", cwd=place)
+    assert start.code == 0, start.err
+    expected = summary(finished())["evaluations"]
+    assert json.loads(start.out) == {
+        "step": 0,
+        "evaluations": {name: ends["before"] for name, ends in expected.items()},
+    }
+    second = json.loads(run("evaluate", "whole@2", "--json", cwd=place).out)
+    (line,) = [each for each in metrics(finished()) if each["step"] == 2]
+    assert second["step"] == 2
+    for name, value in second["evaluations"]["held_out_sampled"].items():
+        assert line[f"evaluation/held_out_sampled/{name}"] == value
+    for text, words in (
+        ("whole@7", "kept no checkpoint of step 7; it has 1, 2, 3"),
+        ("whole@begin", "'begin' is no step; write RUN, RUN@STEP or RUN@start"),
+        ("hole@2", "no run folder"),
+    ):
+        refused = run("evaluate", text, cwd=place)
+        assert refused.code == 2 and words in one_line(refused.err)
+
+
 def test_evaluate_needs_nothing_but_the_run_folder(tmp_path: Path) -> None:
     outcome = run("evaluate", str(finished()), cwd=tmp_path, cache=tmp_path / "empty")
     assert outcome.code == 0

@@ -142,8 +142,12 @@ def _parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     check.add_argument("--seed", type=int, default=0, help="seed of the games (default 0)")
     takes_folders(check)
     takes_trust(check)
-    evaluate = add("evaluate", commands.evaluate, help="evaluate the newest checkpoint of a run")
-    evaluate.add_argument("run", type=Path)
+    evaluate = add(
+        "evaluate",
+        commands.evaluate,
+        help="evaluate a checkpoint of a run, by default the newest",
+    )
+    evaluate.add_argument("run", help=study.PLAYER)
     evaluate.add_argument("--json", action="store_true", help="print the metrics as JSON")
     takes_trust(evaluate)
     takes_folders(

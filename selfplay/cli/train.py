@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from selfplay.cli.arguments import load, no_flags, note, nothing_more, tell
 from selfplay.config import compose, plain_data
@@ -20,6 +20,9 @@ from selfplay.errors import CollapsedError, ConfigError, DivergedError, RunError
 from selfplay.run import signals
 from selfplay.run.formatting import change, counted, duration, format_value
 from selfplay.run.metrics import describe_troubles
+
+if TYPE_CHECKING:
+    from selfplay.study.players import Reference
 
 
 def train(options: argparse.Namespace, overrides: list[str]) -> None:
@@ -248,22 +251,24 @@ def _go(experiment: Any, stage: _Stage, *, rewind: int | None = None) -> None:
 
 
 def evaluate(options: argparse.Namespace, rest: list[str]) -> None:
-    """Evaluate the newest checkpoint of a run, by default in this process."""
+    """Evaluate a run's newest checkpoint, that of a step, or its policies before training.
+
+    By default everything runs in this process.
+    """
     elsewhere = [each for each in rest if _place(each) in plain_data.LOCAL_DEFAULTS]
     nothing_more([each for each in rest if each not in elsewhere])
     from selfplay.experiment.experiment import Experiment
-    from selfplay.learner import checkpoint
     from selfplay.run.directory import Run
+    from selfplay.study.players import Reference
 
-    run = Run.open(options.run)
-    place, faults = checkpoint.latest(options.run / "checkpoints")
-    _tell_faults(faults, place)
-    if place is None:
-        raise RunError(f"run {options.run} has no checkpoint yet; continue it: train resume=...")
-    settings = compose.load_changed(options.run, elsewhere) if elsewhere else run.config()
+    reference = Reference.parse(options.run)
+    run = Run.open(reference.run)
+    place = _checkpoint_of(reference)
+    folder = reference.run
+    settings = compose.load_changed(folder, elsewhere) if elsewhere else run.config()
     if not settings["evaluations"]:
         raise RunError(
-            f"run {options.run} has no evaluations; train with some, such as evaluations=NAME (see "
+            f"run {folder} has no evaluations; train with some, such as evaluations=NAME (see "
             "selfplay list evaluations)"
         )
     chosen = {key: settings[key] for key in map(_place, elsewhere)}
@@ -283,6 +288,22 @@ def evaluate(options: argparse.Namespace, rest: list[str]) -> None:
         for metric, value in values.items():
             read = experiment.declared.of(f"evaluation/{name}/{metric}")
             print(f"{f'{name}/{metric}':<40} {format_value(read, value)}")
+
+
+def _checkpoint_of(reference: "Reference") -> Path | None:
+    """Return the checkpoint that a reference means; None for the policies before training."""
+    from selfplay.learner import checkpoint
+
+    checkpoints = reference.run / "checkpoints"
+    if reference.start:
+        return None
+    if reference.step is not None:
+        return checkpoint.at(checkpoints, reference.step)
+    place, faults = checkpoint.latest(checkpoints)
+    _tell_faults(faults, place)
+    if place is None:
+        raise RunError(f"run {reference.run} has no checkpoint yet; continue it: train resume=...")
+    return place
 
 
 def warmstart(options: argparse.Namespace, overrides: list[str]) -> None:
