@@ -10,10 +10,10 @@ import sys
 from collections.abc import Mapping, MutableMapping, Sequence
 from functools import cached_property
 from inspect import cleandoc
-from math import isfinite, nan
+from math import isfinite
 from random import Random
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, SupportsFloat
 
 from gymnasium import spaces
 from pettingzoo import AECEnv
@@ -217,12 +217,14 @@ class Arena(AECEnv):
         With `move`, the reward is for the agent's move of that number (from 0), whose value is
         known only now: records add it to that move and not to the latest move.
 
-        Raises KeyError if `agent` is unknown, and ValueError for a reward that is not finite or a
-        `move` that was not made. In a run, the episode then counts as failed.
+        Raises KeyError if `agent` is unknown, and ValueError for a reward that is no finite number
+        or a `move` that was not made. In a run, the episode then counts as failed.
         """
         if agent not in self.paid:
             raise KeyError(f"{self.name}: no agent {agent!r}; {nearest(agent, self.paid)}")
-        paid = self.paid[agent] + (nan if reward is None else float(reward))
+        if isinstance(reward, str) or not isinstance(reward, SupportsFloat):
+            raise ValueError(f"{self.name}: the pay of {agent} is {reward!r}, which is no number")
+        paid = self.paid[agent] + float(reward)
         if not isfinite(paid):
             raise ValueError(
                 f"{self.name}: pay({agent!r}, {reward}): pay and its sum must be finite numbers"

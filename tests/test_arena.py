@@ -265,8 +265,9 @@ def test_pay_and_metrics_are_finite(value: float) -> None:
 
 def test_pay_of_none_is_refused() -> None:
     nothing: Any = None
-    with pytest.raises(ValueError, match=r"guess_v0: pay\('guesser_0', None\): .*finite"):
-        started().pay("guesser_0", nothing)
+    for value, shown in ((nothing, "None"), ("1.0", "'1.0'"), ([1.0], r"\[1.0\]")):
+        with pytest.raises(ValueError, match=f"guess_v0: the pay of guesser_0 is {shown}, which"):
+            started().pay("guesser_0", value)
 
 
 @pytest.mark.parametrize("what", ["pay", "measure"])
