@@ -54,6 +54,8 @@ class Arena(AECEnv):
     name: ClassVar[str] = "arena_v0"
     roles: Mapping[str, int]
     """Number of agents of each role; the largest number if agents come during an episode."""
+    optional_roles: Sequence[str] = ()
+    """Roles that other settings of this arena would play, so that a config may have them too."""
     services: ClassVar[tuple[str, ...]] = ()
     """Names of attributes that reach outside (an executor, a buffer): forks share them, pickles
     leave them out."""

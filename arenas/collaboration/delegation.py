@@ -32,6 +32,7 @@ class Delegation(Arena):
     """A planner, and the workers that it calls during the episode."""
 
     name = "delegation_v0"
+    optional_roles = ("worker",)
     services: ClassVar[tuple[str, ...]] = ("verifier",)
     measures = {
         "accuracy": Metric(unit="fraction", better="higher"),

@@ -52,6 +52,7 @@ class Repair(Arena):
         if "mentor" in arena.roles:
             raise ValueError(f"{arena.name} already has a role named mentor")
         super().__init__({**arena.roles, "mentor": 1})
+        self.optional_roles = tuple(arena.optional_roles)
         self.advised = list(advised) or list(arena.possible_agents)
         for agent in self.advised:
             if agent not in arena.possible_agents:

@@ -32,6 +32,7 @@ class Debate(Arena):
     """n debaters over R rounds, with an optional judge."""
 
     name = "debate_v0"
+    optional_roles = ("judge",)
     services: ClassVar[tuple[str, ...]] = ("verifier",)
     measures = {
         "accuracy": Metric(unit="fraction", better="higher"),

@@ -37,6 +37,7 @@ class EvidenceDebate(JudgedDebate):
     """An honest debater, a deceptive one and, on request, one or two judges."""
 
     name = "evidence_debate_v0"
+    optional_roles = ("judge",)
     roles = {"honest_debater": 1, "deceptive_debater": 1, "judge": 1}
     measures = {
         **JudgedDebate.measures,

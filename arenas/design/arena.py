@@ -34,6 +34,7 @@ class DesignedGames(Arena):
     """One designer and the players of n plays. A "play" task has no design stage."""
 
     name = "designed_games_v0"
+    optional_roles = ("designer",)
     services: ClassVar[tuple[str, ...]] = ("space", "buffer")
     measures = {
         "score": Metric(unit="fraction", better="higher"),

@@ -42,6 +42,7 @@ class Desk(Arena):
     """A service desk with a scripted customer, or with one that a policy plays."""
 
     name = "desk_v0"
+    optional_roles = ("user",)
     measures = {
         "success": Metric(unit="fraction", better="higher"),
         "success/*": Metric(unit="fraction", better="higher"),

@@ -74,6 +74,13 @@ class Memory(Arena):
     fact extractor or a summarizer, and a reflector for each answer agent."""
 
     name = "memory_v0"
+    optional_roles = (
+        "fact_extractor",
+        "summarizer",
+        "memory_manager",
+        "reflector",
+        "answer_agent",
+    )
     services: ClassVar[tuple[str, ...]] = ("retriever", "reader")
     measures = MEASURES
     chief = ("exact_match", "f1")

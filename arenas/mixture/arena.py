@@ -36,6 +36,9 @@ class Mixture(Arena):
             {f"{n}_{role}": c for n, part in parts.items() for role, c in part.roles.items()}
         )
         self.parts = dict(parts)
+        self.optional_roles = tuple(
+            f"{name}_{role}" for name, part in parts.items() for role in part.optional_roles
+        )
         self.measures = _declared(parts)
         self.chief = tuple(f"{n}/{name}" for n, part in parts.items() for name in part.chief)
         self.blocking = any(part.blocking for part in parts.values())  # type: ignore[misc]

@@ -39,6 +39,7 @@ class Questions(Arena):
     """An optional proposer and n solvers. A "solve" task has only the second stage."""
 
     name = "questions_v0"
+    optional_roles = ("proposer", "voter")
     services: ClassVar[tuple[str, ...]] = ("verifier", "oracle")
     measures = {
         "solve_rate": Metric(unit="fraction", better="higher"),

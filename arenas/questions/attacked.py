@@ -31,6 +31,7 @@ class AttackedAnswers(Arena):
     """A solver, and an adversary unless a rule challenges."""
 
     name = "attacked_answers_v0"
+    optional_roles = ("adversary",)
     roles = {"solver": 1, "adversary": 1}
     services: ClassVar[tuple[str, ...]] = ("verifier",)
     measures = {

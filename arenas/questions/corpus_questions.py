@@ -46,6 +46,7 @@ class CorpusQuestions(Arena):
     """A proposer that reads or searches, a reader that checks, and n solvers of the question."""
 
     name = "corpus_questions_v0"
+    optional_roles = ("proposer", "reader")
     services: ClassVar[tuple[str, ...]] = ("verifier", "oracle", "corpus")
     measures = {
         "solve_rate": Metric(unit="fraction", better="higher"),

@@ -35,6 +35,7 @@ class JudgedQuestions(Arena):
     """A proposer, n solvers, and n + 1 judges: one for the question, one for each answer."""
 
     name = "judged_questions_v0"
+    optional_roles = ("proposer",)
     services: ClassVar[tuple[str, ...]] = ("oracle", "rule")
     measures = {
         "true_accuracy": Metric(unit="fraction", better="higher"),

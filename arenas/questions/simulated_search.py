@@ -48,6 +48,7 @@ class SimulatedSearch(Arena):
     """
 
     name = "simulated_search_v0"
+    optional_roles = ("simulator",)
     services: ClassVar[tuple[str, ...]] = ("verifier", "search")
     measures = {
         "accuracy": Metric(unit="fraction", better="higher"),

@@ -46,6 +46,7 @@ class Tau2Desk(Arena):
     """A domain of tau2-bench with a scripted user, or with one that a policy plays."""
 
     name = "tau2_v0"
+    optional_roles = ("user",)
     measures = {
         "success": Metric(unit="fraction", better="higher"),
         "part/*": Metric(unit="fraction", better="higher"),

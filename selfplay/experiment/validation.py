@@ -46,6 +46,7 @@ def validate(
     Raises:
         ConfigError: For the first setting that cannot be used, in one line.
     """
+    check_unplayed_roles(players)
     check_sampler_supports_credit(credit, sampler)
     check_roles(credit, shaping, players.roles)
     check_collapse(collapse, league, players.population)
@@ -63,6 +64,17 @@ def validate(
             f"{reason}"
         )
     return [*filter(None, dict.fromkeys(notes)), *truncation_notes(players, objective)]
+
+
+def check_unplayed_roles(players: RolloutSetup) -> None:
+    """Raise ConfigError for a role that no arena of training or of an evaluation plays."""
+    for name in players.roles:
+        if name not in players.playable:
+            raise ConfigError(
+                f"roles.{name}: no agent of {players.arena().name} or of an evaluation has this "
+                f"role; {nearest(name, players.playable)}; remove it with ~roles.{name}, or, if a "
+                "setting of the arena adds such agents, name it in Arena.optional_roles"
+            )
 
 
 def check_sampler_supports_credit(credit: Credit, sampler: Sampler) -> None:

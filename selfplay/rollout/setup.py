@@ -49,6 +49,8 @@ class Components:
         """Raises ConfigError for the first part that cannot be built."""
         self.config = config
         self.seed = int(config["seed"])
+        self.playable: set[str] = set()
+        """Roles of the arenas that were made, also those that other settings of them would play."""
         self.services: dict[str, Any] = {"seed": self.seed}
         """Services by name, and the seed: the arguments that other parts of a config may take."""
         try:
@@ -88,7 +90,9 @@ class Components:
             arena: Arena = call(target, arguments, where=where)
             return arena
 
-        for role in make().roles:
+        first = make()
+        self.playable.update(first.roles, first.optional_roles)
+        for role in first.roles:
             if role not in self.roles:
                 raise ConfigError(
                     f"roles: none is called {role!r}, which {where} needs; choose roles=NAME for "
