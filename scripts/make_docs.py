@@ -3,7 +3,7 @@
     python scripts/make_docs.py            # write the page
     python scripts/make_docs.py --check    # exit code 1 if the page is not up to date
 
-The script reads source files as data and imports none of them.
+The script reads the source files of the configs' objects as data and imports none of them.
 """
 
 import argparse
@@ -12,11 +12,11 @@ import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 import yaml
+
+from selfplay.config.descriptions import comment, definition, summary, targets
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs/configuration.md"
@@ -62,30 +62,6 @@ class Parameter:
     type: str
     default: str
     text: str
-
-
-@cache
-def module(name: str) -> ast.Module | None:
-    """Return the syntax tree of a module of this repository; None for other modules."""
-    path = ROOT.joinpath(*name.split("."))
-    for file in (path.with_suffix(".py"), path / "__init__.py"):
-        if file.is_file():
-            return ast.parse(file.read_text(encoding="utf-8"))
-    return None
-
-
-def definition(target: str) -> tuple[str, ast.ClassDef | ast.FunctionDef] | None:
-    """Return the module and the definition that an import path names."""
-    home, _, name = target.rpartition(".")
-    tree = module(home) if home else None
-    for node in tree.body if tree else ():
-        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name:
-            return home, node
-        if isinstance(node, ast.ImportFrom) and node.module:
-            for alias in node.names:
-                if (alias.asname or alias.name) == name:
-                    return definition(f"{node.module}.{alias.name}")
-    return None
 
 
 def parameters(target: str) -> list[Parameter]:
@@ -160,18 +136,6 @@ def documentation(docstring: str) -> dict[str, str]:
     return dict(entries) or ({single.group(1): single.group(2)} if single else {})
 
 
-def targets(node: Any) -> Iterator[str]:
-    """Yield the import paths of a config, outer ones first."""
-    if isinstance(node, dict):
-        if isinstance(node.get("_target_"), str):
-            yield node["_target_"]
-        for value in node.values():
-            yield from targets(value)
-    elif isinstance(node, list):
-        for value in node:
-            yield from targets(value)
-
-
 def cell(text: str) -> str:
     """Return a text as one cell of a table."""
     return " ".join(text.split()).replace("|", "\\|")
@@ -189,24 +153,6 @@ def table(found: list[Parameter]) -> Iterator[str]:
     for each in found:
         default = code(each.default) or "required"
         yield f"| `{each.name}` | {code(each.type)} | {default} | {cell(each.text)} |"
-
-
-def comment(text: str) -> str:
-    """Return the comment at the beginning of a config, without Hydra's package line."""
-    lines = []
-    for line in text.splitlines():
-        if not line.startswith("#"):
-            break
-        if "@package" not in line:
-            lines.append(line.lstrip("# "))
-    return " ".join(lines)
-
-
-def summary(target: str) -> str:
-    """Return the first paragraph of a definition's docstring."""
-    found = definition(target)
-    text = ast.get_docstring(found[1]) if found else None
-    return (text or "").partition("\n\n")[0]
 
 
 def group(name: str, seen: set[str]) -> Iterator[str]:

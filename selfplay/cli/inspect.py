@@ -2,12 +2,15 @@
 
 import argparse
 import json
+import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from shutil import get_terminal_size
 
 from selfplay.cli.arguments import HOST, PLAY_PORT, no_flags, nothing_more
 from selfplay.config import compose, plain_data
+from selfplay.config.descriptions import describe, first_sentence
 from selfplay.errors import ConfigError, RunError, nearest
 from selfplay.run.formatting import number
 
@@ -154,10 +157,27 @@ def study(options: argparse.Namespace, rest: list[str]) -> None:
 
 
 def list_choices(options: argparse.Namespace, rest: list[str]) -> None:
-    """List the configs of one group or of all groups."""
+    """List the configs of one group or of all groups, each with the first sentence about it."""
     nothing_more(rest)
+    from selfplay.run.report.html import visible
+
     groups = compose.groups(options.config_dir)
     if options.group and options.group not in groups:
         raise ConfigError(f"no group {options.group!r}; {nearest(options.group, groups)}")
-    for group in [options.group] if options.group else groups:
-        print(f"{group:<12} {'  '.join(compose.choices(group, options.config_dir))}")
+    for folder in options.config_dir:
+        plain_data.check_folder_sizes(Path(folder))
+    rows = [
+        ((name,) if options.group else (group, name), first_sentence(describe(file)))
+        for group in ([options.group] if options.group else groups)
+        for name, file in compose.files_of(group, options.config_dir).items()
+    ]
+    widths = [max(map(len, column)) for column in zip(*(names for names, _ in rows), strict=True)]
+    for names, about in rows:
+        start = "  ".join(f"{name:<{width}}" for name, width in zip(names, widths, strict=True))
+        print(_fitting(f"{start}  {visible(about)}".rstrip()))
+
+
+def _fitting(line: str) -> str:
+    """Return a line cut to the width of the terminal; unchanged if the output goes elsewhere."""
+    width = get_terminal_size().columns if sys.stdout.isatty() else len(line)
+    return line if len(line) <= width else f"{line[: max(0, width - 3)]}..."

@@ -260,7 +260,7 @@ def _parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     names = add(
         "list",
         commands.list_choices,
-        help="list arenas, roles, credits, objectives, experiments ...",
+        help="list and describe arenas, roles, credits, objectives, experiments ...",
     )
     names.add_argument("group", nargs="?", help="a group, such as arena (default: all groups)")
     takes_folders(names)

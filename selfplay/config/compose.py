@@ -253,9 +253,21 @@ def groups(search: Sequence[str] = ()) -> list[str]:
 
 def choices(group: str, search: Sequence[str] = ()) -> list[str]:
     """Return the configs of a group, such as rloo of credit and tiny/kuhn of experiment."""
+    return list(files_of(group, search))
+
+
+def files_of(group: str, search: Sequence[str] = ()) -> dict[str, Path]:
+    """Return the files of a group's configs by name, such as tiny/kuhn of experiment.
+
+    Of several files with one name it is the file that a run takes: the shipped one, or else that
+    of the first folder.
+    """
     places = [folder / group for folder in (config_folder(), *map(Path, search))]
-    found = {path.relative_to(place) for place in places for path in _configs(place)}
-    return sorted(path.with_suffix("").as_posix() for path in found)
+    found: dict[str, Path] = {}
+    for place in places:
+        for path in _configs(place):
+            found.setdefault(path.relative_to(place).with_suffix("").as_posix(), path)
+    return dict(sorted(found.items()))
 
 
 def _configs(place: Path) -> Iterator[Path]:

@@ -14,6 +14,7 @@ import torch
 
 import selfplay
 from selfplay.cli.main import _parser, main
+from selfplay.config.compose import choices, groups
 from selfplay.models.tiny import build_model, build_tokenizer
 from selfplay.run.directory import Run
 from tests.helpers.command_process import finished, shared_cache
@@ -31,6 +32,7 @@ def put_back() -> Iterator[None]:
 
 
 SMOKE = "+experiment=tiny/smoke"
+PLAYER = "{_target_: roles.player.Player, game: kuhn}"
 
 BAD = [
     (["train", "+experiment=quickstrat"], "did you mean 'tiny/quickstart'?"),
@@ -82,6 +84,8 @@ BAD = [
     (["train", SMOKE, "engine.stride=0"], "engine.stride"),
     (["train", SMOKE, "+engine.max_row=1"], "did you mean 'max_rows'?"),
     (["train", SMOKE, "+rollout.max_turn=1"], "did you mean 'max_turns'?"),
+    (["train", SMOKE, f"+roles.solvers={PLAYER}"], "did you mean 'solver'?"),
+    (["check", SMOKE, f"+roles.critic={PLAYER}"], "roles.critic: no agent of absolute_zero_v0"),
     (["train", SMOKE, "+sampling.solvr.max_tokens=1"], "did you mean 'solver'?"),
     (["train", SMOKE, "+sampling.solver.max_token=1"], "did you mean 'max_tokens'?"),
     (["train", SMOKE, "+policy.lern=false"], "did you mean 'learn'?"),
@@ -126,6 +130,43 @@ def test_list_names_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr().out
     for name in ("absolute_zero", "magrpo", "dapo", "quickstart", "naive", "dynamic", "separate"):
         assert name in said
+
+
+def test_list_describes_each_name_in_a_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    shipped = [(group, name) for group in groups() for name in choices(group)]
+    assert [tuple(line.split()[:2]) for line in lines] == shipped
+    assert not [line for line in lines if len(line.split()) < 4], "a name without a description"
+    column = {line.index(line.split(maxsplit=2)[2]) for line in lines}
+    assert len(column) == 1, "descriptions begin in one column"
+
+    assert main(["list", "objective"]) == 0
+    names = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert names == choices("objective")
+
+    (tmp_path / "my/credit").mkdir(parents=True)
+    (tmp_path / "my/credit/median.yaml").write_text("_target_: my_credits.Median\n")
+    (tmp_path / "my/credit/torn.yaml").write_text("a: [1\n")
+    (tmp_path / "my_credits.py").write_text(
+        'print("imported")\n\nclass Median:\n    """Reward minus\n    the median. More."""\n'
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("selfplay.cli.inspect.get_terminal_size", lambda: os.terminal_size((40, 9)))
+    assert main(["list", "credit", "--config-dir", "my"]) == 0
+    said = capsys.readouterr().out
+    assert "imported" not in said
+    found = {line.split()[0]: line for line in said.splitlines()}
+    assert found["median"].endswith("  Reward minus the median. More.")
+    assert "(cannot be read: ParserError" in found["torn"]
+    assert max(map(len, found.values())) > 40, "nothing is cut where the output is no terminal"
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert main(["list", "credit"]) == 0
+    cut = capsys.readouterr().out.splitlines()
+    assert {len(line) for line in cut if line.endswith("...")} == {40}
+    assert all(len(line) <= 40 for line in cut)
 
 
 def test_help_and_version_say_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
