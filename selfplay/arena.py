@@ -52,13 +52,12 @@ class Arena(AECEnv):
     """
 
     name: ClassVar[str] = "arena_v0"
-    roles: Mapping[str, int]
+    roles: Mapping[str, int] = MappingProxyType({})
     """Number of agents of each role; the largest number if agents come during an episode."""
     optional_roles: Sequence[str] = ()
     """Roles that other settings of this arena would play, so that a config may have them too."""
     services: ClassVar[tuple[str, ...]] = ()
-    """Names of attributes that reach outside (an executor, a buffer): forks share them, pickles
-    leave them out."""
+    """Attributes that reach outside (executors, buffers): forks share them, pickles omit them."""
     measures: Mapping[str, Metric] = MappingProxyType({})
     """Unit and direction of each metric and note of this arena, by name.
 
@@ -90,23 +89,23 @@ class Arena(AECEnv):
 
     def setup(self, task: Task, rng: Random) -> None:
         """Build the initial state. All randomness of the episode comes from `rng`."""
-        raise NotImplementedError(f"{type(self).__name__}.setup")
+        raise NotImplementedError(f"{type(self).__name__} has no method setup; write it")
 
     def acting(self) -> Sequence[str]:
         """Return the agents that move now. Several agents move at once, without seeing each other's
         moves."""
-        raise NotImplementedError(f"{type(self).__name__}.acting")
+        raise NotImplementedError(f"{type(self).__name__} has no method acting; write it")
 
     def view(self, agent: str) -> Observation:
         """Return everything that this agent may see now."""
-        raise NotImplementedError(f"{type(self).__name__}.view")
+        raise NotImplementedError(f"{type(self).__name__} has no method view; write it")
 
     def advance(self, actions: Mapping[str, Action | None]) -> None:
         """Apply the actions of one stage to the state.
 
         `None` is an action that did not parse. This method must not raise an error on any text.
         """
-        raise NotImplementedError(f"{type(self).__name__}.advance")
+        raise NotImplementedError(f"{type(self).__name__} has no method advance; write it")
 
     def messengers(self) -> Sequence[str]:
         """Return the agents of `acting` whose moves are messages that other agents will read.
@@ -423,14 +422,15 @@ class Arena(AECEnv):
         if self.finished:
             self.terminations = dict.fromkeys(self.agents, True)
             return
-        self._waiting = list(self.acting())
+        named: Any = self.acting()
+        self._waiting = [] if isinstance(named, str | None) else list(named)
         different = set(self._waiting)
         if not different or not different <= set(self.agents):
             absent = [agent for agent in self._waiting if agent in self.to_come()]
             hint = f"; call add({absent[0]!r}) first" if absent else ""
-            hint = hint if different else "; to end the game, call finish()"
+            hint = hint if named != [] else "; to end the game, call finish()"
             raise ValueError(
-                f"{self.name}: acting() named {self._waiting}, not agents of the episode{hint}"
+                f"{self.name}: acting() returned {named!r}, not a list of agents here{hint}"
             )
         if len(different) < len(self._waiting):
             raise ValueError(f"{self.name}: acting() named an agent twice: {self._waiting}")

@@ -96,14 +96,27 @@ def with_place(error: BaseException) -> str:
     call, the innermost one in an installed package. A file under the current folder is named
     relative to it. Nothing is added if the library alone was running.
     """
+    own, installed = _calls(error)
+    if not (calls := own or installed):
+        return one_line(error)
+    file, here = Path(calls[-1].filename), Path.cwd()
+    shown = file.relative_to(here) if file.is_relative_to(here) else file
+    return f"{one_line(error)} ({shown}, line {calls[-1].lineno})"
+
+
+def raised_by_author(error: BaseException) -> bool:
+    """Return True if code outside this library, Python and installed packages raised the error."""
+    return bool(_calls(error)[0])
+
+
+def _calls(
+    error: BaseException,
+) -> tuple[list[traceback.FrameSummary], list[traceback.FrameSummary]]:
+    """Return the calls of an error's traceback in authors' code and in installed packages."""
     own, installed = list[traceback.FrameSummary](), list[traceback.FrameSummary]()
     for call in traceback.extract_tb(error.__traceback__):
         if call.filename.startswith(INSTALLED) and not call.filename.startswith(LIBRARY):
             installed.append(call)
         elif not call.filename.startswith((*LIBRARY, *PYTHON, "<")):
             own.append(call)
-    if not (calls := own or installed):
-        return one_line(error)
-    file, here = Path(calls[-1].filename), Path.cwd()
-    shown = file.relative_to(here) if file.is_relative_to(here) else file
-    return f"{one_line(error)} ({shown}, line {calls[-1].lineno})"
+    return own, installed

@@ -20,7 +20,7 @@ from random import Random
 from typing import Literal, get_args
 
 from selfplay.arena import Arena
-from selfplay.errors import ConfigError, SelfplayError, one_line
+from selfplay.errors import ConfigError, SelfplayError, with_place
 from selfplay.types import Demonstration, Observation, role_of
 
 Report = Callable[[str], None]
@@ -204,7 +204,7 @@ class RandomPlay:
             raise
         except Exception as error:  # the arena's code may raise any error
             raise ConfigError(
-                f"warmstart.demonstrations: random play of {arena.name} failed: {one_line(error)}"
+                f"warmstart.demonstrations: random play of {arena.name} failed: {with_place(error)}"
             ) from error
         found.turns = max([found.turns, *turns.values()])
 

@@ -332,6 +332,10 @@ def _refused(
 ) -> str:
     """Return the error line for an override that Hydra refused, with the nearest key."""
     text = str(error)
+    if "@experiment" in text:
+        chosen = [text for text in overrides if text.startswith("+experiment=")][-1:]
+        named = "".join(chosen) or "the experiment"
+        return f"{named}: its file must begin with the line '# @package _global_'"
     full = re.search(r"full_key: (\S+)", text)
     found = full or re.search(r"Could not override '([^']+)'", text)
     if found and found.group(1) in GROUPS_WITH_PLUS:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, is_dataclass, replace
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar
 
@@ -20,7 +21,14 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 
 from selfplay.config import trust
-from selfplay.errors import ConfigError, SettingError, nearest
+from selfplay.errors import (
+    ConfigError,
+    SelfplayError,
+    SettingError,
+    nearest,
+    raised_by_author,
+    with_place,
+)
 
 TARGET = "_target_"
 T = TypeVar("T")
@@ -74,13 +82,21 @@ def make(target: type[T], node: Mapping[str, Any], *, where: str, base: T | None
 
 
 def call(target: Any, values: Mapping[str, Any], *, where: str) -> Any:
-    """Call a target; its ValueError becomes a ConfigError."""
+    """Call a target; its ValueError becomes a ConfigError.
+
+    So does any other error of an author's code, with the file and line. Errors of the system and of
+    this library are raised as they are.
+    """
     try:
         return target(**values)
     except SettingError as error:
         raise ConfigError(join(where, error)) from error
     except ValueError as error:
         raise ConfigError(f"{where}: {error}") from error
+    except Exception as error:
+        if isinstance(error, SelfplayError | OSError | ImportError) or not raised_by_author(error):
+            raise
+        raise ConfigError(f"{where}: {_title(target)}: {with_place(error)}") from error
 
 
 def check(node: Any, *, where: str = "", provided: Collection[str] = ()) -> None:
@@ -299,10 +315,13 @@ def _targets(node: Any, where: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _modules_beside(module: str) -> list[str]:
-    """Return the modules of the package in which a missing module should be."""
+    """Return the modules of the package in which a missing module should be.
+
+    For a package these are the packages in the current folder, where an author's own ones are.
+    """
     parent = module.rpartition(".")[0]
     if not parent:
-        return []
+        return [found.name for found in pkgutil.iter_modules([str(Path.cwd())])]
     folders = getattr(import_module(parent), "__path__", [])
     return [f"{parent}.{found.name}" for found in pkgutil.iter_modules(folders)]
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import isclose, isfinite
 from random import Random
 from typing import Any
 
@@ -18,7 +18,7 @@ from selfplay.rollout.sampling_settings import SamplingSettings
 from selfplay.rollout.setup import RolloutSetup
 from selfplay.run.formatting import number
 from selfplay.run.report.html import visible
-from selfplay.types import Episode, Status, Task, Turn, role_of
+from selfplay.types import Action, Episode, Status, Task, Turn, role_of
 
 PLAYER = "random"
 """Name of the random player, which has all seats."""
@@ -37,6 +37,8 @@ MOST_SHOWN = 24
 """Maximum number of turns that are shown."""
 WIDTH = 100
 """Maximum number of characters of a text that are shown."""
+LUCK = "all luck must come from the rng of setup, or later from self.rng"
+"""Advice if a game is not the same when it is played again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,9 +89,13 @@ def _game(
             sampling=dict.fromkeys(roles, SamplingSettings(max_tokens=1_000_000)),
             rollout=players.limits.changed(max_turns=MOST_TURNS),
         )
-        pool.add(PLAYER, ScriptedEngine({PLAYER: _player(roles)}))
+        odd: dict[str, None] = {}
+        pool.add(PLAYER, ScriptedEngine({PLAYER: _player(roles, odd)}))
         spec = EpisodeSpec(task=task, seed=derive(seed, "check", title))
         (episode,) = pool.rollout(arena).run([spec])
+        faults = [*_faults(episode), *odd]
+        if not faults:
+            faults = [*_faults_of_replay(arena, episode)]
     except SelfplayError as error:
         return CheckedGame(title=title, faults=[f"{title}: {error}"])
     except Exception as error:  # an author's arena, role or curriculum
@@ -97,15 +103,27 @@ def _game(
     return CheckedGame(
         title=title,
         shown=list(_lines(title, episode)),
-        faults=[f"{title}: {fault}" for fault in _faults(episode)],
+        faults=[f"{title}: {fault}" for fault in faults],
     )
 
 
-def _player(roles: Mapping[str, Role]) -> Script:
-    """Return a script that answers with a random legal move, in a form that the role parses."""
+def _player(roles: Mapping[str, Role], odd: dict[str, None]) -> Script:
+    """Return a script that answers with a random legal move, in a form that the role parses.
+
+    A line for each agent with legal moves that are no texts is added to `odd`.
+    """
 
     def script(agent: str, observation: Any, rng: Random) -> str:
         legal = observation.fields.get("legal")
+        wrong = (
+            [legal]
+            if isinstance(legal, str)
+            else [move for move in legal or () if not isinstance(move, str)]
+        )
+        if wrong:
+            odd[f"view({agent!r}) has {wrong[0]!r} under 'legal', which needs a list of texts"] = (
+                None
+            )
         words = str(rng.choice(list(legal))) if legal else WORDS
         role = roles[role_of(agent)]
         said = [form.format(words) for form in FORMS]
@@ -139,7 +157,7 @@ def _faults(episode: Episode) -> Iterator[str]:
     elif not episode.turns:
         yield "no agent was asked for a move"
     elif episode.status is Status.TRUNCATED:
-        yield f"the game had not ended after {MOST_TURNS} turns of random play"
+        yield f"the game had not ended after {MOST_TURNS} turns of random play; finish() ends it"
     for turn in episode.turns:
         if not isfinite(turn.reward):
             yield f"{turn.agent} was paid {turn.reward}, which is not a finite number"
@@ -154,6 +172,72 @@ def _faults(episode: Episode) -> Iterator[str]:
                 f"roles.{role}: none of {len(mine)} legal moves was read as an action "
                 f"({mine[0].info.get('invalid')}); see its parse"
             )
+
+
+def _faults_of_replay(arena: Callable[[], Arena], episode: Episode) -> Iterator[str]:
+    """Play the moves of a game again, twice; yield a line if the game is not the same."""
+    try:
+        first, second = (_played_again(arena(), episode) for _ in range(2))
+    except _CopyError as error:
+        cause = error.__cause__ or error
+        yield (
+            f"the arena cannot be copied in mid-game: {with_place(cause)}; name attributes that "
+            "reach outside in services"
+        )
+        return
+    except SelfplayError:
+        raise
+    except Exception as error:  # the author's arena, which played the same moves before
+        yield f"the same seed and moves cannot be played again: {with_place(error)}; {LUCK}"
+        return
+    paid = returns(episode)
+    for agent, pay in first.paid.items():
+        if not isclose(pay, paid.get(agent, 0.0), abs_tol=1e-9):
+            yield (
+                f"{agent} is paid {number(pay)} for the same seed and moves, and was paid "
+                f"{number(paid.get(agent, 0.0))} before; {LUCK}"
+            )
+            return
+    for agent, text, other in zip(first.agents, first.seen, second.seen, strict=True):
+        if text != other:
+            yield f"view({agent!r}) differs for the same seed and moves; {LUCK}"
+            return
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Replayed:
+    """A game that was played again, its second half in a copy of the arena."""
+
+    agents: Sequence[str]
+    """Agents that moved, in order."""
+    seen: Sequence[str]
+    """Text of the observation before each move."""
+    paid: Mapping[str, float]
+    """All pay of each agent."""
+
+
+class _CopyError(Exception):
+    """Raised if an arena cannot be copied; the cause has the reason."""
+
+
+def _played_again(arena: Arena, episode: Episode) -> _Replayed:
+    """Play the moves of an episode in an arena, and from the middle of the game on in a copy."""
+    stages: dict[int, dict[str, Action | None]] = {}
+    for turn in episode.moves():
+        stages.setdefault(turn.stage, {})[turn.agent] = turn.action
+    arena.begin(episode.task, episode.seed)
+    agents, seen = list[str](), list[str]()
+    for played, moves in enumerate(stages.values()):
+        if played == len(stages) // 2:  # once: a copy of a wrapped game plays all its moves again
+            try:
+                arena = arena.fork()
+            except Exception as error:
+                raise _CopyError from error
+        for agent in moves:
+            agents.append(agent)
+            seen.append(arena.view(agent).text)
+        arena.play_stage(moves)
+    return _Replayed(agents=agents, seen=seen, paid=dict(arena.paid))
 
 
 def _seen(turn: Turn) -> str:

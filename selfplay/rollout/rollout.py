@@ -141,6 +141,11 @@ class Rollout:
             except Exception as error:  # the role's code may raise anything
                 game.fail(self._named(agent, seat.role.broken("prompt", error)))
                 return
+            if not _are_messages(messages):
+                given = f"{type(seat.role).__name__}.prompt returned {type(messages).__name__}"
+                broken = BrokenRole(f"{given}, not a list of chat messages")
+                game.fail(self._named(agent, broken))
+                return
             first = seat.role.memory == "none" or agent not in game.latest
             if not first:
                 messages = [message for message in messages if message["role"] != "system"]
@@ -369,6 +374,11 @@ class Rollout:
         game.moves[asked.agent] = replace(turn, action=action, info=info)
 
 
+def _are_messages(messages: Any) -> bool:
+    """Return True if the result of a role's `prompt` is a list of chat messages."""
+    return isinstance(messages, list) and all(isinstance(each, Mapping) for each in messages)
+
+
 def _legal(observation: Observation) -> tuple[str, ...]:
     """Return the legal moves that an observation lists, for the record."""
     legal = observation.fields.get("legal")
@@ -379,10 +389,15 @@ def _legal(observation: Observation) -> tuple[str, ...]:
 
 def _view(arena: Arena, agent: str) -> Observation:
     """Return the observation of an agent. Raises TypeError if the arena's `view` returns anything
-    else."""
+    else, or an observation whose text is none."""
     shown: Any = arena.view(agent)
     if not isinstance(shown, Observation):
         raise TypeError(
             f"{arena.name}: view({agent!r}) returned {type(shown).__name__}, not an Observation"
+        )
+    if not isinstance(shown.text, str):
+        raise TypeError(
+            f"{arena.name}: view({agent!r}) returned an Observation whose text is "
+            f"{type(shown.text).__name__}, not str"
         )
     return shown

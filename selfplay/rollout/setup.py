@@ -60,6 +60,12 @@ class Components:
                 name: build(node, where=f"roles.{name}", provided=self.services)
                 for name, node in config["roles"].items()
             }
+            for name, role in self.roles.items():
+                if not isinstance(role, Role):
+                    raise ConfigError(
+                        f"roles.{name}.{TARGET}: {type(role).__name__} is no selfplay.Role; derive "
+                        "it from that class"
+                    )
             self.arena = self.arena_factory(config["arena"], where="arena")
         except BaseException:
             self.close()
@@ -91,6 +97,7 @@ class Components:
             return arena
 
         first = make()
+        check_made(first, where=where)
         self.playable.update(first.roles, first.optional_roles)
         for role in first.roles:
             if role not in self.roles:
@@ -105,6 +112,23 @@ class Components:
         for service in self.services.values():
             if isinstance(service, Closable):
                 service.close()
+
+
+def check_made(arena: object, *, where: str) -> None:
+    """Raise ConfigError for an object that is no arena, or an arena without agents."""
+    name = type(arena).__name__
+    if not isinstance(arena, Arena):
+        raise ConfigError(
+            f"{where}.{TARGET}: {name} is no selfplay.Arena; derive it from that class"
+        )
+    if not hasattr(arena, "possible_agents"):
+        raise ConfigError(
+            f"{where}: {name}.__init__ does not call super().__init__(); add the call"
+        )
+    if not arena.roles:
+        raise ConfigError(
+            f"{where}: {name} has no roles; write for example roles = {{'player': 2}} in the class"
+        )
 
 
 class RolloutSetup(Components):

@@ -169,6 +169,17 @@ def test_list_describes_each_name_in_a_line(
     assert all(len(line) <= 40 for line in cut)
 
 
+def test_an_experiment_without_its_first_line_is_told_so(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment/mine.yaml").write_text("defaults:\n  - override /arena: kuhn\n")
+    assert main(["train", "--config-dir", str(tmp_path), "+experiment=mine"]) == 2
+    assert capsys.readouterr().err == (
+        "selfplay: +experiment=mine: its file must begin with the line '# @package _global_'\n"
+    )
+
+
 def test_help_and_version_say_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, words in (
         (["--help"], ("train", "evaluate", "warmstart", "report", "list")),

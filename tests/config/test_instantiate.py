@@ -169,6 +169,30 @@ def test_what_the_target_refuses_is_one_line() -> None:
         build(node("Limits", most=-1), where="limits")
 
 
+class Torn:
+    def __init__(self, *, how: str) -> None:
+        if how == "type":
+            self.size = how < 2  # type: ignore[operator]
+        raise FileNotFoundError(2, "No such file", "/torn")
+
+
+def test_an_error_of_an_authors_constructor_is_one_line_with_the_place() -> None:
+    with pytest.raises(ConfigError, match=r"^a: \S+\.Torn: TypeError: '<' .*\.py, line \d+\)$"):
+        build({"_target_": f"{HERE}.Torn", "how": "type"}, where="a")
+    with pytest.raises(FileNotFoundError):
+        build({"_target_": f"{HERE}.Torn", "how": "file"}, where="a")
+
+
+def test_a_package_that_is_not_there_is_named_with_the_nearest_in_this_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_games").mkdir()
+    (tmp_path / "my_games/__init__.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"no module 'my_game' for .*did you mean 'my_games'"):
+        build({"_target_": "my_game.dice.Dice"}, where="arena")
+
+
 def test_reserved_parameters_are_no_keys() -> None:
     assert check_arguments(Vehicle, {}, where="x", reserved=("name",)) == {}
     with pytest.raises(ConfigError, match=r"x\.name: unknown key"):

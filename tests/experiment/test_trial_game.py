@@ -1,17 +1,23 @@
 """Tests of `selfplay check`, which tries a config without any model."""
 
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
+from itertools import count
 from pathlib import Path
 from random import Random
+from threading import Lock
 from typing import Any
 
 import pytest
+from yaml import safe_load
 
 from selfplay.arena import Arena
 from selfplay.cli.main import main
 from selfplay.config import compose
+from selfplay.errors import ConfigError
+from selfplay.experiment.experiment import check
 from selfplay.role import Role
 from selfplay.types import InvalidAction, Message, Observation, Task
 
@@ -30,6 +36,10 @@ def put_back() -> Iterator[None]:
     sys.path[:] = path
 
 
+COUNT = count()
+"""Luck that depends on neither the seed nor the moves."""
+
+
 class Coin(Arena):
     """Two players name a side; `fault` selects an error."""
 
@@ -43,20 +53,30 @@ class Coin(Arena):
     def setup(self, task: Task, rng: Random) -> None:
         if self.fault == "setup":
             raise RuntimeError("no coin\nat all")
+        self.lock = Lock() if self.fault == "lock" else None
 
     def acting(self) -> Sequence[str]:
         if self.fault == "role":
             return ["player_9"]
-        return [] if self.fault == "nobody" else self.possible_agents
+        if self.fault in ("nobody", "word_acts", "none_acts"):
+            return {"nobody": [], "word_acts": "player_0", "none_acts": None}[self.fault]  # type: ignore[return-value]
+        return self.possible_agents
 
     def view(self, agent: str) -> Observation:
         if self.fault == "view":
             raise KeyError("side")
+        if self.fault in ("numbers", "word"):
+            return Observation(fields={"legal": [1, 2] if self.fault == "numbers" else "heads"})
+        if self.fault == "none":
+            return Observation(text=None)  # type: ignore[arg-type]
+        if self.fault == "seen":
+            return Observation(text=str(next(COUNT)), fields={"legal": ["heads"]})
         return Observation(text="heads or tails?", fields={"legal": ["heads", "tails"]})
 
     def advance(self, actions: Any) -> None:
         for agent in self.possible_agents:
             self.pay(agent, float("nan") if self.fault == "pay" else 1.0)
+            self.pay(agent, next(COUNT) if self.fault == "luck" else 0.0)
         if self.fault != "endless":
             self.finish()
 
@@ -113,7 +133,24 @@ def test_what_was_seen_read_and_paid_is_printed(
         ("arena.fault=setup", "arena: RuntimeError: no coin at all ("),
         ("arena.fault=view", "test_trial_game.py, line "),
         ("arena.fault=nobody", "to end the game, call finish()"),
-        ("arena.fault=role", "arena: "),
+        ("arena.fault=role", "acting() returned ['player_9'], not a list of agents"),
+        ("arena.fault=word_acts", "acting() returned 'player_0', not a list of agents"),
+        ("arena.fault=none_acts", "acting() returned None, not a list of agents"),
+        (
+            "arena.fault=numbers",
+            "view('player_1') has 1 under 'legal', which needs a list of texts",
+        ),
+        ("arena.fault=word", "view('player_0') has 'heads' under 'legal', which needs"),
+        ("arena.fault=none", "view('player_0') returned an Observation whose text is NoneType"),
+        (
+            "arena.fault=lock",
+            "cannot be copied in mid-game: TypeError: cannot pickle '_thread.lock'",
+        ),
+        (
+            "arena.fault=luck",
+            "for the same seed and moves, and was paid ",
+        ),
+        ("arena.fault=seen", "view('player_0') differs for the same seed and moves; all luck must"),
         ("arena.fault=pay", "nan"),
         ("arena.fault=endless", "had not ended after 200 turns"),
         ("roles.player.fault=prompt", "no style"),
@@ -135,6 +172,37 @@ def test_a_role_that_is_not_there_is_the_fault_of_the_roles(
     assert main(["check", "+experiment=tiny/kuhn", "roles=pipeline"]) == 2
     said = capsys.readouterr().err.strip()
     assert "roles: none is called 'player', which arena needs; choose roles=NAME" in said
+
+
+class Unmade(Coin):
+    """Does not call the constructor of its base."""
+
+    def __init__(self) -> None:
+        self.fault = ""
+
+
+class Nobody(Coin):
+    """Has no roles."""
+
+    roles = {}
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        (f"arena={{_target_: {HERE}.Unmade}}", "arena: Unmade.__init__ does not call super()."),
+        (f"arena={{_target_: {HERE}.Nobody}}", "arena: Nobody has no roles; write for example"),
+        (f"arena={{_target_: {HERE}.Speaker}}", "arena._target_: Speaker is no selfplay.Arena"),
+        (f"roles.player={{_target_: {HERE}.Coin}}", "roles.player._target_: Coin is no selfplay.R"),
+    ],
+)
+def test_an_arena_and_a_role_are_what_their_classes_promise(override: str, words: str) -> None:
+    config = compose.load(["+experiment=tiny/kuhn"])
+    key, _, node = override.partition("=")
+    parent, _, last = key.rpartition(".")
+    (config[parent] if parent else config)[last] = safe_load(node)
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        check(config)
 
 
 def test_what_training_refuses_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

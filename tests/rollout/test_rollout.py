@@ -78,21 +78,28 @@ def test_a_broken_arena_is_a_failed_episode_and_harms_no_other(where: str, words
     assert whole.status is Status.FINISHED
 
 
-def test_a_view_that_is_no_observation_names_the_arena() -> None:
+@pytest.mark.parametrize(
+    ("shown", "words"),
+    [
+        ("hello", "view('a_0') returned str, not an Observation"),
+        (Observation(text=3), "view('a_0') returned an Observation whose text is int, not str"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_view_that_is_no_observation_names_the_arena(shown: Any, words: str) -> None:
     class Told(Talk):
         def view(self, agent: str) -> Any:
-            return "hello"
+            return shown
 
     seat = AgentSpec(role=Role(), policy="p", renderer=ByteRenderer())
     engines = {"p": ScriptedEngine({"p": constant("hi")})}
     (episode,) = Rollout(arena=Told, seats={"a": seat, "b": seat}, engines=engines).run([job()])
     assert episode.status is Status.FAILED
-    assert "view('a_0') returned str, not an Observation" in episode.error
+    assert words in episode.error
 
 
 class Careless(Role):
     """Raises where `parse`, `facts` or `prompt` meets the word that it cannot take; with the method
-    "nothing", `parse` returns None there."""
+    "nothing", `parse` returns None there, and with "said", `prompt` returns a text."""
 
     def __init__(self, method: str) -> None:
         super().__init__()
@@ -109,6 +116,8 @@ class Careless(Role):
     def prompt(self, observation: Observation) -> list[Message]:
         if self.method == "prompt" and observation.fields.get("bad"):
             raise KeyError("no such\nfield")
+        if self.method == "said" and observation.fields.get("bad"):
+            return observation.text  # type: ignore[return-value]
         return super().prompt(observation)
 
 
@@ -119,6 +128,7 @@ class Careless(Role):
         ("metrics", "BrokenRole: roles.b: Careless.metrics raised ZeroDivisionError: "),
         ("prompt", "BrokenRole: roles.b: Careless.prompt raised KeyError: 'no such"),
         ("nothing", "BrokenRole: roles.b: Careless.parse returned NoneType, not a text; "),
+        ("said", "BrokenRole: roles.b: Careless.prompt returned str, not a list of chat messages"),
     ],
 )
 def test_a_broken_role_is_a_failed_episode_and_harms_no_other(method: str, error: str) -> None:
@@ -137,7 +147,9 @@ def test_a_broken_role_is_a_failed_episode_and_harms_no_other(method: str, error
     episodes = played.run(jobs)
     assert [e.status for e in episodes] == [Status.FAILED, Status.FINISHED] * 2
     assert episodes[0].error.startswith(error) and episodes[0].error.isprintable()
-    assert (f"{Path(__file__).name}, line " in episodes[0].error) is (method != "nothing")
+    assert (f"{Path(__file__).name}, line " in episodes[0].error) is (
+        method not in ("nothing", "said")
+    )
     assert [turn.agent for turn in episodes[0].turns] == ["a_0"]
 
 
