@@ -6,6 +6,7 @@ from itertools import count
 from pathlib import Path
 
 from selfplay.credit import missing_signals
+from selfplay.credit.assigned import assigned
 from selfplay.errors import CollapsedError, LearnersLost, nearest, one_line
 from selfplay.experiment.experiment import Experiment
 from selfplay.learner import checkpoint
@@ -111,7 +112,7 @@ class Trainer:
         with clock("credit"):
             # `played` also has the groups that the sampler dropped because they had no signal.
             groups, played = experiment.shaping.apply(batch.groups, batch.played)
-            samples = experiment.credit.assign(groups)
+            samples = assigned(experiment.credit, groups)
         row = metrics.of_episodes(episode for group in played for episode in group.episodes)
         row |= prefixed("limit", experiment.limits(step))
         row |= prefixed("credit", experiment.credit.metrics())

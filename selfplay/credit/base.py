@@ -193,6 +193,8 @@ def group_advantages(
         returns = np.array(list(values.values()))
         present = {episode for _, episode, _, _ in values}
         given = _with_absent(returns, first[under], present, advantage=advantage, absent=absent)
+        if len(given) != len(values):
+            raise ValueError(f"advantage returned {len(given)} numbers for {len(values)} returns")
         by_trajectory[under] = dict(zip(values, given, strict=True))
     return [float(by_trajectory[name][place]) for name, place in places]
 

@@ -67,6 +67,7 @@ LONGEST_FILE = 450
 LONGEST_CREDIT_METHOD = 80
 CREDIT_MACHINERY = {
     "__init__",
+    "assigned",
     "base",
     "joint_actions",
     "missing_signals",
