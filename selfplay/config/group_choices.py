@@ -161,7 +161,8 @@ def _changed(
         left: dict[str, str] = {}
         for choice in choices:
             if not (choice.implied and new and choice.group in METHOD):
-                if before.get(choice.group) == choice.name:
+                kept = choice.implied or choice.name != NOTHING
+                if before.get(choice.group) == choice.name and kept:
                     continue
                 whose = _settings(bodies, choice)
                 if not whose:

@@ -111,6 +111,19 @@ def test_none_is_nothing() -> None:
     assert composed["collapse"]["rules"] == {}
 
 
+def test_none_drops_what_an_experiment_sets_without_a_choice(tmp_path: Path) -> None:
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment/mine.yaml").write_text(
+        "# @package _global_\ndefaults:\n  - override /arena: kuhn\n  - override /roles: kuhn\n"
+        "evaluations:\n  held: {arena: '${arena}', tasks: [], metrics: {}}\n"
+    )
+    whole, _ = loaded("+experiment=mine", search=[str(tmp_path)])
+    assert list(whole["evaluations"]) == ["held"]
+    empty, told = loaded("+experiment=mine", "evaluations=none", search=[str(tmp_path)])
+    assert empty["evaluations"] == {}
+    assert told == ["experiment mine's evaluations.held is dropped: evaluations=none was chosen"]
+
+
 def test_an_experiment_that_stands_on_another_loses_both_settings(tmp_path: Path) -> None:
     (tmp_path / "experiment").mkdir()
     (tmp_path / "experiment/mine.yaml").write_text(
