@@ -264,8 +264,8 @@ def test_pay_and_metrics_are_finite(value: float) -> None:
 
 
 def test_pay_of_none_is_refused() -> None:
-    nothing: Any = None
-    for value, shown in ((nothing, "None"), ("1.0", "'1.0'"), ([1.0], r"\[1.0\]")):
+    refused: list[tuple[Any, str]] = [(None, "None"), ("1.0", "'1.0'"), ([1.0], r"\[1.0\]")]
+    for value, shown in refused:
         with pytest.raises(ValueError, match=f"guess_v0: the pay of guesser_0 is {shown}, which"):
             started().pay("guesser_0", value)
 
