@@ -64,7 +64,8 @@ class Copying:
     def publish(self, policy: str, weights: dict[str, torch.Tensor], version: int) -> None:
         own = self.model.state_dict()
         for name, tensor in weights.items():
-            own[name].copy_(tensor)
+            if own[name].data_ptr() != tensor.data_ptr():
+                own[name].copy_(tensor)
 
 
 class Worker(RolloutWorker):

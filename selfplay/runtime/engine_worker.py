@@ -19,7 +19,7 @@ from selfplay.learner.checkpoint import broken
 from selfplay.models.model_cache import is_complete
 from selfplay.models.population import Population
 from selfplay.rollout.setup import RolloutSetup
-from selfplay.runtime.updatable_engine import UpdatableEngine, UpdateQueue
+from selfplay.runtime.updatable_engine import UpdatableEngine, UpdateQueue, guarded
 from selfplay.runtime.weight_sync import (
     AddPolicy,
     Change,
@@ -27,7 +27,7 @@ from selfplay.runtime.weight_sync import (
     OffloadPolicy,
     RemovePolicy,
     UpdateWeights,
-    check_arrival,
+    receive,
     unpack,
 )
 
@@ -180,8 +180,10 @@ class EngineWorker:
                 self._models[name] = copy.model
                 players.policy_pool.add(name, engine, copy.renderer)
             case UpdateWeights(policy=name, weights=packed, version=version):
-                engine.publish(name, {} if packed is None else unpack(packed), version)
-                check_arrival(name, self._models[name], change.checksums, version)
+                sent = {} if packed is None else unpack(packed)
+                model, checksums = self._models[name], change.checksums
+                own = guarded(receive, name, model, sent, checksums, version)
+                engine.publish(name, own, version)
             case LoadState(service=name, state=state):
                 players.services[name].load_state_dict(pickle.loads(state))
             case RemovePolicy(policy=name):

@@ -26,6 +26,22 @@ class EngineDied(RuntimeError):
     """Raised if an engine failed; its worker cannot continue and is replaced."""
 
 
+def guarded(method: Callable[..., Any], *arguments: Any) -> Any:
+    """Return the result of a method of an engine, or of its weights; raise failures as EngineDied.
+
+    A SelfplayError is raised as it is.
+    """
+    try:
+        with explained("an engine", "lower engine.memory or engine.max_rows"):
+            return method(*arguments)
+    except EngineFailed as error:
+        raise EngineDied(str(error)) from error
+    except SelfplayError:
+        raise
+    except Exception as error:
+        raise EngineDied(one_line(error)) from error
+
+
 class UpdateQueue:
     """Updates that wait to be applied, in the order in which the driver sent them."""
 
@@ -145,34 +161,34 @@ class UpdatableEngine(Engine):
         for change in self.inbox.take(held=self._held):
             self._apply(change)
         self.steps += 1
-        return self._call(self.engine.step)
+        return guarded(self.engine.step)
 
     def add(self, request: Request) -> None:
-        self._call(self.engine.add, request)
+        guarded(self.engine.add, request)
 
     def waiting_ids(self) -> Collection[int]:
         return self.engine.waiting_ids()
 
     def serve(self, policy: str, model: PreTrainedModel, end_ids: Sequence[int]) -> None:
-        self._call(self.engine.serve, policy, model, end_ids)
+        guarded(self.engine.serve, policy, model, end_ids)
         self._served[policy] = model
 
     def withdraw(self, policy: str) -> None:
-        self._call(self.engine.withdraw, policy)
+        guarded(self.engine.withdraw, policy)
         del self._served[policy]
 
     def release(self, policy: str) -> None:
-        self._call(self.engine.release, policy)
+        guarded(self.engine.release, policy)
 
     def forget(self) -> None:
         """Drop the data of earlier requests that the engine keeps."""
-        self._call(self.engine.forget)
+        guarded(self.engine.forget)
 
     def publish(self, policy: str, weights: Mapping[str, Any], version: int) -> None:
-        self._call(self.engine.publish, policy, weights, version)
+        guarded(self.engine.publish, policy, weights, version)
 
     def sleep(self) -> None:
-        self._call(self.engine.sleep)
+        guarded(self.engine.sleep)
 
     def rest(self) -> None:
         """Free the engine's memory on the GPU, and move the served models to main memory."""
@@ -190,15 +206,3 @@ class UpdatableEngine(Engine):
 
     def close(self) -> None:
         self.engine.close()
-
-    @staticmethod
-    def _call(method: Callable[..., Any], *arguments: Any) -> Any:
-        try:
-            with explained("an engine", "lower engine.memory or engine.max_rows"):
-                return method(*arguments)
-        except EngineFailed as error:
-            raise EngineDied(str(error)) from error
-        except SelfplayError:
-            raise
-        except Exception as error:
-            raise EngineDied(one_line(error)) from error
