@@ -145,7 +145,7 @@ def unpack(packed: Packed) -> dict[str, torch.Tensor]:
 WORD = 8
 """Bytes of a word of a checksum."""
 PIECE = 2**21
-"""Bytes that are copied and summed at a time: 2 MiB, which stay in a processor's cache meanwhile."""
+"""Bytes that are copied and summed at a time: 2 MiB, which a processor's cache keeps meanwhile."""
 
 
 def checksum(tensor: torch.Tensor) -> int:

@@ -1,6 +1,7 @@
 """Weights on their way to a worker: they arrive whole, or the run ends."""
 
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 
 from selfplay.errors import LearnersLost, RunError
+from selfplay.runtime import weight_sync
 from selfplay.runtime.remote_engine import RemoteEngine
 from selfplay.runtime.rollout_worker import RolloutWorker
 from selfplay.runtime.updatable_engine import UpdatableEngine
@@ -16,6 +18,7 @@ from selfplay.runtime.weight_sync import (
     RemoteWeights,
     UpdateWeights,
     checksum,
+    copy_and_sum,
     pack,
     unpack,
 )
@@ -45,19 +48,49 @@ def test_a_checksum_sees_the_last_bit() -> None:
     assert checksum(one) != checksum(other)
 
 
-class Engine:
-    """An engine that copies weights, or loses updates."""
+PIECE = 64
+"""Bytes of a piece in the tests, so that small tensors have several."""
 
-    def __init__(self, model: torch.nn.Module) -> None:
-        self.model, self.loses, self.steps = model, set[str](), 0
+
+@pytest.mark.parametrize("size", [0, 1, 7, 16, 17, 1000])
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.float64])
+def test_what_a_copy_returns_is_the_checksum_of_the_target(
+    monkeypatch: pytest.MonkeyPatch, size: int, kind: torch.dtype
+) -> None:
+    monkeypatch.setattr(weight_sync, "PIECE", PIECE)
+    torch.manual_seed(size)
+    source, target = torch.randn(size).to(kind), torch.zeros(size, dtype=kind)
+    assert copy_and_sum(source, target) == checksum(source)
+    assert torch.equal(source, target)
+    cast = torch.zeros(size, dtype=torch.float16)
+    assert copy_and_sum(source, cast) == checksum(source.half())
+
+
+def test_tensors_that_are_not_contiguous_or_aligned_are_copied_and_summed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(weight_sync, "PIECE", PIECE)
+    torch.manual_seed(0)
+    square = torch.randn(30, 30)
+    targets = [torch.zeros(30, 30).T, torch.zeros(901)[1:].view(30, 30)]
+    for source in (square, square.T):
+        for target in targets:
+            assert copy_and_sum(source, target) == checksum(source)
+            assert torch.equal(source, target)
+    with pytest.raises(RuntimeError, match="size"):
+        copy_and_sum(torch.randn(30, 29), torch.zeros(30, 30))
+
+
+class Engine:
+    """An engine that keeps what it was told, and samples nothing."""
+
+    def __init__(self) -> None:
+        self.published: list[tuple[dict[str, torch.Tensor], int]] = []
+        self.steps = 0
         self.in_flight_updates = True
 
     def publish(self, policy: str, weights: dict[str, torch.Tensor], version: int) -> None:
-        own = self.model.state_dict()
-        with torch.no_grad():
-            for name, tensor in weights.items():
-                if name not in self.loses:
-                    own[name].copy_(tensor)
+        self.published.append((weights, version))
 
     def step(self) -> list[Any]:
         self.steps += 1
@@ -72,7 +105,7 @@ class Place:
         served: Any = llama(seed=1)
         self.served = served.to(dtype or torch.float32)
         self.worker = RolloutWorker()
-        self.engine = Engine(self.served)
+        self.engine = Engine()
         self.worker._models = {"base": self.served}
         players: Any = SimpleNamespace(engine=self.engine)
         self.worker._setup = players
@@ -111,16 +144,77 @@ def test_weights_arrive_in_the_type_of_the_engine(dtype: torch.dtype | None) -> 
         assert torch.equal(own, learned.to(own.dtype))
 
 
-@pytest.mark.parametrize("loses", ["model.embed_tokens.weight", "model.norm.weight"])
-def test_an_update_that_is_lost_ends_the_run_however_small_it_is(loses: str) -> None:
+def test_an_engine_is_told_of_the_tensors_that_its_model_has_already() -> None:
+    place = Place()
+    place.send(3)
+    place.attentive.step()
+    ((weights, version),) = place.engine.published
+    own = dict(place.served.named_parameters())
+    assert version == 3
+    assert weights.keys() == own.keys()
+    assert all(weights[name] is own[name] for name in own)
+
+
+@pytest.mark.parametrize("lost", ["model.embed_tokens.weight", "model.norm.weight"])
+def test_an_update_without_a_tensor_ends_the_run_however_small_it_is(lost: str) -> None:
     place = Place()
     place.send(1)
     place.attentive.step()
-    place.engine.loses = {loses}
+    change_a_little(place.learner)
+    place.driver.publish("base", place.learner.state_dict(), 2)
+    sent = place.changes[-1]
+    assert isinstance(sent, UpdateWeights)
+    rest = {name: packed for name, packed in sent.weights.items() if name != lost}
+    place.worker.tell(2, replace(sent, weights=rest))
+    with pytest.raises(RunError, match=rf"policy 'base': 1 of \d+ tensors of version 2 .*{lost}"):
+        place.attentive.step()
+    assert [version for _, version in place.engine.published] == [1]
+
+
+@pytest.mark.parametrize("part", [0.0, 0.5, 1.0])
+def test_a_piece_that_is_not_written_ends_the_run(
+    monkeypatch: pytest.MonkeyPatch, part: float
+) -> None:
+    """The checksum is of the model's memory, not of what was sent."""
+    place, copies, lost = Place(), 0, -1
+    copy = torch.Tensor.copy_
+
+    def lossy(target: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+        nonlocal copies
+        copies += 1
+        return target if copies - 1 == lost else copy(target, source)
+
+    monkeypatch.setattr(weight_sync, "PIECE", PIECE)
+    monkeypatch.setattr(torch.Tensor, "copy_", lossy)
+    place.send(1)
+    place.attentive.step()
+    assert copies > len(list(place.served.parameters()))
+    lost, copies = round(part * (copies - 1)), 0
     change_a_little(place.learner)
     place.send(2)
-    with pytest.raises(RunError, match=rf"policy 'base': 1 of \d+ tensors of version 2 .*{loses}"):
+    with pytest.raises(RunError, match=r"1 of \d+ tensors of version 2 did not arrive"):
         place.attentive.step()
+
+
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16])
+def test_a_flipped_bit_of_any_piece_ends_the_run(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype | None
+) -> None:
+    monkeypatch.setattr(weight_sync, "PIECE", PIECE)
+    place, name = Place(dtype=dtype), "lm_head.weight"
+    place.driver.publish("base", place.learner.state_dict(), 1)
+    sent = place.changes[-1]
+    assert isinstance(sent, UpdateWeights)
+    array, kind, shape = sent.weights[name]
+    assert len(array) > 3 * PIECE
+    for number, begin in enumerate(range(0, len(array), PIECE)):
+        damaged = array.copy()
+        damaged[begin + 37 * number % PIECE] ^= 1 << number % 8
+        place.worker.tell(1, replace(sent, weights={**sent.weights, name: (damaged, kind, shape)}))
+        with pytest.raises(RunError, match=rf"1 of \d+ tensors .* did not arrive, such as {name}"):
+            place.attentive.step()
+    place.worker.tell(1, sent)
+    place.attentive.step()
 
 
 def test_an_update_that_arrives_as_an_older_one_is_lost() -> None:
