@@ -159,17 +159,15 @@ def checksum(tensor: torch.Tensor) -> int:
     if flat.storage_offset() % WORD:
         flat = flat.clone()
     whole = flat.numel() // WORD * WORD
-    total = int(flat[:whole].view(torch.int64).sum())
-    if whole < flat.numel():
-        total += int(flat[whole:].long().sum())
-    return total % 2**64
+    return (int(flat[:whole].view(torch.int64).sum()) + int(flat[whole:].long().sum())) % 2**64
 
 
 def copy_and_sum(source: torch.Tensor, target: torch.Tensor) -> int:
     """Copy a tensor into another one; return the `checksum` of what the target then holds.
 
     In main memory the target is read back piece by piece, while the processor's cache has the
-    piece. Elsewhere, and where a tensor is not contiguous, it is read after the whole copy.
+    piece. Elsewhere, and where a tensor is not contiguous or not aligned to words, it is read after
+    the whole copy.
     """
     source, target = source.detach(), target.detach()
     pieces = (
@@ -177,15 +175,20 @@ def copy_and_sum(source: torch.Tensor, target: torch.Tensor) -> int:
         and source.shape == target.shape
         and source.is_contiguous()
         and target.is_contiguous()
+        and target.storage_offset() * target.itemsize % WORD == 0
     )
     if not pieces:
         target.copy_(source)
         return checksum(target)
-    size, total = PIECE // target.itemsize, 0
+    flat = target.view(-1).view(torch.uint8)
+    whole = flat.numel() // WORD * WORD
+    words = flat[:whole].view(torch.int64)
+    size, length, begin, total = PIECE // target.itemsize, PIECE // WORD, 0, 0
     for piece, place in zip(source.view(-1).split(size), target.view(-1).split(size), strict=True):
         place.copy_(piece)
-        total += checksum(place)
-    return total % 2**64
+        total += int(words[begin : begin + length].sum())
+        begin += length
+    return (total + int(flat[whole:].long().sum())) % 2**64
 
 
 def receive(
