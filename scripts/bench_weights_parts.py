@@ -13,8 +13,9 @@ Usage: python scripts/bench_weights_parts.py [--megabytes 64] [--rounds 25] [--j
 import mmap
 import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -41,6 +42,12 @@ def in_turns(works: Mapping[str, Callable[[], object]], rounds: int) -> dict[str
             if number:
                 seconds[name].append(time.thread_time() - begin)
     return seconds
+
+
+def each(way: Callable[[torch.Tensor], object], parts: Sequence[torch.Tensor]) -> None:
+    """Sum all parts in a way."""
+    for part in parts:
+        way(part)
 
 
 def main() -> None:
@@ -75,11 +82,12 @@ def main() -> None:
 
     stored()
     right = [checksum(tensor) for tensor in learned]
-    ways = {size: lambda size=size: pieces(size) for size in PIECES}
-    for way in (whole, *ways.values()):
+    ways: dict[int, Callable[[], object]] = {s: partial(pieces, s) for s in PIECES}
+    checked: list[Callable[[], object]] = [whole, *ways.values()]
+    for found in checked:
         for tensor in served:
             tensor.zero_()
-        if way() != right:
+        if found() != right:
             raise SystemExit("a way of copying gives other checksums; do not trust these times")
     words = [tensor.view(torch.uint8).view(torch.int64) for tensor in learned]
     few = words[0][: CACHED // 8]
@@ -87,7 +95,7 @@ def main() -> None:
     named: dict[str, Callable[[torch.Tensor], object]] = {
         "the sum of words (torch)": lambda part: part.sum(),
         "the sum of words (numpy)": lambda part: np.add.reduce(part.numpy()),
-        "zlib.crc32": lambda part: zlib.crc32(part.numpy()),
+        "zlib.crc32": lambda part: zlib.crc32(part.numpy().data),
     }
     works: dict[str, Callable[[], object]] = {
         "whole": whole,
@@ -95,11 +103,11 @@ def main() -> None:
         "sender: copy into shared memory": stored,
         "worker: copy of whole tensors": copied,
         "worker: checksums of whole tensors": lambda: [checksum(tensor) for tensor in served],
-        **{f"{n}, main memory": lambda s=s: [s(part) for part in words] for n, s in named.items()},
-        **{f"{n}, cache": lambda s=s: [s(few) for _ in range(again)] for n, s in named.items()},
+        **{f"{name}, main memory": partial(each, way, words) for name, way in named.items()},
+        **{f"{name}, cache": partial(each, way, [few] * again) for name, way in named.items()},
     }
     seconds = {
-        name: [each * scale for each in spent]
+        name: [one * scale for one in spent]
         for name, spent in in_turns(works, options.rounds).items()
     }
     lines: list[Line] = []
