@@ -235,11 +235,12 @@ class Trainer:
         experiment.runtime.restart(lost, path)
         if path is None:  # no step was learned yet
             self.save()
-            return
-        seconds = experiment.seconds_before
-        experiment.restore(path)
-        experiment.seconds_before = seconds
-        self.run_folder.rewind(experiment.step)
+        else:
+            seconds = experiment.seconds_before
+            experiment.restore(path)
+            experiment.seconds_before = seconds
+            self.run_folder.rewind(experiment.step)
+        experiment.service_metrics()  # the counts of the lost attempt are no part of its repetition
 
     def respond_to_collapse(self, row: Mapping[str, float]) -> bool:
         """Report collapse alarms and apply the configured response.
