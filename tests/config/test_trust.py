@@ -121,7 +121,7 @@ def test_python_m_takes_the_current_folder_from_the_front(tmp_path: Path) -> Non
         capture_output=True,
         text=True,
     )
-    assert listed.returncode == 0 and listed.stdout.startswith("arena"), listed.stderr
+    assert listed.returncode == 0 and listed.stdout.startswith("absolute_zero"), listed.stderr
     assert not (tmp_path / "mark").exists()
 
 
