@@ -26,6 +26,7 @@ SMALLEST = {
     "ranks": ["--ranks", "2", "--layers", "1", "--hidden", "128"],
     "records": ["--rounds", "1"],
     "weights": ["--megabytes", "8", "--rounds", "1"],
+    "weights_parts": ["--megabytes", "16", "--rounds", "1"],
     "worker_start": ["--rounds", "1"],
     "workers": ["--hands", "200", "--rounds", "1"],
     "checkpoint": ["--rounds", "1", "--updates", "1"],
