@@ -38,19 +38,24 @@ class Line:
         return None if self.target is None else found >= self.target
 
 
-def interleaved(works: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+def interleaved(
+    works: Mapping[str, Callable[[], object]],
+    rounds: int,
+    *,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, list[float]]:
     """Return the seconds of each work in each round, after a round that warms up.
 
     The works run in turns, in every other round in the opposite order, so that other load of the
-    machine affects all of them alike.
+    machine affects all of them alike. `clock` is `time.thread_time` for CPU seconds of this thread.
     """
     seconds: dict[str, list[float]] = {name: [] for name in works}
     for number in range(rounds + 1):
         for name in list(works) if number % 2 else list(works)[::-1]:
-            begin = time.perf_counter()
+            begin = clock()
             works[name]()
             if number:
-                seconds[name].append(time.perf_counter() - begin)
+                seconds[name].append(clock() - begin)
     return seconds
 
 

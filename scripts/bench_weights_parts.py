@@ -13,13 +13,13 @@ Usage: python scripts/bench_weights_parts.py [--megabytes 64] [--rounds 25] [--j
 import mmap
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import torch
-from bench_timing import Line, arguments, compared, show
+from bench_timing import Line, arguments, compared, interleaved, show
 
 from selfplay.runtime import weight_sync
 from selfplay.runtime.weight_sync import checksum, copy_and_sum
@@ -30,18 +30,6 @@ PIECES = (2**19, 2**20, 2**21, 2**22, 2**23)
 """Sizes of the pieces that are compared, in bytes."""
 CACHED = 2**19
 """Bytes that stay in the cache of one core."""
-
-
-def in_turns(works: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
-    """Return the CPU seconds of each work in each round, after a round that warms up."""
-    seconds: dict[str, list[float]] = {name: [] for name in works}
-    for number in range(rounds + 1):
-        for name in list(works) if number % 2 else list(works)[::-1]:
-            begin = time.thread_time()
-            works[name]()
-            if number:
-                seconds[name].append(time.thread_time() - begin)
-    return seconds
 
 
 def each(way: Callable[[torch.Tensor], object], parts: Sequence[torch.Tensor]) -> None:
@@ -108,7 +96,7 @@ def main() -> None:
     }
     seconds = {
         name: [one * scale for one in spent]
-        for name, spent in in_turns(works, options.rounds).items()
+        for name, spent in interleaved(works, options.rounds, clock=time.thread_time).items()
     }
     lines: list[Line] = []
     for name, spent in seconds.items():

@@ -18,7 +18,7 @@ class LearningProgress(CreditMethod):
     author's own episode; `later` is its mean over the episodes of the first step, `delay` or more
     steps later, in which the task is played again (learning progress, as in 1910.07224). The turn
     is kept until then, at most `patience` steps; without the metric it gives no sample. A turn that
-    created nothing is paid at once, by its own return. Use it in `by_role`: it keeps turns.
+    created nothing is paid at once, by its own return. Use it in `by_role`, for authors alone.
 
     A kept turn was sampled by older weights: an objective with a ratio corrects for this, and plain
     REINFORCE does not. Failure mode: the difference of two measurements is noisy.

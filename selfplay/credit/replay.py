@@ -85,6 +85,14 @@ class MoveReplayer:
         return dict(arena.paid)
 
 
+def stages_of(episode: Episode) -> list[dict[str, Action | None]]:
+    """Return the recorded actions of each stage by agent, in the order of the stages."""
+    stages: dict[int, dict[str, Action | None]] = {}
+    for turn in episode.turns:
+        stages.setdefault(turn.stage, {})[turn.agent] = turn.action
+    return [actions for _, actions in sorted(stages.items())]
+
+
 def actions_of(episode: Episode) -> dict[str, list[Action | None]]:
     """Return each agent's actions in order."""
     actions: dict[str, list[Action | None]] = {}

@@ -7,6 +7,7 @@ from random import Random
 from typing import Any
 
 from selfplay.arena import Arena
+from selfplay.credit.replay import stages_of
 from selfplay.engines.scripted import Script, ScriptedEngine
 from selfplay.errors import SelfplayError, one_line, with_place
 from selfplay.rng import derive
@@ -18,7 +19,7 @@ from selfplay.rollout.sampling_settings import SamplingSettings
 from selfplay.rollout.setup import RolloutSetup
 from selfplay.run.formatting import number
 from selfplay.run.report.html import visible
-from selfplay.types import Action, Episode, Status, Task, Turn, role_of
+from selfplay.types import Episode, Status, Task, Turn, role_of
 
 PLAYER = "random"
 """Name of the random player, which has all seats."""
@@ -222,12 +223,10 @@ class _CopyError(Exception):
 
 def _played_again(arena: Arena, episode: Episode) -> _Replayed:
     """Play the moves of an episode in an arena, and from the middle of the game on in a copy."""
-    stages: dict[int, dict[str, Action | None]] = {}
-    for turn in episode.moves():
-        stages.setdefault(turn.stage, {})[turn.agent] = turn.action
+    stages = stages_of(episode)
     arena.begin(episode.task, episode.seed)
     agents, seen = list[str](), list[str]()
-    for played, moves in enumerate(stages.values()):
+    for played, moves in enumerate(stages):
         if played == len(stages) // 2:  # once: a copy of a wrapped game plays all its moves again
             try:
                 arena = arena.fork()

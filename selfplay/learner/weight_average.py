@@ -49,6 +49,8 @@ def average(
             has weights of other names or shapes, or if `target` exists.
     """
     config = Run.open(source).config()
+    if target.exists():
+        raise RunError(f"{target} exists and is not overwritten; choose another folder with --out")
     if not isinstance(config.get("run"), dict):
         raise RunError(f"{source / 'config.yaml'}: has no 'run'; it is no config of a run")
     places = _places(source, 1 if first is None else first, last)

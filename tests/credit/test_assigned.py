@@ -1,4 +1,4 @@
-"""What a credit method returns is checked, and what it raises is named."""
+"""Checks of the samples that a credit method returns, and of the errors that it raises."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

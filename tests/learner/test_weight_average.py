@@ -103,5 +103,5 @@ def test_what_has_no_mean_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
         average(source, mean)
     assert not mean.exists()
     mean.mkdir()
-    with pytest.raises(RunError, match="exists and is no run folder"):
+    with pytest.raises(RunError, match="exists and is not overwritten; choose another folder"):
         average(source, mean, first=0, last=1)

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from selfplay.config.compose import with_local_runtime
+from selfplay.credit.replay import stages_of
 from selfplay.errors import ConfigError
 from selfplay.role import Role
 from selfplay.run.directory import Run
@@ -52,7 +53,7 @@ from selfplay.study.recorded_usage import (
 )
 from selfplay.study.result import Cell, Result, Table
 from selfplay.study.stats.usage import PLAY, dying, newest, view_of
-from selfplay.types import Action, InformationSet, Status, role_of
+from selfplay.types import InformationSet, Status, role_of
 
 MOST_SITUATIONS = 400
 """Largest number of situations whose probabilities are read from a checkpoint."""
@@ -343,10 +344,7 @@ def _reached(run: Path, arena: Any, roles: Mapping[str, Role]) -> dict[_Place, I
         if episode.status is Status.FAILED or len(found) >= MOST_SITUATIONS:
             continue
         arena.begin(episode.task, episode.seed)
-        stages: dict[int, dict[str, Action | None]] = {}
-        for turn in episode.turns:
-            stages.setdefault(turn.stage, {})[turn.agent] = turn.action
-        for actions in stages.values():
+        for actions in stages_of(episode):
             if set(actions) != set(arena.stage):
                 break  # a truncated episode ends within a stage
             for agent in arena.stage:

@@ -37,7 +37,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from selfplay.arena import Arena
-from selfplay.credit.replay import MoveReplayer, actions_of
+from selfplay.credit.replay import MoveReplayer, actions_of, stages_of
 from selfplay.errors import ConfigError, nearest
 from selfplay.rollout.rollout import AgentSpec, EpisodeSpec
 from selfplay.study.matches import RETURN, StudyMatches
@@ -47,16 +47,13 @@ from selfplay.study.plots import IntervalPlot
 from selfplay.study.policy_probs import log_odds
 from selfplay.study.result import Cell, Result, Table
 from selfplay.study.stats.bootstrap import Estimate
-from selfplay.types import Action, Episode, InvalidAction, Observation, Status, Turn, role_of
+from selfplay.types import Episode, InvalidAction, Observation, Status, Turn, role_of
 
 
 def views(arena: Arena, episode: Episode) -> Iterator[tuple[str, Observation]]:
     """Yield (agent, observation) of every turn in order, by playing the recorded moves again."""
     arena.begin(episode.task, episode.seed)
-    stages: dict[int, dict[str, Action | None]] = {}
-    for turn in episode.turns:
-        stages.setdefault(turn.stage, {})[turn.agent] = turn.action
-    for _, actions in sorted(stages.items()):
+    for actions in stages_of(episode):
         yield from ((agent, arena.view(agent)) for agent in actions)
         arena.play_stage(actions)
 

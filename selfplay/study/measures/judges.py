@@ -13,6 +13,7 @@ from typing import Any, Protocol, cast, runtime_checkable
 import numpy as np
 
 from selfplay.arena import Arena
+from selfplay.credit.replay import stages_of
 from selfplay.rollout.episode_runner import EpisodeSpec
 from selfplay.study.matches import StudyMatches
 from selfplay.study.players import StudyPlayer
@@ -110,10 +111,7 @@ def bench(make: Callable[[], Arena], episode: Episode) -> JudgeCase | None:
     """Return the first verdict of an episode; None if it has no verdict."""
     arena = make()
     arena.begin(episode.task, episode.seed)
-    stages: dict[int, dict[str, Action | None]] = {}
-    for turn in episode.turns:
-        stages.setdefault(turn.stage, {})[turn.agent] = turn.action
-    moves = [actions for _, actions in sorted(stages.items())]
+    moves = stages_of(episode)
     for number, actions in enumerate(moves):
         for agent in actions:
             candidates = cast(Judging, arena).judged(agent)
