@@ -169,13 +169,13 @@ def test_an_engine_that_breaks_takes_its_worker_with_it(room: Room) -> None:
 def test_a_worker_that_hangs_is_given_up(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
     mark = room.mark.with_name("hanging")
     mark.touch()
-    replace = room.workers._replace
+    replace = room.workers._replace_lost
 
-    def patiently(member: Any) -> None:  # its replacement needs more time than that to load
+    def patiently(member: Any, why: str) -> None:  # a replacement loads for longer
         room.workers.timeout = 300
-        replace(member)
+        replace(member, why)
 
-    monkeypatch.setattr(room.workers, "_replace", patiently)
+    monkeypatch.setattr(room.workers, "_replace_lost", patiently)
     # On a busy machine a worker that only starts late must not count as hanging.
     room.workers.timeout = 20
     played = room.play(jobs(1, trouble="hang", mark=str(mark)))
