@@ -9,7 +9,7 @@ until all is on the disk. The weights that the three ways write must be equal.
 Usage: python scripts/bench_checkpoint.py [--rounds 5] [--updates 4] [--wide] [--folder DIR]
        [--json FILE]
 
---wide takes the shape of SmolLM2-135M instead of a model of 34 million parameters.
+--wide takes the shape of SmolLM2-135M instead of a model of 33 million parameters.
 """
 
 import io

@@ -1,7 +1,7 @@
 """Times generation with every distinct token computed once beside one row for each request.
 
 Kuhn poker, tic-tac-toe and the quickstart are played once by their tiny policy; the recorded
-requests are then answered again and again. The fourth case are conversations of four turns. Both
+requests are then answered again and again. The fourth case is conversations of four turns. Both
 ways sample the same tokens. `--model` adds a larger model, which plays fewer games.
 A case such as `smollm2/tic_tac_toe` plays a step of this experiment with its warm-started model.
 `--beside padding` compares with prefill passes that take as many parts as fit, whatever their

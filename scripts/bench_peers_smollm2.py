@@ -9,6 +9,7 @@ The environment is that of bench_peers.py, with gguf and accelerate.
     OMP_NUM_THREADS=2 peers/bin/python scripts/bench_peers_smollm2.py
 
 Usage: python scripts/bench_peers_smollm2.py [time] [memory] [--rounds 3] [--model NAME]
+           [--batches NAME ...]
 """
 
 import json

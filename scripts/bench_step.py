@@ -1,6 +1,6 @@
 """Times the quickstart's training step against its floor, side by side in one run.
 
-The floor is what nobody can leave out: plain `generate` for the same prompts and one plain
+The floor is the work that cannot be left out: plain `generate` for the same prompts and one plain
 forward-backward of the same tokens, with the same model.
 
 Usage: python scripts/bench_step.py [--steps 7] [--json FILE] [key=value ...]

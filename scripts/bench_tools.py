@@ -7,7 +7,8 @@ for a step with any number of rows, as a GPU does as long as rows are few. The o
 engine, which samples every token from a tiny model with random weights; only the text of a
 completion is replaced by a call or an answer.
 
-Usage: python scripts/bench_tools.py [--episodes 256] [--rounds 5] [--pause 0.05] [--json FILE]
+Usage: python scripts/bench_tools.py [--episodes 256] [--rounds 5] [--pause 0.05] [--tokens 48]
+           [--engines steady embedded] [--json FILE]
 """
 
 import time

@@ -7,7 +7,8 @@ run has ended, that its metrics have every step once, that every episode that wa
 recorded once, and that its last weights are those of an undisturbed run. So no episode was learned
 from twice, and none was left out.
 
-Usage: python scripts/chaos.py [--runs 50] [--seed 0] [--folder runs/chaos] [key=value ...]
+Usage: python scripts/chaos.py [--runs 50] [--seed 0] [--folder runs/chaos] [--limit 600]
+           [key=value ...]
 """
 
 import argparse

@@ -9,7 +9,8 @@ this, `selfplay train resume=RUN` continues it.
 The effective training time is the time that the steps take in an undisturbed run, divided by the
 time from the first step to the last one with kills, which has loading, lost work and repetitions.
 
-Usage: python scripts/effective_time.py [--steps 40] [--pause 0.1] [--json FILE] [key=value ...]
+Usage: python scripts/effective_time.py [--steps 40] [--pause 0.1] [--seed 0]
+           [--folder runs/effective] [--limit 3600] [--json FILE] [key=value ...]
 """
 
 import argparse

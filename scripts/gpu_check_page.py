@@ -4,7 +4,7 @@ A section prints what it finds, and as its last line `RESULT` with JSON: a list 
 name, a value, and true, false or null for passed, failed or no verdict. A section that ends with an
 error, takes longer than its limit or prints no result has failed, and the next one begins.
 
-Usage: python scripts/gpu_check_page.py [--page runs/gpu_check.md] [NAME ...]
+Usage: python scripts/gpu_check_page.py [--page runs/gpu_check.md] [--list] [NAME ...]
 """
 
 import argparse

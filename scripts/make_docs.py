@@ -195,6 +195,8 @@ def page() -> str:
         "line](configs.md) explains the syntax. Parameters without a key in a config file "
         "(services, models) are filled in by the program.",
         "",
+        "Groups: " + " · ".join(f"[{name}](#{name})" for name in GROUPS) + ".",
+        "",
         "## Settings without a group",
         "",
         "`configs/base.yaml` has the defaults of these keys; below are those of the classes.",

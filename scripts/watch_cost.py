@@ -5,7 +5,8 @@ asks for a page as a browser does: with the tag of its copy, and as often as the
 main figure is the viewer's share of the core. Seconds per step show the same effect with the noise
 of other work on the machine.
 
-Usage: python scripts/watch_cost.py [--experiment kuhn] [--steps 300] [--rounds 2] [key=value ...]
+Usage: python scripts/watch_cost.py [--experiment tiny/kuhn] [--steps 300] [--rounds 2]
+           [--all-cores] [--json FILE] [key=value ...]
 """
 
 import argparse
