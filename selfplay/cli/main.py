@@ -108,7 +108,8 @@ def _parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     train = add(
         "train",
         commands.train,
-        help="train: selfplay train +experiment=NAME [key=value ...], or resume=RUN",
+        help="begin a run: selfplay train +experiment=NAME [key=value ...], or continue one: "
+        "selfplay train resume=RUN",
         description="Train: selfplay train +experiment=NAME [key=value ...]. Continue a run: "
         "selfplay train resume=RUN. Other arguments are Hydra overrides, such as seed=1.",
     )
@@ -146,12 +147,14 @@ def _parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
         "evaluate",
         commands.evaluate,
         help="evaluate a checkpoint of a run, by default the newest",
+        description="Play the evaluations of a run with the policies of one of its checkpoints, by "
+        "default the newest, and print their metrics.",
     )
     evaluate.add_argument("run", help=study.PLAYER)
     evaluate.add_argument("--json", action="store_true", help="print the metrics as JSON")
     takes_trust(evaluate)
     takes_folders(
-        add("warmstart", commands.warmstart, help="make or find a config's warm-started model")
+        add("warmstart", commands.warmstart, help="make or find the model of a config's warm start")
     )
     report = add("report", commands.report, help="write report.html of a run or of a sweep")
     report.add_argument("run", type=Path)
@@ -243,15 +246,15 @@ def _parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
         tagged.add_argument(
             flag, action="append", default=[], metavar="TAG", help="a tag; may be repeated"
         )
-    measuring = add("study", commands.study, help="measure a run: study exploitability RUN")
+    measuring = add("study", commands.study, help="measure a run: selfplay study exploitability RUN")
     if "study" in words:  # importing the measures takes a second
         study.add_arguments(measuring)
     planned = add(
         "plan",
         plan.run,
-        help="predict memory and seconds per step: selfplay plan experiment=NAME cluster=NAME",
+        help="predict memory and seconds per step: selfplay plan +experiment=NAME cluster=NAME",
         description="Predict memory per device and seconds per step of a config on a cluster: "
-        "selfplay plan experiment=NAME cluster=gpus_8 [cluster.device=h200] [key=value ...]. Exit "
+        "selfplay plan +experiment=NAME cluster=gpus_8 [cluster.device=h200] [key=value ...]. Exit "
         "code 3 if it does not fit.",
     )
     plan.add_arguments(planned)

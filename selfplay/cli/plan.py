@@ -221,4 +221,4 @@ def _measure(options: argparse.Namespace, overrides: Sequence[str]) -> None:
     cluster: ClusterSpec = measure()
     options.measure.write_text(to_yaml(cluster), encoding="utf-8")
     print(f"{cluster.device.name}: {options.measure}")
-    print(f"now: selfplay plan experiment=tiny/quickstart cluster={options.measure}")
+    print(f"now: selfplay plan +experiment=tiny/quickstart cluster={options.measure}")
