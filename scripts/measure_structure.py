@@ -63,6 +63,8 @@ def docstrings(tree: ast.Module) -> Iterator[str]:
 def measure(package: Path) -> list[tuple[str, str]]:
     """Return the rows of the table: name and value."""
     paths = sorted(package.rglob("*.py"))
+    if not paths:
+        sys.exit(f"{package} has no Python files; name the folder of a package")
     trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in paths}
     lines = [len(path.read_text(encoding="utf-8").splitlines()) for path in paths]
     names = {path: module_name(path, package) for path in paths}
