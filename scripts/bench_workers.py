@@ -1,7 +1,7 @@
 """Measures the cost of a turn on 8 Ray workers and on one, and the memory of 10,000 live games.
 
-Hands of Kuhn poker by scripted players, so that only this library's work is measured: templates, parsing,
-the arena, and taking jobs to workers and episodes back. The cost of a turn is CPU time of driver
+Hands of Kuhn poker by scripted players, so that only this library's work is measured: templates,
+parsing, the arena, and taking jobs to workers and episodes back. The cost of a turn is CPU time of driver
 and workers together, and does not depend on how many cores there are; the wall clock of the same
 rounds is shown beside it.
 

@@ -246,7 +246,9 @@ def _parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
         tagged.add_argument(
             flag, action="append", default=[], metavar="TAG", help="a tag; may be repeated"
         )
-    measuring = add("study", commands.study, help="measure a run: selfplay study exploitability RUN")
+    measuring = add(
+        "study", commands.study, help="measure a run: selfplay study exploitability RUN"
+    )
     if "study" in words:  # importing the measures takes a second
         study.add_arguments(measuring)
     planned = add(
