@@ -1,9 +1,9 @@
 """Measures the cost of a turn on 8 Ray workers and on one, and the memory of 10,000 live games.
 
 Hands of Kuhn poker by scripted players, so that only this library's work is measured: templates,
-parsing, the arena, and taking jobs to workers and episodes back. The cost of a turn is CPU time of driver
-and workers together, and does not depend on how many cores there are; the wall clock of the same
-rounds is shown beside it.
+parsing, the arena, and taking jobs to workers and episodes back. The cost of a turn is CPU time of
+driver and workers together, and does not depend on how many cores there are; the wall clock of the
+same rounds is shown beside it.
 
 Usage: python scripts/bench_workers.py [--hands 8000] [--rounds 5] [--json FILE]
 """
