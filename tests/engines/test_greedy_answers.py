@@ -1,6 +1,7 @@
 """Equal greedy requests are computed once under the same weights."""
 
 import copy
+from dataclasses import replace
 
 from transformers import PreTrainedModel
 
@@ -23,6 +24,16 @@ def test_equal_requests_are_one_at_once_and_later(model: PreTrainedModel) -> Non
     assert counts["computed_tokens"] == 0 and counts["completion_tokens"] == 20 * 6
     other = ask(PROMPT, 1, temperature=0.0, max_tokens=4) + ask(PROMPT, 1, first=1)
     check(model, other, answer(serves, other))
+
+
+def test_requests_of_other_groups_and_turns_are_equal(model: PreTrainedModel) -> None:
+    serves = endless(model, prefix_tokens=0)
+    first, second = ask(PROMPT, 2, temperature=0.0)
+    check(model, [first], answer(serves, [first]))
+    serves.drain_metrics()
+    later = replace(second, group=7, turns_taken=3)
+    check(model, [later], answer(serves, [later]))
+    assert serves.drain_metrics()["computed_tokens"] == 0
 
 
 def test_a_request_waits_for_one_that_is_in_flight(model: PreTrainedModel) -> None:
