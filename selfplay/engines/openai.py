@@ -329,6 +329,11 @@ class OpenAIEngine(Engine):
             return f"{where}: refuses the key in {self.key_variable} ({self._scrubbed(error)})"
         if isinstance(error, NotFoundError):
             return f"{where}: does not know the model {self.model!r} ({self._scrubbed(error)})"
+        if getattr(error, "status_code", 0) in REFUSED:  # the client does not repeat such a request
+            return (
+                f"{where}: refuses the request ({self._scrubbed(error)}); check limit_key, options "
+                "and the role's sampling"
+            )
         return f"{where}: failed {tries} ({self._scrubbed(error)})"
 
     def _scrubbed(self, error: BaseException) -> str:

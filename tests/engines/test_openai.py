@@ -148,7 +148,7 @@ def test_a_wrong_count_of_tokens_harms_nothing(usage: Any) -> None:
         (failure(401, f"wrong key {KEY}"), r"refuses the key in OPENAI_API_KEY .*wrong key \*\*\*"),
         (failure(404, "no such model"), "does not know the model 'judge'"),
         (failure(500, "on fire"), r"failed 2 attempt\(s\) .*on fire"),
-        (failure(400, "context too long"), "context too long"),
+        (failure(400, "none such"), r"refuses the request \(.*none such.*check limit_key"),
         (None, r"cannot be reached in 2 attempt\(s\)"),
     ],
 )
