@@ -235,7 +235,6 @@ class RayRuntime:
         )
         placement = self.placement(self.cluster.gpus(), shards)
         check_sleep(players.config, placement)
-        self._placement = placement
         dtype = self.worker_dtype(placement)
         engine_class = import_target(players.config["engine"][TARGET], "engine")
         exact = dtype is None and getattr(engine_class, "exact", False)
@@ -262,6 +261,7 @@ class RayRuntime:
             )
             tell = self._workers.tell
             self._engine = RemoteEngine(tell=tell, put=put, dtype=dtype, exact=exact)
+        self._placement = placement  # from now on there are workers to close
         self.cluster.reserve(placement.bundles(*self._cpus))
         return self._engine
 
@@ -381,7 +381,8 @@ class RayRuntime:
         try:
             if self._ranks:
                 self._ranks.close()
-            self._workers.close()
+            if self._placement is not None:  # None if the cluster has too few GPUs
+                self._workers.close()
         finally:
             self.cluster.close()
 

@@ -143,7 +143,8 @@ class UpdatableEngine(Engine):
         if not self.in_flight_updates:
             self._held += (UpdateWeights,)
         self._served: dict[str, PreTrainedModel] = {}
-        self._restore: Callable[[], None] = lambda: None
+        self._restore: Callable[[], None] | None = None
+        """Function that moves the served models back to their device; None while they are there."""
         self.steps = 0
         """Number of steps so far; its growth shows that the worker is alive."""
 
@@ -191,15 +192,21 @@ class UpdatableEngine(Engine):
         guarded(self.engine.sleep)
 
     def rest(self) -> None:
-        """Free the engine's memory on the GPU, and move the served models to main memory."""
+        """Free the engine's memory on the GPU, and move the served models to main memory.
+
+        An engine that rests already, because its worker got no jobs since, does nothing.
+        """
+        if self._restore is not None:
+            return
         self.sleep()
         distinct = {id(model): model for model in self._served.values()}
         self._restore = offload(distinct.values())
 
     def wake(self) -> None:
         """Move the served models back; the engine takes its memory with the next request."""
-        self._restore()
-        self._restore = lambda: None
+        restore, self._restore = self._restore, None
+        if restore is not None:
+            restore()
 
     def drain_metrics(self) -> Mapping[str, float]:
         return self.engine.drain_metrics()

@@ -2,9 +2,10 @@
 
 import math
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -184,6 +185,30 @@ def test_changes_are_followed_between_steps_but_for_those_that_must_wait() -> No
         inbox.wait(8, timeout=0.01)
 
 
+def test_an_engine_that_rests_twice_comes_back_to_its_device(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A worker without jobs between two updates is asked twice to rest."""
+    place, done = ["cuda"], list[str]()
+
+    def offload(modules: object) -> Callable[[], None]:
+        came_from = place[0]
+        place[0] = "cpu"
+        done.append("offload")
+        return lambda: place.__setitem__(0, came_from)
+
+    monkeypatch.setattr("selfplay.runtime.updatable_engine.offload", offload)
+    engine = UpdatableEngine(Recording(), UpdateQueue(), list[Change]().append)
+    engine.wake()
+    for _ in range(2):
+        engine.rest()
+    assert place == ["cpu"] and done == ["offload"]
+    engine.wake()
+    assert place == ["cuda"]
+    engine.rest()
+    assert place == ["cpu"] and done == ["offload"] * 2
+
+
 def test_what_came_while_a_worker_began_is_followed_after_what_it_began_with() -> None:
     inbox = UpdateQueue()
     old = UpdateWeights(policy="base", weights=None, version=5)
@@ -223,6 +248,30 @@ def test_what_came_while_a_worker_began_is_followed_after_what_it_began_with() -
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], line: str) -> None:
     with pytest.raises(ValueError, match=f"^{line}$"):
         RayRuntime(**settings)
+
+
+class SmallCluster:
+    """A cluster with two GPUs."""
+
+    def __init__(self, **settings: object) -> None:
+        self.closed = False
+
+    def gpus(self) -> float:
+        return 2.0
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_a_cluster_with_too_few_gpus_is_left_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("selfplay.runtime.ray.RayCluster", SmallCluster)
+    runtime = RayRuntime(workers=2, learners=2, address="head:6379")
+    players: Any = SimpleNamespace(config=load([SMOKE]))
+    with pytest.raises(ConfigError, match=r"^runtime: 2 learner rank\(s\) take all 2 GPUs"):
+        runtime.engine(players)
+    runtime.close()
+    cluster: Any = runtime.cluster
+    assert cluster.closed
 
 
 @pytest.fixture
