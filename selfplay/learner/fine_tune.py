@@ -199,6 +199,8 @@ class FineTune:
         """Yield the examples of each step. A finite source is shuffled anew in every pass."""
         if isinstance(self.source, ChatExamples):
             known = self.source.examples()
+            if not known:
+                raise ConfigError(f"{WHERE}: {type(self.source).__name__} has no examples to learn")
             rng = Random(derive(self.seed, "examples"))
             passes = iter(lambda: rng.sample(known, len(known)), None)
             order = (example for each in passes for example in each)

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -16,7 +16,7 @@ from selfplay.config.instantiate import build
 from selfplay.config.trust import TrustLimit, admit_config, limited
 from selfplay.errors import ConfigError
 from selfplay.learner import fine_tune
-from selfplay.learner.chat_file import ChatFile
+from selfplay.learner.chat_file import ChatExample, ChatFile
 from selfplay.learner.fine_tune import FineTune
 from selfplay.learner.learner import Learner
 from selfplay.models import model_cache, partial_training, training_progress, warmstart
@@ -217,6 +217,21 @@ def test_a_finite_source_is_seen_whole_in_every_pass(tmp_path: Path) -> None:
     passes = [shown[start : start + 5] for start in range(0, 20, 5)]
     assert all(sorted(each) == list("01234") for each in passes)
     assert len({tuple(each) for each in passes}) > 1
+
+
+class NoExamples:
+    """A finite source without examples."""
+
+    def examples(self) -> Sequence[ChatExample]:
+        return []
+
+    def fingerprint(self) -> str:
+        return "none"
+
+
+def test_a_source_without_examples_is_one_line() -> None:
+    with pytest.raises(ConfigError, match=r"^warm start: NoExamples has no examples to learn$"):
+        next(FineTune(examples=NoExamples())._batches())
 
 
 def test_it_ends_when_the_loss_is_low_enough(base: Path, cache: Path) -> None:
