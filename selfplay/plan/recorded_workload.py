@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice, repeat
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -100,7 +100,8 @@ def _turns(record: Recorded, *, idle: bool) -> Iterator[_Turn]:
 
     If `idle`, the learner skips samples with an advantage of 0, so these turns are not trainable.
     """
-    turns = zip(record.episode.turns, record.advantages, strict=True)
+    # A record may have fewer advantages than turns, or none.
+    turns = zip(record.episode.turns, chain(record.advantages, repeat(None)), strict=False)
     for turn, advantage in islice(turns, record.episode.shared_turns, None):
         flat = advantage if isinstance(advantage, list) else [advantage]
         yield _Turn(

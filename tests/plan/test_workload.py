@@ -1,13 +1,18 @@
 """What a config asks for per step, against the samplers and curricula themselves."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from selfplay.config import compose
 from selfplay.models.population import Population
+from selfplay.plan.recorded_workload import of_run
 from selfplay.plan.workload import Assumptions, Workload, of_config
+from selfplay.run.directory import Run
 from selfplay.sampler.tree import GoOn, Tree
+from tests.helpers.builders import episode, group, turn
 from tests.helpers.walks import sampled
 
 STAGES = 4
@@ -63,6 +68,19 @@ def test_a_mixture_is_planned_by_its_shares() -> None:
         "kuhn_player": 16 * 2,
     }
     assert asked.episodes == 64
+
+
+def test_a_record_without_advantages_is_planned(tmp_path: Path) -> None:
+    settings = compose.load(["+experiment=tiny/smoke"])
+    run = Run.create(tmp_path / "run", settings)
+    turns = [turn("solver_0", 1.0, policy="base", prompt_ids=(1, 2, 3)) for _ in range(2)]
+    run.record(1, {"policy/base/idle_samples": 1.0}, [group(episode(*turns), name="g")], [])
+    file = tmp_path / "run" / "episodes" / "000001.jsonl"
+    line = json.loads(file.read_text())
+    for advantages in ([], [0.0]):
+        file.write_text(json.dumps({**line, "advantages": advantages}) + "\n")
+        lesson = of_run(settings, tmp_path / "run").lessons["base"]
+        assert lesson.samples == 2 - len(advantages)  # a sample of advantage 0 is idle
 
 
 @pytest.mark.parametrize("name", compose.choices("experiment"))
