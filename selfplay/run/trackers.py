@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol
 from uuid import uuid4
 
 from selfplay.errors import ConfigError, one_line
+from selfplay.run.directory import write_atomic
 
 PLACE = "trackers"
 """Folder of the run for the trackers' files and the ids of their records."""
@@ -215,7 +216,7 @@ def _remembered(folder: Path, name: str, step: int, make: Callable[[], str]) -> 
         return str(json.loads(path.read_text(encoding="utf-8"))["id"])
     path.parent.mkdir(exist_ok=True)
     made = make()
-    path.write_text(json.dumps({"id": made}), encoding="utf-8")
+    write_atomic(path, json.dumps({"id": made}))
     return made
 
 

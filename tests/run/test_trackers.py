@@ -157,6 +157,16 @@ def test_a_tracker_that_breaks_is_told_of_once_and_the_others_go_on(tmp_path: Pa
     assert [step for step, _ in scalars(folder)["role/solver/reward"]] == [1, 2, 3]
 
 
+def test_the_file_of_an_id_is_replaced_and_never_rewritten_in_place(tmp_path: Path) -> None:
+    """A kill leaves the old file or the new one, so that a resumed run finds its record."""
+    place = tmp_path / "trackers" / "wandb.json"
+    assert trackers._remembered(tmp_path, "wandb", -1, lambda: "old") == "old"
+    (tmp_path / "before").hardlink_to(place)
+    assert trackers._remembered(tmp_path, "wandb", -1, lambda: "new") == "new"
+    assert trackers._remembered(tmp_path, "wandb", 3, lambda: "other") == "new"
+    assert json.loads((tmp_path / "before").read_text()) == {"id": "old"}
+
+
 @pytest.mark.parametrize(
     ("tracker", "package"),
     [(TensorBoard, "tensorboard"), (WandB, "wandb"), (MLflow, "mlflow"), (MLflow, "sqlalchemy")],
