@@ -8,7 +8,9 @@ continues a sweep that was stopped.
 """
 
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -164,7 +166,10 @@ def read(folder: Path) -> Sweep:
 
 
 def _claim(folder: Path, sweep: Sweep) -> None:
-    """Create the sweep's folder, or check that an existing folder holds the same sweep."""
+    """Create the sweep's folder, or check that an existing folder holds the same sweep.
+
+    The folder gets its name after its record is written: a kill leaves the name free.
+    """
     if (folder / FILE).is_file():
         if read(folder).points != sweep.points:
             raise RunError(
@@ -174,6 +179,13 @@ def _claim(folder: Path, sweep: Sweep) -> None:
         return
     if folder.exists():
         raise RunError(f"{folder} exists and is no sweep; choose another run.name")
+    partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
     with reporting_disk(folder):
-        folder.mkdir(parents=True)
-        write_atomic(folder / FILE, json.dumps(to_json(sweep), indent=2) + "\n")
+        shutil.rmtree(partial, ignore_errors=True)  # left by a killed process with the same id
+        partial.mkdir(parents=True)
+        try:
+            write_atomic(partial / FILE, json.dumps(to_json(sweep), indent=2) + "\n")
+            partial.rename(folder)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise

@@ -153,6 +153,21 @@ def test_an_interruption_ends_what_was_started_and_starts_no_more(
     assert {process.wait(timeout=60) for process in started} == {-signal.SIGTERM}
 
 
+def test_a_kill_before_the_record_leaves_the_name_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subprocess, "Popen", Runs())
+    with monkeypatch.context() as killed, pytest.raises(KeyboardInterrupt):
+        killed.setattr(os, "fsync", interrupt)
+        sweep.run(tmp_path / "sweep", WANTED, tell=lambda line: None)
+    assert not list(tmp_path.iterdir())
+    assert not sweep.run(tmp_path / "sweep", WANTED, tell=lambda line: None)
+
+
+def interrupt(descriptor: int) -> None:
+    raise KeyboardInterrupt
+
+
 def test_another_sweep_is_never_overwritten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
