@@ -163,7 +163,8 @@ class ChatExport:
         chosen: dict[Key, float] = {}
         for name in found if role is None else [role]:
             ordered = sorted(found[name].items(), key=lambda each: (-each[1], each[0]))
-            count = len(ordered) if best is None else math.ceil(best * len(ordered))
+            # 0.28 times 25 is above 7 by a rounding error.
+            count = len(ordered) if best is None else math.ceil(best * len(ordered) - 1e-9)
             chosen |= {
                 key: reward for key, reward in ordered[:count] if least is None or reward >= least
             }

@@ -82,6 +82,11 @@ def test_episodes_are_chosen_by_the_pay_of_the_agent(
     assert texts(exported(run, **chosen)) == found
 
 
+def test_a_fraction_of_the_agents_is_not_rounded_up_by_an_error(tmp_path: Path) -> None:
+    run = record(tmp_path / "run", [episode(said("a_0", float(n), str(n))) for n in range(25)])
+    assert texts(exported(run, best=0.28)) == [str(n) for n in range(18, 25)]
+
+
 def test_a_conversation_has_the_earlier_answers_without_weight(tmp_path: Path) -> None:
     talk = [
         said("a_0", 0.0, "one", prompt_ids=(1, 2), completion_ids=(3,)),
