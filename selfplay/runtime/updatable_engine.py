@@ -52,8 +52,13 @@ class UpdateQueue:
         self._fault: BaseException | None = None
 
     def put(self, number: int, change: Change) -> None:
-        """Add the update with this number."""
+        """Add the update with this number, and drop those that it replaces.
+
+        The queue of a worker without jobs would otherwise keep all versions of the weights in the
+        cluster's object store.
+        """
         with self._arrived:
+            self._changes = deque(each for each in self._changes if not _replaces(change, each))
             self._changes.append(change)
             self._number = max(self._number, number)
             self._arrived.notify_all()
@@ -116,6 +121,16 @@ class UpdateQueue:
             else:
                 ready.append(change)
         return ready, left
+
+
+def _replaces(later: Change, earlier: Change) -> bool:
+    """Return True if an update makes an earlier one that waits unnecessary."""
+    if isinstance(later, UpdateWeights) and isinstance(earlier, UpdateWeights):
+        replaced = later.weights is not None or earlier.weights is None
+        return replaced and later.policy == earlier.policy
+    if isinstance(later, LoadState) and isinstance(earlier, LoadState):
+        return later.service == earlier.service
+    return False
 
 
 class UpdatableEngine(Engine):

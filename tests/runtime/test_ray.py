@@ -185,6 +185,27 @@ def test_changes_are_followed_between_steps_but_for_those_that_must_wait() -> No
         inbox.wait(8, timeout=0.01)
 
 
+def test_a_worker_without_jobs_keeps_only_the_newest_weights() -> None:
+    inbox = UpdateQueue()
+    other = UpdateWeights(policy="other", weights={"a": 0}, version=1)
+    comes = AddPolicy(policy="base@1", player="base")
+    inbox.put(1, other)
+    inbox.put(2, comes)
+    for version in range(1, 4):
+        inbox.put(2 * version + 1, UpdateWeights(policy="base", weights={}, version=version))
+        inbox.put(2 * version + 2, LoadState(service="buffer", state=bytes(version)))
+    named = UpdateWeights(policy="base", weights=None, version=4)
+    inbox.put(9, named)
+    inbox.wait(9, timeout=0.1)
+    assert inbox.take() == [
+        other,
+        comes,
+        UpdateWeights(policy="base", weights={}, version=3),
+        LoadState(service="buffer", state=bytes(3)),
+        named,
+    ]
+
+
 def test_an_engine_that_rests_twice_comes_back_to_its_device(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
