@@ -25,7 +25,7 @@ class Engine:
     renderer: "Renderer | None" = None
     """Renderer of the requests for an engine without a tokenizer; None: that of the policy."""
     exact: bool = False
-    """True if it computes like the learner, so that its log-probabilities are the learner's."""
+    """True if the engine computes like the learner: both give the same log-probabilities."""
     can_update_in_flight: ClassVar[bool] = False
     """True if the engine supports `in_flight_updates`."""
     in_flight_updates: bool = False
@@ -46,7 +46,8 @@ class Engine:
         raise NotImplementedError(f"{type(self).__name__}.step")
 
     def waiting_ids(self) -> Collection[int]:
-        """Return the ids of the requests that wait because the batch is full, if it is known."""
+        """Return the ids of the requests that wait because the batch is full, if the engine knows
+        them."""
         return ()
 
     def serve(self, policy: str, model: "PreTrainedModel", end_ids: Sequence[int]) -> None:
@@ -79,9 +80,9 @@ class Engine:
     def forget(self) -> None:
         """Drop the data of earlier requests that only serve to answer later ones faster.
 
-        A rollout begins with it, so that its results do not depend, to the last bit, on the
-        rollouts before it: a resumed run and a worker compute what one process would have computed
-        without an interruption. Requests may be in flight.
+        Every rollout calls this method first, so that its results do not depend on earlier
+        rollouts, to the last bit: a resumed run and a worker compute what one process would have
+        computed without an interruption. Requests may be in flight.
         """
 
     def sleep(self) -> None:

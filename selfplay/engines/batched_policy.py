@@ -1,4 +1,4 @@
-"""One policy of a batch: its waiting requests, and what earlier requests left for later ones."""
+"""One policy of a batch: its waiting requests, and the results of earlier ones that are kept."""
 
 from transformers import PreTrainedModel
 
@@ -11,7 +11,10 @@ from selfplay.types import Request
 
 
 class BatchedPolicy:
-    """A policy that `PolicyBatch` serves: only keys and values in flight are outside of it."""
+    """A policy that `PolicyBatch` serves: its model, its queue, and the results that are kept.
+
+    The batch has the keys and values of the requests in flight.
+    """
 
     def __init__(
         self, name: str, model: PreTrainedModel, *, number: int, prefix_tokens: int
@@ -19,7 +22,7 @@ class BatchedPolicy:
         """Args:
         name: Its name.
         model: Its model with the current weights.
-        number: Its number in the batch, by which rows are assigned to it.
+        number: Its number in the batch, which the batch records for each of its rows.
         prefix_tokens: Maximum number of tokens whose keys and values are kept.
         """
         self.name, self.model, self.number, self.version = name, model, number, 0
@@ -48,12 +51,12 @@ class BatchedPolicy:
         self.waiting.add(request)
 
     def sleep(self) -> None:
-        """Free the memory of what earlier requests left for later ones."""
+        """Drop the results of earlier requests and free their memory."""
         self.prefixes = PrefixCache(self.prefix_tokens)
         self.forget()
 
     def forget(self) -> None:
-        """Drop what earlier requests left for later ones."""
+        """Drop the keys, values and completions of earlier requests; keep the memory."""
         self.prefixes.clear()
         self.greedy.forget()
         self._weights = _weights(self.model)
@@ -65,7 +68,7 @@ class BatchedPolicy:
 
 
 def _weights(model: PreTrainedModel) -> list[tuple[int, int]]:
-    """Return address and number of changes of each of the model's tensors."""
+    """Return address and number of changes of each of the model's parameters."""
     return [
         (tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version)
         for tensor in model.parameters()

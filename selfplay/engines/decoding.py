@@ -113,7 +113,7 @@ class DecodingRows:
             sources: [completions] row of the logits of each of these completions.
             first: Index of the first of them.
 
-        Raises DivergedError with the policy's name if the logits contain NaN or infinity.
+        Raises DivergedError with the policy's name for probabilities that are not finite.
         """
         rows, device = slice(first, None), logits.device
         keys = sources.cpu() * len(self.examples) + self.setting[rows]
@@ -164,7 +164,7 @@ class DecodingRows:
         return (self.row << 32) + self.inputs
 
     def regroup(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Give each distinct history one row of the cache; no completion may have ended.
+        """Give each distinct history one row of the cache; all completions must be in flight.
 
         Rows without a completion are filled first. A row that is not split keeps its index,
         except the last rows, which fill gaps.
@@ -202,7 +202,7 @@ class DecodingRows:
         return found
 
     def stamp(self, policy: str, version: int) -> None:
-        """Record the version that sampled a policy's tokens since its last call."""
+        """Record the version that sampled a policy's tokens since the last call for the policy."""
         for index, request in enumerate(self.requests):
             if request.policy == policy:
                 self.stamped[index] = self._spans(index, version)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from openai import OpenAI
 
 PATIENCE = 0.02
-"""Seconds that a step waits for an answer. The steps of other engines wait in this time."""
+"""Seconds that a step waits for an answer. Other engines take no step in this time."""
 PAUSE = 60.0
 """Maximum number of seconds between two attempts, if an endpoint asks for a pause."""
 REFUSED = (400, 413, 422)
@@ -58,10 +58,11 @@ class OpenAIEngine(Engine):
 
     The client repeats failed attempts. An answer without text counts as `malformed` and is an
     empty completion: the agent's action is invalid, and the episode continues. A request that the
-    endpoint refuses after it has answered others (for its content) is an empty completion too and
-    counts as `refused`. So does one that it refuses because the prompt does not fit into the
-    model's context, which truncates the episode. The run ends with a RunError if the endpoint
-    cannot be reached, refuses the key or does not know the model; the run can be resumed.
+    endpoint refuses for its content, after other requests were answered, counts as `refused` and is
+    an empty completion too. A request whose prompt does not fit into the model's context also
+    counts as `refused`, and truncates the episode. The run ends with a RunError if the endpoint
+    cannot be reached, refuses the key or the first request, or does not know the model; the run can
+    be resumed.
     """
 
     def __init__(
@@ -91,8 +92,8 @@ class OpenAIEngine(Engine):
             max_completion_tokens for newer models.
         price: Dollars per million tokens, such as {prompt: 0.1, completion: 0.4}, for the metric
             `dollars`; not a limit.
-        options: Further keys of the request's body, such as {top_p: 0.9}. They win over the
-            sampling settings of the role with the same name.
+        options: Further keys of the request's body, such as {top_p: 0.9}. They replace the role's
+            sampling settings of the same names.
 
         Raises ValueError for impossible settings, and ConfigError if the client or the key is
         missing.

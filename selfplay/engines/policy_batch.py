@@ -60,7 +60,7 @@ class PolicyBatch:
         return any(policy.busy for policy in self.policies.values())
 
     def join(self, name: str, model: PreTrainedModel) -> None:
-        """Serve a policy from now on; its model has the base of the others."""
+        """Serve a policy from now on; its model must have the same base as the others."""
         self.policies[name] = policy = BatchedPolicy(
             name, model, number=self._numbers, prefix_tokens=self.prefix_tokens
         )
@@ -73,34 +73,35 @@ class PolicyBatch:
                 self._mixed.join(each.number, each.model)
 
     def leave(self, name: str) -> None:
-        """Stop serving a policy; it may have no request in flight."""
+        """Stop serving a policy, which must not have a request in flight."""
         self.release(name)
         policy = self.policies.pop(name)
         if self._mixed is not None:
             self._mixed.leave(policy.number)
 
     def release(self, name: str) -> None:
-        """Free the memory of a policy's keys and values; it may have no request in flight.
+        """Free the memory of a policy's keys and values; it must not have a request in flight.
 
-        Its rows of the buffer go with those of the other policies: when none is in flight.
+        The policies share the buffer of all rows. It is freed if none of them has a request in
+        flight.
         """
         if not self.busy:
             self._empty()
         self.policies[name].sleep()
 
     def _empty(self) -> None:
-        """Free the keys and values of all rows, of which none is in use."""
+        """Free the keys and values of all rows; no row may be in use."""
         self.cache = SlotCache(self.layers, self.device)
         self.owners = torch.zeros(0, dtype=torch.long)
         """[rows of the cache] number of the policy of each row, on the CPU."""
 
     def sleep(self) -> None:
-        """Free the memory of what earlier requests left for later ones."""
+        """Drop the results of earlier requests and free their memory."""
         for policy in self.policies.values():
             policy.sleep()
 
     def forget(self) -> None:
-        """Drop what earlier requests left for later ones."""
+        """Drop the keys, values and completions of earlier requests; keep the memory."""
         for policy in self.policies.values():
             policy.forget()
 
@@ -192,7 +193,7 @@ class PolicyBatch:
         ]
 
     def _copy_stems(self, wave: Sequence[PromptPart], rows: Tensor) -> None:
-        """Copy what the rows of a wave share with rows of earlier waves."""
+        """Copy the tokens that the rows of a wave share with rows of earlier waves."""
         copies = [
             (part.source, part.prompt, part.start) for part in wave if part.source is not None
         ]

@@ -31,8 +31,8 @@ class PrefixCache:
     """A tree of token sequences with one policy's keys and values (RadixAttention, 2312.07104).
 
     `PolicyBatch` stores what its rows computed, and loads the beginnings of new prompts. All of it
-    belongs to one version of the weights; a new version needs an empty cache. Where it is full,
-    the sequences that were not used for the longest time are evicted from their ends.
+    belongs to one version of the weights; a new version needs an empty cache. If it is full, the
+    sequences that were not used for the longest time are evicted from their ends.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -107,7 +107,8 @@ class PrefixCache:
         return found
 
     def _insert(self, tokens: tuple[int, ...]) -> tuple[int, list[int]]:
-        """Add a sequence; return the number of tokens that were there, and places of new ones."""
+        """Add a sequence; return the number of tokens that were stored before, and the places of
+        new ones."""
         at, node = 0, self._root
         while at < len(tokens) and (child := node.children.get(tokens[at])):
             count = common(child.tokens, tokens[at : at + len(child.tokens)])

@@ -9,15 +9,16 @@ import numpy as np
 from selfplay.engines.prefix_cache import common
 
 PASS = 64
-"""Cost of one more pass, in tokens: no pass is made that saves fewer."""
+"""Cost of a pass, in tokens: another pass is made only if it saves more tokens."""
 DEEPEST = 8
-"""Maximum number of passes that wait for each other."""
+"""Maximum number of waves, each of which waits for the one before it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PromptPart:
-    """The end of one prompt, which its own row computes. The tokens before it are there already.
+    """The end of one prompt, which is computed in the prompt's own row.
 
+    The tokens before the part are in the row already, or are copied from the row of `source`.
     `prompt_parts` makes it; `PolicyBatch` computes it.
     """
 
@@ -28,7 +29,7 @@ class PromptPart:
     source: int | None = None
     """Index of the prompt from whose row these tokens are copied; None: they need no copy."""
     wave: int = 0
-    """Number of passes before this one that compute what it copies."""
+    """Number of waves that must be computed before the part, because it copies from them."""
 
     def moved(self, by: int) -> "PromptPart":
         """Return the part for a list with so many other prompts before its own."""

@@ -38,5 +38,5 @@ class RequestQueue:
 
 
 def order(request: Request) -> tuple[int, int]:
-    """Return a key by which requests are served: the smallest first."""
+    """Return the key of a request: the one with the smallest key is served first."""
     return -request.turns_taken, request.id

@@ -86,7 +86,8 @@ def _problem(models: Sequence[PreTrainedModel], *, siblings: int, turns: int) ->
 def _answered(
     batch: PolicyBatch, prompts: Sequence[tuple[int, ...]], siblings: int
 ) -> list[tuple[str, tuple[int, ...], Completion]]:
-    """Return the completions of several requests per prompt and policy, with both."""
+    """Return the completions of several requests per prompt and policy, each with its policy and
+    prompt."""
     asked = [
         Request(id=number, policy=policy, prompt_ids=prompt, seed=number, max_tokens=TOKENS)
         for number, (policy, prompt, _) in enumerate(

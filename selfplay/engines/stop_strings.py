@@ -29,8 +29,8 @@ def cut(text: str, stop: Sequence[str], *, keep: bool = False) -> str:
 class StopMatcher:
     """Finds the stop strings of one request while its tokens are sampled.
 
-    Decodes only the last tokens again for every token. An engine makes one for each request with
-    stop strings, and calls `ends` with every sampled token.
+    For every new token only the last tokens are decoded again. An engine makes one for each request
+    with stop strings, and calls `ends` with every sampled token.
     """
 
     def __init__(self, request: Request) -> None:

@@ -9,7 +9,7 @@ from selfplay.engines.kv_cache import SlotCache
 class TokenPool:
     """Two buffers [tokens, heads, head size] per layer, which grow up to a maximum.
 
-    `PrefixCache` says which place holds which token.
+    `PrefixCache` knows the token at each place.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -24,7 +24,7 @@ class TokenPool:
         return len(self.free) + self.capacity - self.size
 
     def take(self, count: int) -> list[int]:
-        """Return `count` free places, which are `available`."""
+        """Return `count` free places; `count` is at most `available()`."""
         if count > len(self.free):
             size = min(self.capacity, max(2 * self.size, self.size + count - len(self.free)))
             self.free += range(self.size, size)

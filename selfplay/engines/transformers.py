@@ -46,7 +46,8 @@ class TransformersEngine(Engine):
             that share a pass.
         stride: Number of decoding steps after which requests can join.
         prefix_tokens: Maximum number of tokens per policy whose keys and values are kept for later
-            prompts that begin with them, until the weights change or a step begins; 0 keeps none.
+            prompts that begin with them, until the weights change or another rollout begins; 0
+            keeps none.
         """
         if prefix_tokens < 0:
             raise ConfigError(f"engine.prefix_tokens: must be at least 0, not {prefix_tokens}")
@@ -126,7 +127,9 @@ class TransformersEngine(Engine):
         """
         batch = self._batch(policy)
         if batch.policies[policy].busy:
-            raise RuntimeError(f"policy {policy!r} withdrawn with requests in flight")
+            raise RuntimeError(
+                f"policy {policy!r} cannot be released or withdrawn: it has requests in flight"
+            )
         batch.release(policy)
 
     def forget(self) -> None:
@@ -142,10 +145,11 @@ class TransformersEngine(Engine):
     def drain_metrics(self) -> Mapping[str, float]:
         """Return the numbers of tokens since the last call, summed over the policies.
 
-        Policies that were withdrawn since then are included. The numbers are: the prompt tokens and
-        completion tokens of all requests, the prompt tokens whose keys and values were kept from
-        earlier requests, the tokens in forward passes with padding, and the distinct tokens whose
-        keys and values were kept for later requests.
+        Policies that were withdrawn since then are included. `prompt_tokens` and
+        `completion_tokens` are those of all requests, `cached_tokens` the prompt tokens whose keys
+        and values were kept from earlier requests, `computed_tokens` the tokens in forward passes
+        with padding, and `stored_tokens` the distinct tokens whose keys and values were kept for
+        later requests.
         """
         found, self._withdrawn = self._withdrawn, Counter()
         for batch in self._distinct():

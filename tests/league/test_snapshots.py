@@ -249,5 +249,5 @@ def test_who_rests_keeps_no_cache_and_says_the_same(folder: Path) -> None:
 def test_who_has_requests_in_flight_is_not_withdrawn(folder: Path) -> None:
     made = Made(folder)
     made.engine.add(Request(id=0, policy="base", prompt_ids=(3,), seed=0, max_tokens=2))
-    with pytest.raises(RuntimeError, match="withdrawn with requests in flight"):
+    with pytest.raises(RuntimeError, match="cannot be released or withdrawn"):
         made.engine.withdraw("base")

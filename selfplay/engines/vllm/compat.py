@@ -26,7 +26,7 @@ ENVIRONMENT = {
 }
 """Environment variables for vLLM that the user has not set."""
 SIZE_WORDS = ("max_model_len", "gpu_memory_utilization", "kv-cache-memory-bytes", "out of memory")
-"""Words in vLLM's errors that smaller or larger settings may prevent."""
+"""Words of vLLM's errors that are due to the size of a setting."""
 
 
 def require_vllm(*, sleep: bool = False, async_scheduling: bool = False) -> str:

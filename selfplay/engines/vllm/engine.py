@@ -95,8 +95,8 @@ class VLLMEngine(Engine):
             before, so that a GPU computes while this process works; auto: where vLLM can, which
             is not on a CPU. Samples are the same to rounding.
         tolerance: Maximum mean difference, in nats, between the log-probabilities of the engine
-            and of the model; None: on a CPU 1e-3 in float32 and 0.1 in lower precision, on a
-            GPU 1e-2 and 0.3. After the first load it may be three times that load's difference.
+            and of the model; None: 1e-3 in float32 and 0.1 in bfloat16 on a CPU, 1e-2 in float32 on
+            a GPU, else 0.3. After the first load it may be three times that load's difference.
         options: Further engine arguments of vLLM under their names there.
 
         Raises ConfigError if vLLM is missing, does not load, or does not fit torch or the machine.
@@ -126,14 +126,7 @@ class VLLMEngine(Engine):
             raise ConfigError(
                 f"engine.async_scheduling: must be true, false or auto, not {async_scheduling!r}"
             )
-        for name in options or {}:
-            if name in OWN_KEYS:
-                raise ConfigError(
-                    f"engine.options.{name}: the engine sets this argument itself; set "
-                    f"engine.{OWN_KEYS[name]}"
-                )
-            if name in RESERVED:
-                raise ConfigError(f"engine.options.{name}: the engine sets this argument itself")
+        _check_reserved(options or {})
         require_vllm(sleep=sleep, async_scheduling=async_scheduling is True)
         gpus = torch.cuda.device_count()
         if torch.cuda.is_available() and gpus < tensor_parallel:
@@ -141,11 +134,7 @@ class VLLMEngine(Engine):
                 f"engine.tensor_parallel: {tensor_parallel} shards need as many GPUs, and "
                 f"{gpus} can be used here; lower it"
             )
-        arguments = import_vllm().EngineArgs.__dataclass_fields__
-        known = [name for name in arguments if not name.startswith("_")]
-        for name in options or {}:
-            if name not in known:
-                raise ConfigError(f"engine.options.{name}: unknown to vLLM; {nearest(name, known)}")
+        _check_known(options or {})
         self._settings = CoreSettings(
             max_rows=max_rows,
             prefill_tokens=prefill_tokens,
@@ -214,7 +203,9 @@ class VLLMEngine(Engine):
     def release(self, policy: str) -> None:
         """Raise RuntimeError while a policy has requests in flight; frees nothing."""
         if self._served(policy)[0].busy:
-            raise RuntimeError(f"policy {policy!r} withdrawn with requests in flight")
+            raise RuntimeError(
+                f"policy {policy!r} cannot be released or withdrawn: it has requests in flight"
+            )
 
     def publish(self, policy: str, weights: Mapping[str, Any], version: int) -> None:
         """Copy `weights` into the policy's model, unless they are the model's own tensors.
@@ -280,8 +271,9 @@ class VLLMEngine(Engine):
     def drain_metrics(self) -> dict[str, float]:
         """Return the metrics since the last call.
 
-        They are: the number of weight loads, the largest difference of their checks in nats, the
-        prompt tokens, and the prompt tokens found in the prefix cache.
+        `loads` is the number of weight loads, `proof_difference` the largest difference of their
+        checks in nats, `prompt_tokens` the number of prompt tokens, and `cached_tokens` the number
+        of those found in the prefix cache.
         """
         metrics: dict[str, float] = {}
         ended, self._ended = self._ended, []
@@ -312,6 +304,27 @@ class VLLMEngine(Engine):
                 del self._groups[key]
                 self._ended.append(group.drain_metrics())
                 group.host.close()
+
+
+def _check_reserved(options: Mapping[str, Any]) -> None:
+    """Raise ConfigError for an argument of vLLM that the engine sets itself."""
+    for name in options:
+        if name in OWN_KEYS:
+            raise ConfigError(
+                f"engine.options.{name}: the engine sets this argument itself; set "
+                f"engine.{OWN_KEYS[name]}"
+            )
+        if name in RESERVED:
+            raise ConfigError(f"engine.options.{name}: the engine sets this argument itself")
+
+
+def _check_known(options: Mapping[str, Any]) -> None:
+    """Raise ConfigError for an argument that vLLM does not have."""
+    arguments = import_vllm().EngineArgs.__dataclass_fields__
+    known = [name for name in arguments if not name.startswith("_")]
+    for name in options:
+        if name not in known:
+            raise ConfigError(f"engine.options.{name}: unknown to vLLM; {nearest(name, known)}")
 
 
 def _completion(served: ServedPolicy, request: Request, output: Any) -> Completion:

@@ -83,7 +83,7 @@ class ServedPolicy:
         self.later.append(request)
 
     def begin_turn(self) -> None:
-        """Let the turn cover all requests that are here."""
+        """Add all requests that came so far to the policy's turn."""
         for request in self.later:
             self.waiting.add(request)
         self.later = []

@@ -70,7 +70,7 @@ class WeightBuffer:
     def pieces(self) -> Iterator[list[TensorPlace]]:
         """Write one piece after another; yield the places of its tensors.
 
-        A piece must be read before the next one is asked for.
+        Read a piece before you ask for the next one.
         """
         places: list[TensorPlace] = []
         end = 0

@@ -20,11 +20,12 @@ from torch.nn import Module
 from transformers import PreTrainedModel
 
 CLEARLY = 4
-"""Ratio of a model's change to the usual difference that tells the new model from the old one."""
+"""Ratio of a model's change to the usual difference, above which the engine must clearly be nearer
+to the new model than to the old one."""
 LENGTH = 64
 """Number of tokens of the longest test prompt."""
 WORSE = 3
-"""Ratio of a later difference to that of the first load, up to which it is no error."""
+"""Largest ratio of a later load's difference to that of the first load that is no error."""
 PIECE = 2**24
 """Numbers of a tensor that are summed at once."""
 Sums: TypeAlias = tuple[int, int]

@@ -30,7 +30,8 @@ def load_weights(engine: Any, weights: Mapping[str, Tensor], *, tied: bool) -> N
     Args:
         engine: vLLM's engine.
         weights: All weights under the names of the Hugging Face model, also the head of a tied
-            model: on a CPU, vLLM packs the head separately, and it would stay old.
+            model: on a CPU, vLLM packs the head separately, and without its weights the packed head
+            would stay old.
         tied: True if the head shares its tensor with the embeddings.
 
     Raises RunError if vLLM refuses the weights.
@@ -78,7 +79,7 @@ def _called(engine: Any, method: str, *arguments: Any) -> list[Any]:
 
 
 def is_split(engine: Any) -> bool:
-    """Return True if an engine has a process for each part of the model, a shard."""
+    """Return True if an engine's model is divided into shards, each in a process of its own."""
     return int(engine.vllm_config.parallel_config.tensor_parallel_size) > 1
 
 
