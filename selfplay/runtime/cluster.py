@@ -189,8 +189,8 @@ class RayCluster:
     def check(self, *, now: bool = False) -> None:
         """Raise RunError if Ray is dead, or if reserved resources were lost.
 
-        Call it in every wait; it probes every few seconds. Call it with `now` before a call that
-        needs Ray's head; it then probes at once and waits for a head that may return.
+        Call it in every wait; it probes only every few seconds. Call it with `now` before a call
+        that needs Ray's head: it then probes at once, and waits while the head may return.
         """
         if not (now or self._health.due()):
             return
@@ -284,7 +284,7 @@ def environment(*, gpu: bool = False) -> dict[str, str]:
     An actor without a GPU sees no GPU; Ray itself would hide only the GPUs of other actors.
     """
     installed = (sys.prefix, sys.base_prefix)
-    paths = [str(Path(path).resolve()) for path in sys.path if path.endswith(".zip") is False]
+    paths = [str(Path(path).resolve()) for path in sys.path if not path.endswith(".zip")]
     own = [path for path in paths if not path.startswith(installed)]
     inherited = {
         name: value

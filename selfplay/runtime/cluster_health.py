@@ -14,7 +14,7 @@ GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)
 stopped process too."""
 SILENCE = {"raylet": 0.0, "gcs_server": 10.0}
 """Seconds without a connection after which one of Ray's processes counts as dead. The raylet is on
-this machine, so only its death refuses a connection; a head can be far away, or restart."""
+this machine, so a refused connection shows its death; a head can be far away, or restart."""
 STOPPED = 60.0
 """Seconds without an answer after which a process counts as stopped or hanging, not as busy."""
 LOST = 20.0
@@ -24,8 +24,8 @@ LOST = 20.0
 class RayHealthCheck:
     """Probes Ray's processes by connecting to them.
 
-    A call of Ray would wait for a dead head, and Ray ends the whole process after a minute of that.
-    It would wait forever for a stopped head.
+    A call of Ray would wait for a dead head, and Ray would end the whole process after a minute. A
+    call of Ray would wait forever for a stopped head.
     """
 
     def __init__(self, ray: Any) -> None:
@@ -50,7 +50,8 @@ class RayHealthCheck:
         return time.monotonic() - self._probed >= EVERY
 
     def look(self) -> bool:
-        """Return True if the head answers; RunError if it or the raylet is dead or stopped."""
+        """Return True if the head answers; raise RunError if the head or the raylet is dead or
+        stopped."""
         self._probed = time.monotonic()
         for name, address in self._addresses.items():
             try:
@@ -95,7 +96,7 @@ def _answers(connection: socket.socket) -> bool:
 class PlacementCheck:
     """Checks that the resources reserved for actors still exist.
 
-    A machine that is lost takes its resources along.
+    The resources of a lost machine are lost too.
     """
 
     def __init__(

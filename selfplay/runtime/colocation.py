@@ -7,8 +7,8 @@ from collections.abc import Callable
 class Colocation:
     """Lets the workers play and the ranks learn one after the other.
 
-    `RayRuntime` makes it for `runtime.colocated`. The workers call `play` before jobs, the ranks
-    `learn` before every call. A process that rests has its tensors in main memory.
+    `RayRuntime` makes it for `runtime.colocated`. `play` is called before the workers get jobs, and
+    `learn` before every call of the ranks. A process that rests has its tensors in main memory.
     """
 
     def __init__(self, *, workers_rest: Callable[[], None], ranks_rest: Callable[[], None]) -> None:

@@ -51,7 +51,7 @@ class WorkerConfig:
     device: str = "cpu"
     """Device of the models."""
     own_gpu: bool = False
-    """True if the worker has a whole GPU."""
+    """True if no learner computes on the worker's GPU while the worker does."""
     dtype: str | None = None
     """Type of the weights of models; None: that of each policy."""
     receives: bool = False
@@ -71,8 +71,8 @@ class LostWorker(RuntimeError):
 class EngineWorker:
     """Base class of the Ray actors with an engine: it loads policies and applies updates.
 
-    Its methods are called in threads of their own: one that samples (several if steps overlap), one
-    that receives updates, and one that answers.
+    Its methods are called in several threads: one that samples (several if steps overlap), one that
+    receives updates, and one that answers.
     """
 
     def __init__(self) -> None:
@@ -144,8 +144,8 @@ class EngineWorker:
     def tell(self, number: int, change: Change) -> None:
         """Receive an update. The engine applies it before the next jobs or between two steps.
 
-        This method fetches new weights while the engine samples with the old ones. The thread that
-        plays raises its errors.
+        This method fetches new weights while the engine samples with the old ones. Its errors are
+        raised in the thread that plays.
         """
         try:
             self._inbox.put(number, self._fetched(change))
@@ -196,7 +196,7 @@ class EngineWorker:
     def _fetched(self, change: Change) -> Change:
         """Return an update with its weights in place of the reference to them.
 
-        On the machine of their sender they stay where they are, in memory that is shared.
+        On the sender's machine the weights are not copied, because their memory is shared.
         """
         if not isinstance(change, UpdateWeights) or change.weights is None:
             return change

@@ -35,7 +35,7 @@ class WorkerMember(ABC):
     @property
     @abstractmethod
     def idle(self) -> bool:
-        """True if it has no call of the work in progress."""
+        """True if no call that plays or samples is in progress."""
 
     @abstractmethod
     def drop(self) -> None:
@@ -46,8 +46,8 @@ M = TypeVar("M", bound=WorkerMember)
 
 
 class EngineWorkerGroup(ABC, Generic[M]):
-    """Base class of `RolloutWorkers` and `SamplingWorkers`, which differ in the calls of the
-    work."""
+    """Base class of `RolloutWorkers` and `SamplingWorkers`, which differ in the calls that play or
+    sample."""
 
     worker: ClassVar[type[EngineWorker]]
     """Class of the actors."""
@@ -129,7 +129,7 @@ class EngineWorkerGroup(ABC, Generic[M]):
         return None
 
     def _play_threads(self, settings: WorkerConfig) -> int:
-        """Return the number of calls of the work that a worker may have at the same time."""
+        """Return the number of calls that a worker may play or sample for at the same time."""
         return 1
 
     def _fill(self) -> None:

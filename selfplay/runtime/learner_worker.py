@@ -95,7 +95,8 @@ class LearnerWorker:
         return str(ray.get_runtime_context().get_node_id())
 
     def progress(self) -> int:
-        """Return the number of micro-batches that have begun; its growth shows that it works."""
+        """Return the number of micro-batches that have begun; its growth shows that the rank
+        works."""
         return sum(learner.passes for learner in self.learners.values())
 
     def open(self, timeout: float) -> tuple[str, int]:
@@ -188,11 +189,11 @@ class LearnerWorker:
         )
 
     def spread(self, device: str, replicas: int = 1) -> None:
-        """Shard the learners over the ranks; each run of ranks that follow each other has a copy.
+        """Shard the learners over the ranks. With several copies, consecutive ranks share one.
 
         Args:
             device: Kind of device of the ranks.
-            replicas: Number of copies of the state (HSDP).
+            replicas: Number of copies of the state (HSDP), which divides the number of ranks.
         """
         world = dist.get_world_size()
         if replicas == 1:

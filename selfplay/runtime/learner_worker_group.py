@@ -42,9 +42,9 @@ class WorkerGroup(Protocol):
         ...
 
     def ask_apart(self, method: str, *arguments: Any) -> tuple[Any, Any]:
-        """Call a method that returns a pair on all ranks.
+        """Call a method on all ranks; it must return a pair.
 
-        Returns the first item of the first rank, and a reference to the second one.
+        Returns the first item of the first rank's pair, and a reference to the second item.
         """
         ...
 
@@ -100,7 +100,7 @@ class DistributedLearner(BaseLearner):
         self._unread = False
 
     def logprobs(self, samples: Sequence[Sample], *, reference: bool = False) -> list[list[float]]:
-        """Return log-probabilities [N][C] in nats; one of the ranks computes each sample."""
+        """Return log-probabilities [N][C] in nats; each sample is computed by one rank."""
         cut = partition_by_work(samples, self.ranks.count, packed=self._packed)
         parts = [[samples[index] for index in indices] for indices in cut]
         answers = self.ranks.ask_each("logprobs", self.policy.name, parts, reference=reference)
@@ -253,10 +253,10 @@ class LearnerWorkerGroup:
         return self._ask(method, [(name, part, *arguments) for part in parts], named)
 
     def ask_apart(self, method: str, *arguments: Any) -> tuple[Any, Any]:
-        """Call a method that returns a pair on all ranks.
+        """Call a method on all ranks; it must return a pair.
 
-        Returns the first item of the first rank, and a reference to the second one, which stays on
-        the first rank's machine until it is read.
+        Returns the first item of the first rank's pair, and a reference to the second item, which
+        stays on the first rank's machine until it is read.
         """
         self._before()
         values = self._ask(method, [arguments] * self.count, {}, apart=True)
@@ -352,7 +352,7 @@ class LearnerWorkerGroup:
     ) -> list[Any]:
         """Call a method on the first ranks, one per tuple of arguments.
 
-        With `apart` it returns pairs, and the second item of each stays a reference.
+        With `apart` the method returns pairs, and the second item of each pair stays a reference.
         """
         if not self._actors:
             raise LearnersLost("the learner ranks were ended")

@@ -78,7 +78,7 @@ class Placement:
     def notes(self) -> list[str]:
         """Return a line with the policies of each group of workers, and one about the GPUs.
 
-        Without groups, or without GPUs, its line is left out.
+        The line about groups is left out if there are none, and so is the line about GPUs.
         """
         held = ", ".join(map(str, self.groups))
         groups = [f"runtime: {held}; this process plays the games"] if held else []

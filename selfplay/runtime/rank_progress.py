@@ -22,8 +22,8 @@ class RankProgress:
     def grown(self) -> bool:
         """Return True if any rank has begun a micro-batch since it was last asked.
 
-        It does not wait for answers. One rank is enough, because ranks wait for each other in
-        every micro-batch.
+        This method does not wait for answers. The progress of one rank is enough, because ranks
+        wait for each other in every micro-batch.
         """
         grown = False
         for rank, actor in enumerate(self._actors):

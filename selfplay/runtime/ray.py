@@ -323,8 +323,9 @@ class RayRuntime:
     def _workers_receive(placement: Placement) -> bool:
         """Return True if workers make their models of published weights.
 
-        On a CPU they read files, whose pages they share, and whose place in memory decides the last
-        bits of products: so one worker gives the samples of one process, bit for bit.
+        On a CPU workers read files, whose pages they share. The place of weights in memory decides
+        the last bits of products, so that one worker then gives the samples of one process, bit for
+        bit.
         """
         return placement.device() != "cpu"
 
@@ -337,8 +338,8 @@ class RayRuntime:
     def rollout_fn(self, players: RolloutSetup, evaluation: str | None = None) -> RolloutFn:
         """Return the function that plays jobs on workers.
 
-        It first sends the states of the driver's services, and ranks on the same GPUs rest. Where
-        workers only sample, the rollouts of this process play.
+        The function first sends the states of the driver's services, and lets ranks on the same
+        GPUs rest. If workers only sample, the rollouts of this process play.
         """
         workers = self._workers
         if isinstance(workers, SamplingWorkers):
@@ -417,7 +418,7 @@ def _shared_memory() -> float | None:
 
 
 def newest(saved: Path | None) -> Path | None:
-    """Return the newest complete checkpoint beside `saved`, which training removes last.
+    """Return the newest complete checkpoint in the folder of `saved`: training removes it last.
 
     None if `saved` is None; `saved` itself if no checkpoint is complete.
     """
@@ -427,7 +428,7 @@ def newest(saved: Path | None) -> Path | None:
 
 
 def _whole(path: Path) -> bool:
-    """Return True if a checkpoint is complete; all workers share one check."""
+    """Return True if a checkpoint is complete; its files are read once for all workers."""
     manifest = path / MANIFEST
     return manifest.is_file() and _read_whole(path, manifest.stat().st_mtime_ns)
 

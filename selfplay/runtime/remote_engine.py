@@ -49,7 +49,8 @@ class RemoteEngine(Engine):
         """Seconds spent in `publish` since they were last reset."""
 
     def serve(self, policy: str, model: PreTrainedModel, end_ids: Sequence[int]) -> None:
-        """Serve one more policy: one of the run, which workers make themselves, or a snapshot."""
+        """Serve one more policy: a snapshot, or a policy of the run, which workers load
+        themselves."""
         player = policy.rpartition("@")[0]
         if player not in self._learned:
             named = model.named_parameters()
@@ -60,7 +61,7 @@ class RemoteEngine(Engine):
         self.publish(policy, model.state_dict(), 0)
 
     def withdraw(self, policy: str) -> None:
-        """Stop serving a policy after the episodes that workers play with it."""
+        """Stop serving a policy; workers first end the episodes in progress."""
         del self._learned[policy]
         self._tell(RemovePolicy(policy=policy))
 

@@ -23,9 +23,9 @@ class RolloutResult:
 
 
 class RolloutWorker(EngineWorker):
-    """Ray actor with threads that play, receive updates, and answer, at the same time.
+    """Ray actor with threads that play, receive updates, and answer questions at the same time.
 
-    If steps overlap, several threads call `run`: their games are in one queue.
+    If steps overlap, several threads call `run`, and their games share one queue.
     """
 
     def __init__(self) -> None:

@@ -203,7 +203,7 @@ class RolloutWorkers(EngineWorkerGroup[_Member]):
             yield
 
     def rest(self) -> None:
-        """Let all workers leave their GPUs to the ranks, and wait until they have.
+        """Let all workers leave their GPUs to the ranks, and wait until all workers rest.
 
         A worker that died, failed or does not answer is ended, and replaced before the next jobs.
         """

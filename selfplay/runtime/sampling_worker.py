@@ -34,8 +34,8 @@ class SamplingWorker(EngineWorker):
         Args:
             requests: New requests.
             number: Number of the update that must have arrived.
-            begins: True for the first call of a rollout: earlier requests are dropped, and all
-                updates are applied.
+            begins: True for the first call of a rollout: earlier requests are completed, their
+                completions are dropped, and all updates are applied.
         """
         if self._fault is not None:
             raise self._fault

@@ -123,7 +123,7 @@ class SamplingWorkers(EngineWorkerGroup[_Sampler]):
             return episodes
 
     def forget(self) -> None:
-        """Drop all requests; workers do so with their next call."""
+        """Drop all requests; a worker drops its own at its next call."""
         self._own_ids.clear()
         self._chosen.clear()
         for member in self._members:

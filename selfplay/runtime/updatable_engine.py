@@ -27,9 +27,9 @@ class EngineDied(RuntimeError):
 
 
 def guarded(method: Callable[..., Any], *arguments: Any) -> Any:
-    """Return the result of a method of an engine, or of its weights; raise failures as EngineDied.
+    """Return the result of a method of an engine, or of `receive`; raise a failure as EngineDied.
 
-    A SelfplayError is raised as it is.
+    A SelfplayError is raised as it is, except EngineFailed, which becomes EngineDied too.
     """
     try:
         with explained("an engine", "lower engine.memory or engine.max_rows"):
@@ -136,7 +136,7 @@ def _replaces(later: Change, earlier: Change) -> bool:
 class UpdatableEngine(Engine):
     """Wraps another engine and applies the driver's updates between its steps.
 
-    Raises the wrapped engine's failures as EngineDied.
+    A failure of the wrapped engine is raised as EngineDied.
     """
 
     def __init__(
@@ -164,12 +164,12 @@ class UpdatableEngine(Engine):
         """Number of steps so far; its growth shows that the worker is alive."""
 
     def catch_up(self) -> None:
-        """Apply all waiting updates; no requests may be in flight."""
+        """Apply all waiting updates. Call it only while no request is in flight."""
         for change in self.inbox.take():
             self._apply(change)
 
     def holds_updates(self) -> bool:
-        """Return True if later episodes need an update that waits until no request is in flight."""
+        """Return True if an update that later episodes need waits until no request is in flight."""
         return self.inbox.holds(self._held)
 
     def step(self) -> list[Completion]:

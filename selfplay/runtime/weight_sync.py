@@ -153,7 +153,7 @@ def checksum(tensor: torch.Tensor) -> int:
 
     The bytes after the last whole word are added one by one. The result is the same on every
     device, because it does not depend on the order of the sum. A change of any single bit changes
-    it.
+    the result.
     """
     flat = tensor.detach().contiguous().flatten().view(torch.uint8)
     if flat.storage_offset() % WORD:
@@ -163,11 +163,11 @@ def checksum(tensor: torch.Tensor) -> int:
 
 
 def copy_and_sum(source: torch.Tensor, target: torch.Tensor) -> int:
-    """Copy a tensor into another one; return the `checksum` of what the target then holds.
+    """Copy a tensor into another one; return the `checksum` of the target after the copy.
 
     In main memory the target is read back piece by piece, while the processor's cache has the
-    piece. Elsewhere, and where a tensor is not contiguous or not aligned to words, it is read after
-    the whole copy.
+    piece. On a GPU, or if a tensor is not contiguous or not aligned to words, the target is read
+    after the whole copy.
     """
     source, target = source.detach(), target.detach()
     pieces = (
