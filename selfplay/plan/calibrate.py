@@ -47,7 +47,7 @@ VOCABULARY = 300
 
 @dataclass(frozen=True, kw_only=True)
 class Probe:
-    """A small model, with requests to it and learning from these."""
+    """A small model, with requests to it and samples made of them."""
 
     layers: int
     """Number of layers of the model."""
@@ -387,7 +387,7 @@ def _host(turns: int, games: int) -> None:
 
 
 def calls(count: int = 60) -> float:
-    """Measure the seconds per verified program run of a busy executor with one worker."""
+    """Measure the seconds per program run, in both lanes, of a busy executor with one worker."""
     program = "def f(text, n):\n    return sorted(text.split() * n)[:{}]"
     batch = [
         Call(program=program.format(number), arguments="'a quick brown fox', 3")

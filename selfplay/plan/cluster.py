@@ -49,7 +49,7 @@ def check_positive(what: Any, prefix: str, above: Sequence[str] = ()) -> None:
             continue
         if not (0 < value < inf if each.name in above else 0 <= value < inf):
             least = "above 0" if each.name in above else "at least 0"
-            raise ValueError(f"{prefix}{each.name} is a number {least}, not {value}")
+            raise ValueError(f"{prefix}{each.name} must be {least}, not {value}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,20 +57,22 @@ class Rates:
     """Utilisation of a device's peaks, and fixed costs in seconds.
 
     Fractions are [low, likely, high]. The defaults are those of 16-bit training and serving on data
-    center GPUs. `train` and `stream` are fitted to eight updates on an H100 (docs/gpu.md);
-    with both, the plan of an 8B model has the published utilisation of 0.33 to 0.39. In
+    center GPUs. `train` and `stream` are fitted to eight updates on an H100 (docs/gpu.md). With
+    these values, the plan of an 8B model has the published utilisation of 0.33 to 0.39. In
     publications, decoding one sequence reaches 0.69 of the peak bandwidth, and prefills reach 0.43
     to 0.60 of the peak operations.
     """
 
     train: Sequence[float] = (0.40, 0.70, 0.80)
-    """Fraction of the peak operations per second in the products of forward and backward passes."""
+    """Fraction of the peak operations per second in the matrix products of forward and backward
+    passes."""
     forward: Sequence[float] = (0.40, 0.70, 0.80)
-    """Fraction of the peak operations per second in the products of the learner's scoring
+    """Fraction of the peak operations per second in the matrix products of the learner's scoring
     passes."""
     stream: Sequence[float] = (0.40, 0.60, 0.80)
-    """Fraction of the peak memory bandwidth in what is no product in the learner's passes. A CPU
-    does not have this part: its `train` and `forward` are measured on whole passes."""
+    """Fraction of the peak memory bandwidth in the parts of the learner's passes that are no matrix
+    products. A CPU does not have this rate: its `train` and `forward` are measured on whole
+    passes."""
     prefill: Sequence[float] = (0.35, 0.50, 0.60)
     """Fraction of the peak operations per second in prefill and decoding."""
     bandwidth: Sequence[float] = (0.55, 0.70, 0.77)
@@ -101,7 +103,10 @@ class Rates:
         for name in ("train", "forward", "stream", "prefill", "bandwidth"):
             shares = getattr(self, name)
             if len(shares) != 3 or not 0 < shares[0] <= shares[1] <= shares[2] < inf:
-                raise ValueError(f"rates.{name} is [low, likely, high], not {list(shares)}")
+                raise ValueError(
+                    f"rates.{name} must be [low, likely, high], ascending and above 0, not "
+                    f"{list(shares)}"
+                )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,8 +169,8 @@ class ClusterSpec:
     shards: int = 0
     """Number of devices per copy of the learner's state; 0: all devices that learn."""
     precision: Literal["mixed", "float32"] = "mixed"
-    """Precision; mixed: master weights, gradients and AdamW in float32, passes and engine in 16
-    bits."""
+    """Precision of the learner and the engine; mixed: master weights, gradients and AdamW in
+    float32, passes and engine in 16 bits."""
     same_weights: bool = False
     """True if the engine samples from the learner's own tensors."""
     checkpointing: bool = True
@@ -212,16 +217,19 @@ class ClusterSpec:
         rates = ("network", "pcie", "publish", "usable", "overhead")
         check_positive(self, "", above=("devices", "node", "tensor", "sequences", *rates))
         if not 0 <= self.rollout < self.devices:
-            raise ValueError(f"rollout is 0 to {self.devices - 1} devices, not {self.rollout}")
+            raise ValueError(f"rollout must be 0 to {self.devices - 1}, not {self.rollout}")
         if self.generators % self.tensor:
             raise ValueError(
                 f"{self.generators} devices that generate cannot be split into engines of "
                 f"tensor={self.tensor}"
             )
         if self.shards and self.learners % self.shards:
-            raise ValueError(f"{self.learners} devices that learn do not split by {self.shards}")
+            raise ValueError(
+                f"{self.learners} devices that learn cannot be split into copies of "
+                f"shards={self.shards}"
+            )
         if self.lag and not self.rollout:
-            raise ValueError("lag needs devices that only generate: set rollout")
+            raise ValueError("lag needs devices that only generate; set rollout")
 
     @property
     def generators(self) -> int:

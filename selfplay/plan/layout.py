@@ -14,7 +14,8 @@ from selfplay.plan.cluster import GB, ClusterSpec, EngineGroup
 from selfplay.plan.memory import Member, served
 
 PLACEMENT = ("rollout", "tensor", "shards")
-"""Keys of a cluster that place the work. One that is set by hand makes the layout an ideal one."""
+"""Keys of a cluster that place the work. If one of them is set by hand, the layout is an ideal
+one."""
 DERIVED = (
     *("precision", "same_weights", "checkpointing", "logits", "offload", "asleep", "sequences"),
     *("engine_bytes", "engine_share", "copies", "in_turns", "stays", "longest"),
@@ -75,8 +76,6 @@ def derive(
     """
     engine = _engine(config["engine"])
     tensor = shards_of(config)
-    changes: dict[str, Any] = {"rollout": 0, "shards": 0, "tensor": tensor}
-    notes = []
     if tensor > 1 and not processes.workers:
         raise ConfigError(
             f"engine.tensor_parallel: a plan covers {tensor} GPUs of a worker, not those of one "
@@ -84,25 +83,7 @@ def derive(
         )
     if tensor > 1:
         _check_divisible(members, tensor)
-    if not processes.workers:
-        changes |= {"devices": 1, "node": 1}
-        if cluster.devices > 1:
-            notes.append(
-                f"runtime=local uses one of the {cluster.devices} devices; runtime=ray, or a "
-                "recipe (selfplay list recipe), uses more"
-            )
-    elif cluster.device.kind == "cpu":
-        changes |= _on_cpus(cluster, processes, tensor)
-        notes.append(f"{changes['devices']} processes share the memory of this machine")
-    else:
-        changes |= _on_gpus(cluster, processes, tensor)
-        idle = cluster.devices - changes["devices"]
-        if idle:
-            notes.append(f"{idle} of the {cluster.devices} devices have no work")
-    changes["groups"] = processes.groups
-    notes += [f"{' and '.join(g.policies)}: {g.engines} worker(s)" for g in processes.groups]
-    if processes.replicas > 1:
-        changes["shards"] = processes.learners // processes.replicas
+    changes, notes = _placed(cluster, processes, tensor)
     apart, colocated = bool(changes["rollout"]), processes.colocated
     on_gpu = cluster.device.kind == "cuda"
     learner = config["learner"]
@@ -129,16 +110,7 @@ def derive(
     }
     if engine == VLLM and on_gpu:
         sleeps = bool(config["engine"].get("sleep"))
-        if sleeps and processes.workers and not colocated:
-            raise ConfigError(
-                "engine.sleep: engines of workers sleep only beside ranks on the same GPUs; set "
-                "engine.sleep=false, or runtime.colocated=true"
-            )
-        if colocated and not sleeps:
-            raise ConfigError(
-                "runtime.colocated: the engine would keep its GPU memory while the ranks learn; "
-                "set engine.sleep=true"
-            )
+        _check_sleep(processes, sleeps=sleeps)
         changes["stays"] = not apart and not sleeps
         for together in _together(members, processes.groups):
             _check_engines(config["engine"], together, sleeps=sleeps, apart=apart)
@@ -155,10 +127,55 @@ def derive(
     return made, notes
 
 
+def _placed(
+    cluster: ClusterSpec, processes: Processes, tensor: int
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the keys of a cluster that place the processes of a run, and notes about them.
+
+    `tensor` is the number of devices of an engine.
+    """
+    changes: dict[str, Any] = {"rollout": 0, "shards": 0, "tensor": tensor}
+    notes = []
+    if not processes.workers:
+        changes |= {"devices": 1, "node": 1}
+        if cluster.devices > 1:
+            notes.append(
+                f"runtime=local uses one of the {cluster.devices} devices; runtime=ray, or a "
+                "recipe (selfplay list recipe), uses more"
+            )
+    elif cluster.device.kind == "cpu":
+        changes |= _on_cpus(cluster, processes, tensor)
+        notes.append(f"{changes['devices']} processes share the memory of this machine")
+    else:
+        changes |= _on_gpus(cluster, processes, tensor)
+        idle = cluster.devices - changes["devices"]
+        if idle:
+            notes.append(f"{idle} of the {cluster.devices} devices have no work")
+    changes["groups"] = processes.groups
+    notes += [f"{' and '.join(g.policies)}: {g.engines} worker(s)" for g in processes.groups]
+    if processes.replicas > 1:
+        changes["shards"] = processes.learners // processes.replicas
+    return changes, notes
+
+
+def _check_sleep(processes: Processes, *, sleeps: bool) -> None:
+    """Raise ConfigError if engines sleep without ranks on their GPUs, or are awake beside ranks."""
+    if sleeps and processes.workers and not processes.colocated:
+        raise ConfigError(
+            "engine.sleep: engines of workers sleep only beside ranks on the same GPUs; set "
+            "engine.sleep=false, or runtime.colocated=true"
+        )
+    if processes.colocated and not sleeps:
+        raise ConfigError(
+            "runtime.colocated: the engine would keep its GPU memory while the ranks learn; "
+            "set engine.sleep=true"
+        )
+
+
 def _in_16_bits(config: Mapping[str, Any], processes: Processes, on_gpu: bool) -> bool:
     """Return True if vLLM holds float32 models in 16 bits.
 
-    Workers that load models in float32 are planned with that for both copies.
+    A plan of workers that load models in float32 counts float32 for the model and for vLLM.
     """
     dtype = config["engine"].get("dtype", "auto")
     return not processes.workers and (dtype == "bfloat16" or (dtype == "auto" and on_gpu))

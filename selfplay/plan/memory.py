@@ -48,7 +48,7 @@ class MemoryPlan:
     cache_tokens: float
     """Capacity of the cache per copy of the engine, in tokens; the smallest one of all copies."""
     tokens_of: Mapping[str, float] = field(default_factory=dict)
-    """The same of the engines that hold a policy, by policy."""
+    """Capacity of the cache of the engines that hold a policy, in tokens, by policy."""
     host: float = 0.0
     """Bytes of main memory per machine for offloaded state and copies of policies."""
     limit: float
@@ -77,12 +77,11 @@ def learning(
     """Return the bytes per device of a learner with N shards, by component.
 
     Training of all weights in mixed precision needs float32 master weights, gradients and two
-    AdamW moments: 4 + 4 + 8 bytes per parameter over N (1910.02054). During a pass, two layers and
-    the embeddings are also there in 16 bits, with the gradients of a layer and of the head, or all
-    layers if N is 1. An adapter of A parameters
-    needs 16 A / N, and its frozen base of P parameters 2 P / N. Activations are 2 h L per token
-    with checkpointing, plus those of one layer. Policies do their passes one after another, so of
-    the memory that only passes need, the largest policy's counts.
+    AdamW moments: 4 + 4 + 8 bytes per parameter over N (1910.02054). The weights that a pass has in
+    16 bits are those of `_unsharded`. An adapter of A parameters needs 16 A / N, and its frozen
+    base of P parameters 2 P / N. Activations are 2 h L per token with checkpointing, plus those of
+    one layer. Policies do their passes one after another, so the memory that only passes need is
+    that of the largest policy.
 
     Args:
         members: Policies by name.
@@ -124,11 +123,12 @@ def learning(
 def _unsharded(member: Member, cluster: ClusterSpec) -> float:
     """Return the bytes of unsharded weights and gradients during a pass.
 
-    One process has copies of its layers in 16 bits, of all of them without checkpointing, and two
-    float32 gradients of the head, which is used in pieces. With shards, two layers and the
-    embeddings are gathered. If all weights learn, there are also the gradients
-    of one layer, in the type of the passes and once more in float32 for their sum over the ranks,
-    and those of the head, with a copy of its weights and of its gradients in float32.
+    If all weights learn in one process, it has copies of its layers in 16 bits, of one layer with
+    checkpointing and of all without, and two float32 gradients of the head, which is used in
+    pieces. With shards, two layers and the embeddings are gathered. If all weights learn, a rank
+    also has the gradients of one layer, in the type of the passes and once more in float32 for
+    their sum over the ranks, and those of the head, with a copy of the head's weights and of their
+    gradients in float32.
     """
     outline, width = member.outline, cluster.width
     if cluster.sharded == 1:
@@ -147,10 +147,10 @@ def _unsharded(member: Member, cluster: ClusterSpec) -> float:
 def _activations(member: Member, cluster: ClusterSpec) -> float:
     """Return the bytes per token that are stored until the backward pass.
 
-    The layers of an adapter that is not sharded have float32 weights: their inputs are converted to
-    float32 and back, and each layer stores its own, so that the input of queries, keys and values
-    is stored three times, and that of gate and up twice. So do all weights that are not sharded,
-    with a residual stream in float32.
+    In mixed precision without shards, each matrix stores its own converted input: the input of
+    queries, keys and values is stored three times, and that of gate and up twice. With an adapter,
+    inputs are also converted to float32 and back. If all weights learn, the residual stream is in
+    float32.
     """
     outline, width = member.outline, cluster.width
     kept, converted = outline.activations(bytes_per_value=width), 0
@@ -210,7 +210,7 @@ def plan_memory(
         )
     on_host = float(8 * sum(_size(m) for m in members.values() if m.learns)) * cluster.offload
     on_host = on_host / cluster.sharded + (state if cluster.asleep and together else 0.0)
-    if cluster.asleep and together:  # they rest while the learner works
+    if cluster.asleep and together:  # copies of policies rest there while the learner works
         on_host += copies
     host = on_host * min(cluster.node, cluster.devices)
     if cluster.copies and cluster.tensor > 1:
@@ -241,8 +241,8 @@ def plan_memory(
 def _engine(
     members: Mapping[str, Member], cluster: ClusterSpec, kept: float
 ) -> tuple[dict[str, float], float, float]:
-    """Return the bytes of a device with an engine by component, those left for its cache, and the
-    bytes of a token in it.
+    """Return the bytes of a device with an engine by component, the bytes left for the engine's
+    cache, and the bytes of a token in the cache.
 
     Args:
         members: Policies that the engine holds.

@@ -279,7 +279,8 @@ CHANGES: Mapping[str, Callable[[Prediction], Prediction | None]] = {
     "adapters instead of all weights (population=adapters policy.lora.rank=32)": _adapters,
     "twice the devices (cluster.devices)": _doubled,
 }
-"""Description of a change to its function on a prediction; None if it changes nothing."""
+"""Functions from a prediction to the changed one, by the description of the change. They return
+None if nothing changes."""
 
 OWN_CHANGES: Mapping[str, Callable[[Prediction], Prediction | None]] = {
     "no reference and no correction (objective.kl=0)": _without_passes,
@@ -296,6 +297,6 @@ OWN_CHANGES: Mapping[str, Callable[[Prediction], Prediction | None]] = {
     "adapters instead of all weights (population=adapters policy.lora.rank=32)": _adapters,
     "twice the workers and ranks (runtime.workers, runtime.learners)": _more_actors,
 }
-"""The same for the layout of a config, whose keys they name."""
+"""Changes for the layout of a config, by descriptions that name its keys."""
 
 CASES: Mapping[str, Case] = {"slow": SLOW, "likely": LIKELY, "fast": FAST}

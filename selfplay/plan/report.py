@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from selfplay.plan.cluster import GB
 from selfplay.plan.prediction import CASES, GENERATING, TIGHT, Prediction
-from selfplay.run.formatting import duration, number
+from selfplay.run.formatting import number, time_text
 
 if TYPE_CHECKING:
     from selfplay.plan.simulate import Simulation
@@ -93,7 +93,7 @@ def as_text(
         side, reason = prediction.bottleneck()
         lines += [*_seconds(prediction, measured), "", f"limited by {side}: {reason}"]
     for line, other in prediction.advice():
-        lines.append(f"  would help: {line}: {_time(other.step())} a step")
+        lines.append(f"  would help: {line}: {time_text(other.step())} a step")
     if simulated:
         lines += ["", *simulated.lines()]
     verdict = "fits" if prediction.memory.fits else "does not fit"
@@ -121,12 +121,12 @@ def _seconds(prediction: Prediction, measured: Mapping[str, float] | None) -> li
     lines = [f"{'seconds of a step':<20}{'likely':>9}   {'fast':>9} to {'slow'}"]
     for phase, likely in cases["likely"].items():
         if likely:
-            fast, slow = cases["fast"][phase], cases["slow"][phase]
-            lines.append(f"  {phase:<18}{_time(likely):>9}   {_time(fast):>9} to {_time(slow)}")
-    step = {name: prediction.step(case) for name, case in CASES.items()}
+            fast, slow = time_text(cases["fast"][phase]), time_text(cases["slow"][phase])
+            lines.append(f"  {phase:<18}{time_text(likely):>9}   {fast:>9} to {slow}")
+    step = {name: time_text(prediction.step(case)) for name, case in CASES.items()}
     lines.append(
-        f"  {'a step':<18}{_time(step['likely']):>9}   {_time(step['fast']):>9} to "
-        f"{_time(step['slow'])}   {number(prediction.tokens_per_second)} tokens/s per device"
+        f"  {'a step':<18}{step['likely']:>9}   {step['fast']:>9} to {step['slow']}   "
+        f"{number(prediction.tokens_per_second)} tokens/s per device"
     )
     if prediction.cluster.lag:
         lines.append("  generation and learning overlap; the slower of them determines the step")
@@ -143,7 +143,7 @@ def _compared(prediction: Prediction, measured: Mapping[str, float]) -> list[str
     for name, planned in sides(prediction).items():
         observed = measured[name]
         ratio = f"{planned / observed:.2f}" if observed else "-"
-        lines.append(f"  {name:<18}{_time(planned):>9}   {_time(observed):>9}   {ratio}")
+        lines.append(f"  {name:<18}{time_text(planned):>9}   {time_text(observed):>9}   {ratio}")
     return lines
 
 
@@ -160,10 +160,6 @@ def sides(prediction: Prediction) -> dict[str, float]:
 
 def _gb(size: float) -> str:
     return f"{size / GB:.1f}" if size >= 0.05 * GB else f"{size / GB:.3f}"
-
-
-def _time(seconds: float) -> str:
-    return duration(seconds) if seconds >= 100 else f"{number(seconds)} s"
 
 
 def _count(value: float) -> str:

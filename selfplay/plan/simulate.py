@@ -17,7 +17,7 @@ from typing import Any
 from selfplay.plan.prediction import GENERATING, Prediction
 from selfplay.plan.step_time import Step, decode_step, living
 from selfplay.plan.workload import Flow
-from selfplay.run.formatting import duration, number
+from selfplay.run.formatting import number, time_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,17 +73,13 @@ class Simulation:
         """Format the results for a terminal."""
         age = self.to_json()["age"]
         return [
-            f"simulated, {len(self.steps)} steps: {_time(self.step)} a step "
-            f"({_time(min(self.steps))} to {_time(max(self.steps))})",
+            f"simulated, {len(self.steps)} steps: {time_text(self.step)} a step "
+            f"({time_text(min(self.steps))} to {time_text(max(self.steps))})",
             f"  busy: engines {self.generating:.0%} (with fewer than 8 sequences {self.small:.0%} "
             f"of it), learners {self.learning:.0%}",
             f"  samples lag {number(age['mean'])} versions on average, 99 % at most {age['p99']}, "
             f"all at most {age['max']}",
         ]
-
-
-def _time(seconds: float) -> str:
-    return duration(seconds) if seconds >= 100 else f"{number(seconds)} s"
 
 
 @dataclass(eq=False)
@@ -259,7 +255,7 @@ class _Simulator:
         heapq.heappush(self.events, (now + self.learn + self.publish, 0, -1, 0))
 
     def _learned(self, now: float) -> None:
-        """Finish a step: a new version is published, which stopped the engines for a time."""
+        """Finish a step, whose new version is now published; the engines stood still meanwhile."""
         self.learning = False
         self.version += 1
         self.ends.append(now)

@@ -24,7 +24,8 @@ LATENCY = 15e-6
 HIDDEN = 0.8
 """Fraction of the computing time with which collectives can overlap (an assumption)."""
 TF32 = 0.5
-"""Peak operations in TF32, in which a GPU computes the output embedding, by those in bfloat16."""
+"""Ratio of the peak operations in TF32 to those in bfloat16. A GPU computes the output embedding in
+TF32."""
 MASKED = 0.7
 """Fraction of the saving by shared prefixes that remains with attention masks (an assumption)."""
 
@@ -40,9 +41,9 @@ class GenerationTime:
     tail: float
     """Seconds of `decode` in which an engine has fewer than 8 sequences."""
     limited: bool
-    """True if the cache limits the number of sequences, not the number of requests."""
+    """True if the cache limits the number of sequences; False if there are no more requests."""
     starved: bool
-    """True if a decoding step is limited by memory bandwidth, not by operations."""
+    """True if memory bandwidth limits a decoding step; False if operations do."""
 
 
 def decode_step(outline: ModelShape, cluster: ClusterSpec, case: Case = LIKELY) -> Step:
@@ -73,7 +74,8 @@ def decode_step(outline: ModelShape, cluster: ClusterSpec, case: Case = LIKELY) 
 
 
 def _read(outline: ModelShape, sequences: float) -> float:
-    """Return the parameters that a decoding step reads; of the experts, the expected used ones."""
+    """Return the parameters that a decoding step reads, with the expected number of experts that it
+    uses."""
     if not outline.experts:
         return outline.matrices
     one = 3 * outline.hidden * outline.expert_intermediate
@@ -162,8 +164,8 @@ def living(flow: Flow, cluster: ClusterSpec, memory: MemoryPlan) -> tuple[int, i
     """Return the number of concurrent sequences of an engine, and the capacity of its cache in
     sequences.
 
-    A shared prompt is stored once. Completions count with their full mean length, because long ones
-    stay longer, so that the running ones are on average more than half way.
+    A shared prompt is stored once. Completions count with their full mean length, because long
+    completions run longer, so that the running ones have on average more than half of the mean.
     """
     held = flow.prompt * flow.prompts / flow.requests + flow.completion.mean
     tokens = memory.tokens_of.get(flow.policy, memory.cache_tokens)
@@ -173,7 +175,7 @@ def living(flow: Flow, cluster: ClusterSpec, memory: MemoryPlan) -> tuple[int, i
 
 
 def _dealt(lengths: Sequence[float]) -> list[float]:
-    """Mix long and short lengths, so that waiting and running requests are alike."""
+    """Mix long and short lengths, so that waiting and running requests have similar lengths."""
     stride = 7 if len(lengths) % 7 else 5
     return [length for start in range(stride) for length in lengths[start::stride]]
 

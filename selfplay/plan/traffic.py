@@ -1,9 +1,10 @@
 """Memory traffic of a learner's passes on a GPU, beside its matrix products.
 
 Normalisations, casts, sums, activation functions and rotations are kernels of their own: each reads
-its inputs from memory and writes its results there. The constants are counts of these bytes in the
-learner's own passes in bfloat16 on one device (`scripts/check_traffic.py`), and no fit. Shards of
-all weights have a residual stream in 16 bits; they are planned like weights on one device.
+its inputs from memory and writes its results there. The constants are not fitted: they count these
+bytes in the learner's own passes in bfloat16 on one device (`scripts/check_traffic.py`). If all
+weights learn and are sharded, the residual stream has 16 bits; a plan counts its bytes as on one
+device.
 """
 
 from dataclasses import dataclass
@@ -62,7 +63,8 @@ ADAPTER = PassTraffic(
 )
 """An adapter over weights of 16 bits."""
 LOGIT_FORWARD, LOGIT_BACKWARD = 8, 24
-"""Bytes per logit in float32: a softmax; its gradient, and the gradient of the chosen tokens."""
+"""Bytes per logit in float32, in the forward pass for a softmax, and in the backward pass for its
+gradient and that of the chosen tokens."""
 HEAD = 12
 """Bytes per weight of the output embedding for each piece of logits: the sum of its gradients, or
 two casts of frozen weights to float32."""

@@ -43,7 +43,7 @@ class LengthDistribution:
 
     def __post_init__(self) -> None:
         if self.average <= 0 or self.cv < 0 or self.cap < 1:
-            raise ValueError("lengths: average and cap are above 0, and cv is not negative")
+            raise ValueError("lengths: average and cap must be above 0, and cv not negative")
 
     @classmethod
     def of(cls, recorded: Sequence[int], cap: int) -> "LengthDistribution":
@@ -105,7 +105,7 @@ class Assumptions:
     def __post_init__(self) -> None:
         check_positive(self, "", above=("prompt", "completion", "turns", "tasks"))
         if self.turns > MOST_TURNS:
-            raise ValueError(f"turns is at most {MOST_TURNS}, not {self.turns}")
+            raise ValueError(f"turns must be at most {MOST_TURNS}, not {self.turns}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,7 +215,7 @@ def of_config(config: Mapping[str, Any], assumed: Assumptions) -> Workload:
         limit = limit_of(config, role)
         mean = assumed.completion or limit / 2
         tasks = played.get(role, played["*"])
-        # In a tree, every move of the stage before leads to a distinct prompt.
+        # In a tree, every move of the earlier stage leads to a distinct prompt.
         prompts = _moves(sampler, place - 1) if place and _is_tree(sampler) else 1.0
         flow = Flow(
             role=role,

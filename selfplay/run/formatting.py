@@ -79,6 +79,11 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
+def time_text(seconds: float) -> str:
+    """Format seconds as a duration, below 100 s with three significant digits, as in "0.052 s"."""
+    return duration(seconds) if seconds >= 100 else f"{number(seconds)} s"
+
+
 def words(name: str) -> str:
     """Return a key or a name of a config with spaces in place of `_` and commas in place of `/`."""
     return name.replace("_", " ").replace("/", ", ")
