@@ -24,8 +24,8 @@ class PolicyLearner(Protocol):
         ...
 
     def weights(self) -> Any:
-        """Return the weights for an engine: a state dictionary, or what the runtime's engine
-        reads."""
+        """Return the weights for an engine: a state dictionary, or another object that the
+        runtime's engine reads."""
         ...
 
     def fetch_weights(self) -> None:
@@ -47,9 +47,9 @@ class PolicyLearner(Protocol):
 
 @runtime_checkable
 class Sharded(Protocol):
-    """A trainer whose state is divided among processes, each of which writes files of its own.
+    """A learner whose state is divided among processes, each of which writes its own files.
 
-    A learner of one process reads them by `sharded_checkpoint.load`.
+    A learner of one process reads these files by `sharded_checkpoint.load`.
     """
 
     def fetch_weights(self) -> None:

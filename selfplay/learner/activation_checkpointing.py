@@ -1,9 +1,9 @@
 """Activation checkpointing: recomputes a block's inner activations in the backward pass.
 
 Only the input of each block stays in memory instead of everything that its layers compute
-(1604.06174): a third more compute for a memory that hardly grows with depth. The switch of
-transformers works only in training mode, which enables dropout, and refuses the caches that rows
-with a stem need.
+(1604.06174). This costs a third more compute, and the memory hardly grows with depth. The switch of
+transformers is not used, because it works only in training mode, which enables dropout, and refuses
+the caches that rows with a stem need.
 """
 
 from copy import copy

@@ -54,12 +54,14 @@ class BaseLearner(ABC):
         """Make one pass over the samples. Returns metrics.
 
         An optimizer step whose loss or gradient is not finite writes nothing and is skipped; the
-        metric `skipped` counts such steps. Raises DivergedError after more than `max_skipped` of
-        them in a row, and at once if a weight is not finite. Raises DivergedError, before any step,
-        if the sampler's log-probability of a trainable token is not finite: no weight can be given
-        to such a token.
-        Raises ConfigError for samples that were drawn greedily, and for a sample that is longer
-        than the model computes correctly.
+        metric `skipped` counts such steps.
+
+        Raises:
+            DivergedError: After more than `max_skipped` skipped steps in a row, or after one if a
+                weight is not finite. Before any step, if the sampler's log-probability of a
+                trainable token is not finite.
+            ConfigError: For samples that were drawn greedily, and for a sample that is longer than
+                the model computes correctly.
         """
         usable = [sample for sample in samples if trainable_tokens(sample)]
         for sample in usable:

@@ -29,6 +29,7 @@ class Span:
     """The tokens of one sample in a row. `packing.Packer` makes it; `pad` reads it."""
 
     sample: Sample
+    """The sample."""
     columns: NDArray[np.int64]
     """[L] columns of the sample's tokens, including shared ones."""
     shared: int
@@ -146,12 +147,6 @@ def alone(sample: Sample, *, far: tuple[bool, ...] = ()) -> PackedRow:
     width = len(computed(sample))
     span = Span(sample=sample, columns=np.arange(width), shared=0)
     return PackedRow(width=width, stem=width, spans=(span,), far=far)
-
-
-def micro_batches(rows: Sequence[PackedRow], *, max_tokens: int) -> Iterator[Batch]:
-    """Return micro-batches of rows of similar widths, at most `max_tokens` tokens each with
-    padding."""
-    return map(pad, cut(rows, max_tokens=max_tokens))
 
 
 def nothing() -> PackedRow:

@@ -102,13 +102,15 @@ class ChatFile:
             role, content, weight = _checked(message, f"{where}, message {place + 1}")
             if role == "assistant" and weight:
                 if not before:
-                    raise ConfigError(f"{where}: the assistant speaks first; put its prompt before")
+                    raise ConfigError(
+                        f"{where}: the assistant speaks first; put a prompt before its message"
+                    )
                 yield ChatExample(messages=tuple(before), completion=content, where=where)
             before.append({"role": role, "content": content})
 
 
 def _checked(message: Any, where: str) -> tuple[str, str, int]:
-    """Return role, text and weight of a message. Raises ConfigError if it is none."""
+    """Return role, text and weight of a message. Raises ConfigError for any other value."""
     if not isinstance(message, Mapping):
         raise ConfigError(f"{where}: no message; write an object with role and content")
     role, content = message.get("role"), message.get("content")

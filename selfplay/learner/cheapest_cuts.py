@@ -51,7 +51,7 @@ def cheapest(
 ) -> tuple[list[int], float]:
     """Return the first sample of each row of the cheapest cuts, and their cost.
 
-    Dynamic programming over the N samples: of all cuts of the first n samples, the cheapest end
+    This is dynamic programming over the N samples: the cheapest cuts of the first n samples end
     with some row, and cut the samples before that row in the cheapest way.
 
     Args:
@@ -85,7 +85,7 @@ def cheapest(
         total = np.where(fits, best[starts] + cost(width, stem, free[starts]), np.inf)
         chosen = int(total.argmin())
         best[end], first[end] = total[chosen], starts[chosen]
-        # A row becomes no shorter by a further sample.
+        # One more sample never makes a row shorter.
         earliest = min(earliest + int((width > max_tokens).sum()), end - 1)
     rows, end = [], count
     while end:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from selfplay.learner.learner import Learner
 
 MANIFEST = "manifest.json"
+"""File of a checkpoint with the SHA-256 of all its other files."""
 SHARDS = "learners"
 """Folder of the learners whose state several processes write in parts."""
 FROZEN = "snapshots"
@@ -56,7 +57,7 @@ def wait_for_writer(folder: Path) -> None:
 def latest(folder: Path) -> tuple[Path | None, list[str]]:
     """Return the newest whole checkpoint, and the fault of each newer one.
 
-    Returns None if the run has not reached its first checkpoint. Raises RunError, naming the
+    The checkpoint is None if the run has not reached its first one. Raises RunError, naming the
     faults, if there are checkpoints but no whole one. Nothing is written, because the run may be
     active.
     """

@@ -143,7 +143,7 @@ class CheckpointWriter:
     ) -> None:
         """Write the files and the manifest, put the folder in its place, and remove older ones.
 
-        `known` are the hashes of files that are there already.
+        `known` has the hashes of files that exist already.
         """
         aside = self.folder / f".{place.name}{ASIDE}"
         try:

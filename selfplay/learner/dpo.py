@@ -20,7 +20,7 @@ class DPO:
     A log-ratio is the sum over a completion's tokens of log pi - log pi_reference. The gradient of
     a pair is -beta sigmoid(-m) times that of (log pi of the better - log pi of the worse), so one
     pass without gradients computes the weight of every completion, and the completions of a pair
-    need not share a micro-batch. The learner's metric `loss` is therefore the weighted
+    need not share a micro-batch. The learner's metric `loss` is therefore the negative weighted
     log-probability; `preference_loss` is the loss of DPO.
 
     Samples come in pairs (`Sample.pair`), as `credit=preference` and `credit=majority` make them:
@@ -47,7 +47,9 @@ class DPO:
 
     def __post_init__(self) -> None:
         if not 0 < self.beta < inf or not 0 <= self.smoothing < 0.5:
-            raise ValueError("objective: beta must be finite and above 0, smoothing in [0, 0.5)")
+            raise ValueError(
+                "objective: beta must be finite and above 0, smoothing at least 0 and below 0.5"
+            )
 
     def prepare(
         self, samples: Sequence[Sample], score: Score
@@ -93,7 +95,7 @@ class DPO:
         }
 
     def loss(self, scores: LossInputs, totals: BatchCounts) -> tuple[Tensor, dict[str, float]]:
-        """Return the part of the mean over pairs from this micro-batch, and sums of diagnostics."""
+        """Return the micro-batch's part of the mean over pairs, and sums of diagnostics."""
         weighted = (scores.logprobs * scores.advantages * scores.mask).sum()
         surprisal = float((-scores.logprobs.detach() * scores.mask).sum())
         return -weighted * 2 / totals.sequences, {"surprisal": surprisal}
@@ -107,7 +109,7 @@ def _sign(sample: Sample) -> int:
 
 
 def _total(sample: Sample, logprobs: Sequence[float]) -> float:
-    """Return the log-probability of the tokens that the policy itself chose."""
+    """Return the sum of the log-probabilities of the tokens that the policy itself chose."""
     return sum(value for value, own in zip(logprobs, sample.turn.loss_mask, strict=True) if own)
 
 

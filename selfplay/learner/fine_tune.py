@@ -88,16 +88,17 @@ class FineTune:
             `stream`), or chats (`ChatExamples`).
         roles: Name to role, for the prompts of demonstrations.
         seed: Seed of the order of the examples, and of a new adapter.
-        steps: Optimizer steps.
-        batch: Examples per step.
+        steps: Number of optimizer steps.
+        batch: Number of examples per step.
         lr: AdamW's learning rate; an adapter needs about ten times that of all weights.
-        warmup: Steps until the full learning rate.
-        final: Fraction of the learning rate at the end of its linear decay.
+        warmup: Number of steps until the full learning rate.
+        final: Last learning rate, after a linear decay, as a fraction of `lr`.
         weight_decay: AdamW's weight decay.
         clip_norm: Largest gradient norm.
         lora: Settings of an adapter, such as {rank: 16}, that is trained in place of all weights
             and then merged into them. None trains all weights.
-        max_tokens: Tokens of one forward pass, padding included.
+        max_tokens: Largest number of tokens of one forward pass, with padding; a longer example
+            has its own pass.
         until: Loss of a step's batch below which the warm start ends, in nats per token; None
             makes all steps.
         precision: Type in which forward and backward passes compute: float32, bfloat16, or auto,
@@ -105,7 +106,7 @@ class FineTune:
         device: Device of the training; auto is the GPU if there is one.
         """
         if min(steps, batch) < 1 or min(warmup, final) < 0:
-            raise ValueError("steps and batch are at least 1, warmup and final at least 0")
+            raise ValueError("steps and batch must be at least 1, warmup and final at least 0")
         if not isinstance(examples, DemonstrationStream | ChatExamples):
             raise ValueError(
                 f"examples: {str(examples)[:60]!r} is no source of examples; name a class with "
@@ -142,7 +143,8 @@ class FineTune:
     ) -> tuple[PreTrainedModel, Any]:
         """Fine-tune the model `base`, a name or a folder. Returns (model, tokenizer).
 
-        The training continues from the state that `unfinished` holds, and keeps its own there.
+        The training continues from the state in `unfinished`, if there is one, and keeps its state
+        there.
         """
         if base is None:
             raise ConfigError(f"{WHERE}: fine-tuning needs a model; set policy.model")
@@ -229,8 +231,10 @@ class FineTune:
     def samples(
         self, shown: Sequence[ChatExample], renderer: ChatRenderer, learner: Learner
     ) -> tuple[list[Sample], BatchCounts]:
-        """Return the examples as samples, equal ones as one of a larger advantage, and the counts
-        of all."""
+        """Return the examples as samples, and the counts of all examples.
+
+        Equal examples are one sample, whose advantage is their number.
+        """
         places: dict[tuple[tuple[int, ...], tuple[int, ...]], str] = {}
         counted: Counter[tuple[tuple[int, ...], tuple[int, ...]]] = Counter()
         for example in shown:

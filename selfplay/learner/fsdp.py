@@ -171,7 +171,7 @@ def _fill(unit: Module, device: torch.device) -> None:
 
 
 def _received(tensor: Tensor, device: torch.device) -> Tensor:
-    """Return the first rank's tensor on the device, where this rank may have one without data."""
+    """Return the first rank's tensor on the device; `tensor` may be without data on other ranks."""
     if dist.get_rank() == 0:
         found = tensor.to(device).contiguous()
     else:

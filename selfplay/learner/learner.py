@@ -27,7 +27,8 @@ from selfplay.run.activity import ACTIVITY
 from selfplay.types import Sample
 
 FUSED_FROM = 2**24
-"""Trained parameters from which AdamW runs in one pass over memory; smaller models gain nothing."""
+"""Number of trained parameters from which AdamW runs in one pass over memory; smaller models gain
+nothing."""
 LESS_MEMORY = (
     "lower learner.max_tokens, set learner.activation_checkpointing=true, or use more ranks "
     "(runtime.learners)"
@@ -144,7 +145,7 @@ class Learner(BaseLearner):
     def forget_parameters(self) -> None:
         """Drop the optimizer and the list of parameters until the next `use_parameters`.
 
-        They would keep tensors in memory that the model does not have any more.
+        Both would keep tensors in memory that the model does not have any more.
         """
         self.parameters = []
         del self.optimizer
@@ -233,7 +234,7 @@ class Learner(BaseLearner):
         return {**metrics, "gradient_norm": norm, "lr": rate}
 
     def rate(self) -> float:
-        """Return the learning rate of the present optimizer step, which `steps` counts from 1."""
+        """Return the learning rate of the present optimizer step; the first one has `steps` 1."""
         warmup, decay = self.settings.warmup_steps, self.settings.decay_steps
         warm = min(1.0, self.steps / max(warmup, 1))
         if not decay:
@@ -242,7 +243,7 @@ class Learner(BaseLearner):
         return self.lr * min(warm, final + (1.0 - final) * left)
 
     def _clip(self) -> float:
-        """Bound the gradient. Returns the norm before, over all shards."""
+        """Bound the gradient. Returns its norm before that, over all shards."""
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         norm = whole(torch.nn.utils.get_total_norm(gradients))
         torch.nn.utils.clip_grads_with_norm_(self.parameters, self.settings.clip_norm, norm)

@@ -45,13 +45,14 @@ class LearnerSettings:
     """Optimizer steps until the full learning rate, which is reached linearly."""
     decay_steps: int = 0
     """Optimizer steps until the last learning rate, `final_lr` times `lr`; the rate falls linearly
-    from the first step on. 0: it does not fall."""
+    from the first step on. 0: the rate does not fall."""
     final_lr: float = 0.1
     """Last learning rate, as a fraction of `lr`."""
     mini_batches: int = 1
     """Optimizer steps per batch of samples."""
     max_tokens: int = 16_384
-    """Tokens of one forward pass, padding included."""
+    """Largest number of tokens of one forward pass, with padding; a longer sample has its own
+    pass."""
     precision: Precision = "auto"
     """Type in which forward and backward passes compute: float32, bfloat16, or auto, which is
     bfloat16 on a GPU. Weights and optimizer stay in float32, and so does the output embedding."""

@@ -253,11 +253,12 @@ def vocabulary(head: torch.nn.Module) -> int:
 
 
 def _unlike_its_parts(model: PreTrainedModel) -> str:
-    """Return why the model's logits are not its output embedding of its decoder's states, or "".
+    """Return the reason why a model's logits are not its output embedding applied to its decoder's
+    states; "" if they are.
 
-    In a forward pass the output of the embedding is replaced by large numbers: if the logits differ
-    from them, the model scales or caps them. The input of the embedding must equal the decoder's
-    output alone.
+    In a forward pass the output of the embedding is replaced by large numbers. If the logits differ
+    from these numbers, the model scales or caps them. The input of the embedding must equal the
+    output of the decoder when it runs alone.
     """
     name = type(model).__name__
     parts = hasattr(model, "get_decoder") and hasattr(model, "get_output_embeddings")

@@ -1,7 +1,7 @@
 """The policy objective: ratio x clip x aggregate, plus a KL term and an entropy bonus.
 
-Sums over micro-batches are divided by counts of the whole batch, so that the gradient does not
-depend on how the batch was cut.
+Sums over micro-batches are divided by counts over the whole optimizer step, so that the gradient
+does not depend on the division into micro-batches.
 """
 
 import math
@@ -61,7 +61,10 @@ class LossInputs:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchCounts:
-    """Counts over the whole batch, of all micro-batches and ranks: denominators of the loss."""
+    """Counts over all samples of an optimizer step, in all micro-batches and on all ranks.
+
+    They are the denominators of the loss.
+    """
 
     tokens: int
     """Number of trainable tokens."""
@@ -130,7 +133,7 @@ class Objective(Protocol):
         ...
 
     def loss(self, scores: LossInputs, totals: BatchCounts) -> tuple[Tensor, dict[str, float]]:
-        """Return the part of the batch's loss from this micro-batch, and sums of diagnostics over
+        """Return the micro-batch's part of the optimizer step's loss, and sums of diagnostics over
         its tokens."""
         ...
 
@@ -204,17 +207,21 @@ class PolicyLoss:
         if self.aggregate == "constant" and self.length < 1:
             raise ValueError(f"objective: aggregate=constant needs length >= 1, not {self.length}")
         if self.low < 0 or self.high < 0 or self.kl < 0:
-            raise ValueError("objective: low, high and kl are not negative")
+            raise ValueError("objective: low, high and kl must not be negative")
         if self.clip != "none" and self.ratio == "none":
             raise ValueError(
                 f"objective: clip={self.clip} needs a ratio; set ratio=token or clip=none"
             )
         if self.clip == "dual" and self.dual <= 1 + self.high:
-            raise ValueError(f"objective: dual lies above 1 + high, not at {self.dual}")
+            raise ValueError(f"objective: dual must be above 1 + high, not {self.dual}")
         if not 0 < self.ema_rate <= 1:
-            raise ValueError(f"objective: ema_rate lies in (0, 1], not {self.ema_rate}")
+            raise ValueError(
+                f"objective: ema_rate must be above 0 and at most 1, not {self.ema_rate}"
+            )
         if not 0 <= self.weight_low <= 1 <= self.weight_high:
-            raise ValueError("objective: weight_low lies in [0, 1], weight_high at 1 or above")
+            raise ValueError(
+                "objective: weight_low must be from 0 to 1, and weight_high at least 1"
+            )
         if self.correction in ("truncated", "masked") and self.advantage == "one":
             raise ValueError("objective: a correction weighs advantages; advantage=one has none")
 
@@ -278,7 +285,7 @@ class PolicyLoss:
         )
 
     def loss(self, scores: LossInputs, totals: BatchCounts) -> tuple[Tensor, dict[str, float]]:
-        """Return the part of the batch's loss from this micro-batch, and sums of diagnostics over
+        """Return the micro-batch's part of the optimizer step's loss, and sums of diagnostics over
         its tokens."""
         mask = scores.mask
         advantages = torch.ones_like(mask) if self.advantage == "one" else scores.advantages

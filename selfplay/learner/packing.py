@@ -22,6 +22,7 @@ from selfplay.models.tree_attention import FLEX, rows_problem, tree_problem
 from selfplay.types import Sample
 
 Packing: TypeAlias = Literal["auto", "trie", "rows"]
+"""See `LearnerSettings.packing`."""
 
 GAIN = 0.85
 """Rows that were filled one after another are cut again if the cheapest cuts cost at most this
@@ -54,8 +55,8 @@ class Packer:
     """Puts samples into rows. `packer` makes it for a learner's models; `Learner` calls `rows`."""
 
     packing: Packing
-    """auto: shares a row if that is cheaper by estimate. trie: shares if a token is saved. rows:
-    never."""
+    """auto: samples share a row if that is cheaper by estimate. trie: samples share a row if that
+    saves a token. rows: each sample has its own row."""
     attention: float = 0.0
     """Cost of attending to one token, as a fraction of the remaining cost of a token."""
     costs: AttentionCosts = CPU

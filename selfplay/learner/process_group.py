@@ -9,7 +9,7 @@ from selfplay.learner.batch import PackedRow
 
 
 class ProcessGroup(Protocol):
-    """Processes that compute an optimizer step together, each on samples of its own.
+    """Processes that compute an optimizer step together, each with its own samples.
 
     `Learner` calls it around its micro-batches; `fsdp.ShardedProcessGroup` implements it for many
     ranks.

@@ -38,8 +38,8 @@ def correct(
         low: Smallest weight that a mask lets pass.
         high: Largest weight.
     Raises:
-        DivergedError: If one of the two log-probabilities of a trainable token is not finite: such
-            a token has no weight.
+        DivergedError: If one of the two log-probabilities of a trainable token is not finite,
+            because such a token has no weight.
     """
     corrected, cut, tokens = [], 0, 0
     for sample, now in zip(samples, present, strict=True):
@@ -72,8 +72,8 @@ def correct(
 def mismatch(samples: Sequence[Sample], present: Sequence[Sequence[float]]) -> float:
     """Return an estimate of KL(sampler, learner) in nats per token that the policy chose.
 
-    It is k3 = r - 1 - log r with r = p_learner / p_sampled: never negative, and of less variance
-    than -log r.
+    The estimate is k3 = r - 1 - log r with r = p_learner / p_sampled. It is never negative, and has
+    less variance than -log r.
     """
     differences = [
         _difference(logprob, sampled)

@@ -4,7 +4,7 @@ The files are those of torch.distributed.checkpoint. Each rank writes its part, 
 ranks reads the parts that they need, so that no process ever holds a whole optimizer.
 
 Torch unpickles the file `.metadata` of such a folder, and the entries that are not tensors; a
-pickle can call any function. So a reader of its own is used here, which runs no code from the
+pickle can call any function. This module therefore has its own reader, which runs no code from the
 folder: `.metadata` may name only the few classes that describe tensors and files, and an entry that
 is not a tensor is refused.
 """

@@ -48,17 +48,18 @@ class TransformerCritic:
         hidden: Width of a fresh decoder.
         layers: Layers of a fresh decoder.
         heads: Attention heads of a fresh decoder.
-        positions: Context length in tokens; of a longer state the last tokens are read.
+        positions: Context length in tokens; only the last tokens of a longer state are read.
         lr: AdamW's learning rate. 1e-3 suits a fresh small decoder, 1e-5 a copied large one.
-        epochs: Optimizer steps per batch of returns.
-        clip: Largest change of a value by one batch that counts (PPO: 0.5); 0 for no limit.
+        epochs: Number of optimizer steps per batch of returns.
+        clip: Largest change of a value by one batch that lowers the loss (PPO: 0.5); 0 for no
+            limit.
         clip_norm: Largest gradient norm.
-        max_tokens: Padded tokens of one forward pass.
+        max_tokens: Largest number of tokens of one forward pass, with padding.
         device: Device of the critic; auto is the GPU if there is one.
         seed: Seed of the weights.
         """
         if min(vocabulary, hidden, layers, heads, positions, epochs, max_tokens) < 1:
-            raise ValueError("sizes, epochs and max_tokens are at least 1")
+            raise ValueError("sizes, epochs and max_tokens must be at least 1")
         if hidden % (2 * heads):
             raise ValueError(f"hidden={hidden} does not split into {heads} heads of even width")
         if not (0 < lr < math.inf and 0 <= clip < math.inf and 0 < clip_norm < math.inf):

@@ -76,9 +76,9 @@ def _places(source: Path, first: int, last: int | None) -> list[Path]:
     ]
     if len(found) < 2:
         raise RunError(
-            f"run {source}: a mean needs at least two checkpoints, and {len(found)} of its steps "
-            f"({', '.join(map(str, steps)) or 'none'}) fit; a run keeps as many as "
-            "run.keep_checkpoints says"
+            f"run {source}: a mean needs at least two checkpoints, and {len(found)} of those that "
+            f"the run kept (steps {', '.join(map(str, steps)) or 'none'}) lie between the limits; "
+            "run.keep_checkpoints sets their number"
         )
     for place in found:
         fault = checkpoint.broken(place)

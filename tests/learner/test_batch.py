@@ -7,7 +7,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
 from selfplay.learner import batch as batches
-from selfplay.learner.batch import Batch, alone, micro_batches, pad
+from selfplay.learner.batch import Batch, alone, cut, pad
 from selfplay.types import Sample
 from tests.helpers.builders import llama, sample
 
@@ -72,19 +72,19 @@ def test_micro_batches_hold_every_sample_once_within_the_limit() -> None:
     samples = [sample([1] * (1 + n % 7), [2] * (1 + n % 5), float(n)) for n in range(40)]
     rows = [alone(one) for one in samples]
     for limit in (1, 12, 50, 10_000):
-        found = list(micro_batches(rows, max_tokens=limit))
+        found = list(map(pad, cut(rows, max_tokens=limit)))
         held = [one for batch in found for one in batch.samples]
         assert sorted(s.advantage for s in held) == [float(n) for n in range(40)]
         for batch in found:
             assert batch.ids.numel() <= limit or len(batch.samples) == 1
-    assert len(list(micro_batches(rows, max_tokens=10_000))) == 1
-    assert list(micro_batches([], max_tokens=5)) == []
+    assert len(list(map(pad, cut(rows, max_tokens=10_000)))) == 1
+    assert list(map(pad, cut([], max_tokens=5))) == []
 
 
 def test_rows_of_other_widths_are_not_padded_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batches, "PADDING", 20)
     rows = [alone(sample([1] * width, [2], 1.0)) for width in [40] * 9 + [3] * 9 + [2]]
-    widths = [batch.ids.shape for batch in micro_batches(rows, max_tokens=10_000)]
+    widths = [batch.ids.shape for batch in map(pad, cut(rows, max_tokens=10_000))]
     assert widths == [(9, 40), (10, 3)]
 
 

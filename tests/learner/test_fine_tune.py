@@ -381,7 +381,7 @@ def test_a_warm_start_of_a_new_model_leaves_a_named_one_alone(base: Path) -> Non
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [
-        ({"steps": 0}, "steps and batch are at least 1"),
+        ({"steps": 0}, "steps and batch must be at least 1"),
         ({"lr": float("nan")}, r"warmstart\.lr: nan does not fit"),
         ({"precision": "half"}, r"warmstart\.precision: 'half' does not fit: input should be"),
         ({"max_tokens": 0}, r"warmstart\.max_tokens: 0 does not fit"),

@@ -272,8 +272,8 @@ def test_which_samples_need_computing() -> None:
     ("settings", "said"),
     [
         ({"aggregate": "constant", "length": 0}, "length >= 1"),
-        ({"low": -0.1}, "not negative"),
-        ({"kl": -1.0}, "not negative"),
+        ({"low": -0.1}, "must not be negative"),
+        ({"kl": -1.0}, "must not be negative"),
         ({"ratio": "none"}, "needs a ratio"),
         ({"ratio": "none", "clip": "cispo"}, "clip=cispo needs a ratio"),
         ({"clip": "dual", "dual": 1.1}, r"above 1 \+ high"),

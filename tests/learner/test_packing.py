@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from selfplay.learner import batch as batches
-from selfplay.learner.batch import micro_batches, pad
+from selfplay.learner.batch import cut, pad
 from selfplay.learner.objective import PolicyLoss
 from selfplay.learner.packing import CPU, GPU, Packer, common
 from selfplay.models.tree_attention import visible
@@ -134,7 +134,7 @@ def test_rows_stay_within_the_limit_and_hold_every_sample_once() -> None:
         held = [span.sample for row in rows for span in row.spans]
         assert len(held) == len(given) and {id(s) for s in held} == {id(s) for s in given}
         assert all(row.width <= limit or len(row.spans) == 1 for row in rows)
-        for batch in micro_batches(rows, max_tokens=limit):
+        for batch in map(pad, cut(rows, max_tokens=limit)):
             assert batch.ids.numel() <= limit or len(batch.ids) == 1
 
 
