@@ -34,7 +34,7 @@ class Tally:
     def __init__(self, unit: str, total: int) -> None:
         """Args:
         unit: Name of the pieces, in the plural.
-        total: Number of pieces; 0 if it is unknown.
+        total: Number of pieces.
         """
         self.unit, self.total = unit, total
         self.done = self.tokens = 0
@@ -72,7 +72,7 @@ class Activity:
     def __init__(self) -> None:
         self.phase, self.since = "starting", time.time()
         self.notes: list[str] = []
-        """Lines about the work that was not necessary, such as a warm start from the cache."""
+        """Lines about work that was not necessary, such as a warm start that was in the cache."""
         self._tallies: list[Tally] = []
         self._lock = threading.Lock()
 
@@ -111,7 +111,7 @@ ACTIVITY = Activity()
 class ActivityFile:
     """A context in which a thread writes the activity of this process to a run folder.
 
-    The file describes the present only: it is no record, and a disk that refuses it stops nothing.
+    The file describes only the present. It is no record: if the disk refuses it, the run goes on.
     """
 
     def __init__(

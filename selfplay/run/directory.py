@@ -196,7 +196,7 @@ class Run:
                 notes.append(f"{path}: {steps} missing; the run goes on, with a gap in its record")
             for episodes in self._episodes(step):
                 episodes.unlink()
-            # They describe the finished run and are stale after a rewind.
+            # These files describe the finished run, and are stale after a rewind.
             for name in ("summary.json", "report.html"):
                 (self.folder / name).unlink(missing_ok=True)
         return notes
@@ -271,6 +271,7 @@ class Run:
         ]
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """Write summary.json, which marks the run as finished."""
         with reporting_disk(self.folder):
             write_atomic(self.folder / "summary.json", json.dumps(summary, indent=2) + "\n")
 
@@ -326,7 +327,7 @@ def check_links(root: Path) -> None:
 
 
 def record(group: Group, member: int, credited: Mapping[int, Any]) -> dict[str, Any]:
-    """Return the content of an episode's line. `credited`: id() of a turn to its advantage."""
+    """Return the content of an episode's line. `credited`: advantage by the id() of its turn."""
     episode = group.episodes[member]
     return {
         "group": group.id,

@@ -32,7 +32,7 @@ class DrawnEpisode:
     match: str
     """Hash of the episode, from `match_of`."""
     drawings: tuple[StateDrawing, ...]
-    """The different drawings."""
+    """Drawings of the states; equal ones are listed once."""
     turns: tuple[int | None, ...]
     """[turns] index of the drawing of the state before the turn; None without one."""
     end: int | None
@@ -53,7 +53,7 @@ class DrawnEpisode:
 
 
 def match_of(episode: Episode) -> str:
-    """Return a hash of what fixes the states of an episode: task, seed and actions."""
+    """Return a hash of task, seed and actions, which determine the states of an episode."""
     moves = [[turn.agent, turn.action, turn.final] for turn in episode.turns]
     text = json.dumps([episode.arena, to_json(episode.task), episode.seed, moves], sort_keys=True)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]

@@ -16,7 +16,8 @@ from pathlib import Path
 LOCK = ".lock"
 """Name of the locked file in a folder that is being filled."""
 GRACE = 60.0
-"""Seconds for which a new folder is left alone: its process may not have locked it yet."""
+"""Seconds after its last change in which a folder is left alone: its process may not have locked
+it yet."""
 OLD = 86_400.0
 """Seconds for which a folder without a lock file is left alone."""
 

@@ -16,7 +16,7 @@ NOT_ASCII = re.compile("[^\x00-\x7f]+")
 
 
 class JsonLines:
-    """Writes lines of ASCII JSON with the same data as `to_json`.
+    """Writes lines of ASCII JSON with the same data as `to_json`. `Run.record` makes one per step.
 
     Numbers that several values share, such as the prompts of a conversation, are encoded once.
     """

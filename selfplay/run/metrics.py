@@ -18,7 +18,8 @@ from selfplay.types import Episode, Sample, Status
 
 
 class StepTimer:
-    """Measures the wall-clock seconds of a step and of each of its phases, and shows the phase."""
+    """Measures the wall-clock seconds of a step and of each of its phases, and reports the present
+    phase to `ACTIVITY`."""
 
     def __init__(self) -> None:
         self._start = time.perf_counter()
@@ -27,7 +28,7 @@ class StepTimer:
 
     @contextmanager
     def __call__(self, phase: str) -> Iterator[None]:
-        """Time a phase, which becomes that of this process's activity."""
+        """Time a phase, and make it the phase of this process's activity."""
         ACTIVITY.begin(phase)
         self._open[phase] = time.perf_counter()
         try:
@@ -45,7 +46,7 @@ class StepTimer:
 
 
 OUT_OF_TIME = {"timeout": "timed out", "stalled": "stalled"}
-"""Outcomes of program runs that ended because of a time limit, and the words for them."""
+"""Outcome of a program run that ended because of a time limit, to its words in a sentence."""
 UNNAMED = frozenset({"unknown_tool", "malformed", "call_limit"})
 """Reasons of failed calls whose names are a policy's own words."""
 FACTS = ("invalid", "verdict")
@@ -105,7 +106,7 @@ def of_episodes(episodes: Iterable[Episode]) -> dict[str, float]:
     ones (also of those with a prompt that was too long). `arena/`: means of the arena's metrics
     over all episodes and by task type; for a type a/b also over all types under a/. `role/`: mean
     reward per agent and episode, fraction of moves whose action parsed, tokens per turn, and for
-    each verdict its fraction of the role's moves; for roles that call tools also `_of_tools`. A
+    each verdict its fraction of the role's moves; for roles that call tools, see `_of_tools`. A
     turn that an episode shares with the episode that it branches from counts once, but its reward
     is part of both returns.
 
@@ -132,7 +133,7 @@ def of_episodes(episodes: Iterable[Episode]) -> dict[str, float]:
 
 
 def of_troubles(rows: Iterable[Mapping[str, float]]) -> dict[str, Any]:
-    """Count the faults in the steps `rows` that did not end the run; empty if there were none.
+    """Count the faults in the steps `rows` that did not end the run; return {} if there are none.
 
     "timeout" and "stalled": program runs that used up their CPU time or their wall-clock time.
     "failed_episodes": episodes that failed, and "failed_kinds": how many by kind of error.
@@ -158,7 +159,7 @@ def of_troubles(rows: Iterable[Mapping[str, float]]) -> dict[str, Any]:
 
 
 def describe_troubles(troubles: Mapping[str, Any]) -> str:
-    """Describe the faults that `of_troubles` counted in one sentence; empty without faults."""
+    """Return one sentence about the faults that `of_troubles` counted; "" without faults."""
     parts = [
         f"{counted(troubles[name], 'program run')} {what}"
         for name, what in OUT_OF_TIME.items()
@@ -174,7 +175,7 @@ def describe_troubles(troubles: Mapping[str, Any]) -> str:
 
 
 def commonest_error(episodes: Iterable[Episode]) -> str:
-    """Describe the most common error of the failed episodes; empty if no episode failed.
+    """Return a description of the most common error of failed episodes; "" if no episode failed.
 
     Errors are compared by their kind, which is the part before the first colon, because messages
     of one kind often differ in a number. The message shown is the most common one of that kind.

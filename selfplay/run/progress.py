@@ -122,7 +122,10 @@ class Progress:
     # Events of a run -----------------------------------------------------------------------------
 
     def step(self, metrics: Mapping[str, float]) -> None:
-        """Show a completed step. `metrics`: its line of metrics.jsonl, with "step" if known."""
+        """Show a completed step.
+
+        `metrics` is the step's line of metrics.jsonl, with "step" if the number is known.
+        """
         with self._lock:
             self.done = int(metrics.get("step", self.done + 1))  # a rollback lowers it
             if not self._pace:

@@ -28,7 +28,7 @@ _raised = False
 
 
 def install() -> None:
-    """Handle both signals from now on. Call it in the main thread."""
+    """Handle both signals from now on. Call this function in the main thread."""
     global _noted, _raised
     _noted, _raised = None, False
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -36,7 +36,7 @@ def install() -> None:
 
 
 def raised() -> bool:
-    """Return True if a signal has raised KeyboardInterrupt, even if a C library replaced it."""
+    """Return True if a signal has raised KeyboardInterrupt, even if a C library lost the error."""
     return _raised
 
 

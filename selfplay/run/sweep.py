@@ -31,6 +31,7 @@ from selfplay.run.untrusted import open_regular
 from selfplay.types import to_json
 
 FILE = "sweep.json"
+"""File of the folder that lists the runs."""
 MOST_RUNS = 10_000
 """Largest number of runs of a sweep."""
 

@@ -161,8 +161,8 @@ class MLflow:
 class Tracking:
     """The trackers of a run, as a context.
 
-    A tracker that fails is reported in one line and not called again, because it must not end a
-    training. metrics.jsonl has all values in any case.
+    A tracker that fails must not end a training, so one line reports it, and it is not called
+    again. metrics.jsonl has all values in any case.
     """
 
     def __init__(

@@ -117,7 +117,8 @@ DASHES: tuple[Any, ...] = (
     (0, (1, 1.5)),
     (0, (1, 1.5)),
 )
-"""Line styles of the series: the second four, whose colours are less different, are dashed."""
+"""Line styles of the series: the last four are dashed or dotted, because their colours differ
+less."""
 _CLASSES = {INK: "ink", GRID: "grid", TEXT: "text"} | {
     colour: str(number) for number, colour in enumerate(SERIES, 1)
 }
@@ -293,7 +294,7 @@ def draw(chart: Chart) -> str:
 
 
 def svg(width: float, height: float, paint: Callable[[Axes], None]) -> str:
-    """Return as an `<svg>` element what `paint` draws. `width` and `height` are in inches."""
+    """Return the drawing of `paint` as an `<svg>` element. `width` and `height` are in inches."""
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # the look must not depend on the user's own settings
         matplotlib.rcParams.update(

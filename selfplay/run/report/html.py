@@ -50,7 +50,7 @@ def write_page(target: Path, page: str, *, root: Path | None = None) -> Path:
 
 
 def visible(value: Any) -> Any:
-    """Return text in which characters that hide or reorder others are made visible.
+    """Return text in which characters that hide or reorder other characters are made visible.
 
     Numbers and markup of the package are returned unchanged. Any other value, such as a path, is
     converted to text.

@@ -21,7 +21,7 @@ from selfplay.run.report.html import render, write_page
 from selfplay.types import Metric
 
 SEED = "seed"
-"""The swept key that is not a choice: runs that differ only in it share a row."""
+"""The swept key that is not a choice: runs that differ only in the seed share a row."""
 LAST_STEPS = 10
 """Number of last steps that rewards are averaged over if a run has no evaluation."""
 

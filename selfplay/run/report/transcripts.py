@@ -15,7 +15,7 @@ from selfplay.types import Episode, Message, Status, StopReason, ToolCall, Turn
 LONGEST_TEXT = 8_000
 """Largest number of characters shown of one text; the run folder has the whole text."""
 MOST_TURNS = 24
-"""Number of an episode's first turns that are shown; turns that it was chosen for are added."""
+"""Number of an episode's first turns that are shown, beside the turns that it was chosen for."""
 
 _OUTCOMES = {
     "proposer": ("a proposal that was paid", "a proposal that failed"),
@@ -128,7 +128,7 @@ def _of_step(run: Path, step: int, declared: RunMetrics) -> list[ChosenEpisode]:
 def _kinds(episode: Episode) -> Iterator[tuple[tuple[str, bool], int | None, str]]:
     """Yield (kind, index of the turn, reason); a report shows the first one of each kind."""
     if episode.status is Status.FAILED:
-        yield ("", False), None, "the first episode that the arena broke off"
+        yield ("", False), None, "the first failed episode"
         return
     for index, turn in enumerate(episode.turns):
         if not turn.final:
