@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 
 from selfplay.engines import Engine
 from selfplay.engines.policy_batch import PolicyBatch
+from selfplay.engines.published_weights import copy_published
 from selfplay.engines.serving_trial import mixing_problem, serving_problem
 from selfplay.errors import ConfigError, nearest
 from selfplay.models.mixed_adapters import adapter_layers, base_key
@@ -192,11 +193,7 @@ class TransformersEngine(Engine):
         served = batch.policies[policy]
         if served.busy and not self.in_flight_updates:
             raise RuntimeError(f"policy {policy!r} got new weights with requests in flight")
-        own = served.model.state_dict()
-        with torch.no_grad():
-            for name, tensor in weights.items():
-                if own[name].data_ptr() != tensor.data_ptr():
-                    own[name].copy_(tensor)
+        copy_published(weights, served.model)
         batch.renew(policy, version)
 
     def _distinct(self) -> list[PolicyBatch]:

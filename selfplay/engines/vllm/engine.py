@@ -15,6 +15,7 @@ import torch
 from transformers import PreTrainedModel
 
 from selfplay.engines import Engine, check_lengths
+from selfplay.engines.published_weights import copy_published
 from selfplay.engines.vllm.compat import import_vllm, require_vllm
 from selfplay.engines.vllm.core import RANKS, RESERVED, CoreSettings, EngineCore
 from selfplay.engines.vllm.served_policies import ServedPolicies, ServedPolicy, engine_key
@@ -218,11 +219,7 @@ class VLLMEngine(Engine):
         served, _ = self._served(policy)
         if served.busy and not self.in_flight_updates:
             raise RuntimeError(f"policy {policy!r} got new weights with requests in flight")
-        own = served.model.state_dict()
-        with torch.no_grad():
-            for name, tensor in weights.items():
-                if own[name].data_ptr() != tensor.data_ptr():
-                    own[name].copy_(tensor)
+        copy_published(weights, served.model)
         served.version, served.loaded = version, False
 
     def sleep(self) -> None:
