@@ -75,7 +75,7 @@ class Engine:
         """Stop serving a policy; raises RuntimeError while it has requests in flight."""
 
     def release(self, policy: str) -> None:
-        """Free what a policy needs only while it samples, such as its key-value cache."""
+        """Free the memory that a policy needs only while it samples: its key-value cache."""
 
     def forget(self) -> None:
         """Drop the data of earlier requests that only serve to answer later ones faster.

@@ -128,7 +128,7 @@ class PrefixCache:
     def _evict(self, tokens: int) -> None:
         """Free at least so many places, if nodes that this call has not used hold as many."""
         wanted = max(tokens, self._pool.capacity // SLACK)
-        # Of equally old nodes the deepest first: a node never loses the tokens before it.
+        # Among equally old nodes the deepest is first, so that none loses the tokens before it.
         nodes = sorted(
             (node.used, -depth, number, parent, node)
             for number, (depth, parent, node) in enumerate(self._nodes())

@@ -10,8 +10,9 @@ class RequestQueue:
 
     The prompt of a later turn begins with tokens whose keys and values the engine has just
     computed. If all episodes took their first turns before any took its second one, these keys and
-    values would be evicted before they are used. Of equally many turns, the earlier request is
-    first. A sample does not depend on the order, because each request has its own seed.
+    values would be evicted before they are used. Among requests after equally many turns, the
+    earlier one is first. A sample does not depend on the order, because each request has its own
+    seed.
     """
 
     def __init__(self) -> None:

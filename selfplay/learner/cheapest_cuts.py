@@ -22,7 +22,7 @@ class RowCost:
     causal: float = 1.0
     """Cost of attending to one token without a mask, as a fraction of `attention`."""
     branching: float
-    """Factor by which a row with branches costs more, because of its mask and its reading."""
+    """Factor of the cost of a row with branches, for its mask and for reading its samples."""
 
     def __call__(
         self, width: NDArray[np.int64], stem: NDArray[np.int64], passes: NDArray[np.bool_]

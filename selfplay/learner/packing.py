@@ -38,8 +38,8 @@ class AttentionCosts:
     causal: float
     """Time of attending to one token without a mask, as a fraction of that under a mask."""
     margin: float
-    """Factor by which a shared row must be cheaper, because masks and reading from the row cost
-    something."""
+    """Factor by which a shared row must be cheaper than separate rows, because its mask costs
+    something, and so does reading several samples from it."""
 
 
 CPU = AttentionCosts(masked=1.5, causal=1.0, margin=1.2)

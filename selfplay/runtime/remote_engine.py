@@ -66,7 +66,7 @@ class RemoteEngine(Engine):
         self._tell(RemovePolicy(policy=policy))
 
     def release(self, policy: str) -> None:
-        """Let workers free what a policy needs only while it samples."""
+        """Let workers free the memory that a policy needs only while it samples."""
         self._tell(OffloadPolicy(policy=policy))
 
     def publish(

@@ -87,7 +87,7 @@ def import_vllm() -> Any:
 
 
 def failure_reason(error: Exception | str) -> str:
-    """Return the reason why vLLM cannot serve a model, and what the user can do.
+    """Return the reason why vLLM cannot serve a model, with a hint for the user.
 
     vLLM's list of all supported models is left out.
 

@@ -261,7 +261,7 @@ class EngineCore:
     def settle(self) -> None:
         """Finish the steps that vLLM has scheduled in advance; `step` returns what they finish.
 
-        Without it, tokens that the current weights sample in these steps would get the number
+        Otherwise tokens that the current weights sample in these steps would get the number
         (`stamp`) of the next weights.
         """
         inner = self.engine.engine_core.engine_core

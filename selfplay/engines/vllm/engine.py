@@ -82,7 +82,7 @@ class VLLMEngine(Engine):
         max_length: Maximum number of tokens of a prompt and its completion; None: the model's
             limit.
         memory: Fraction of a GPU's memory for weights and key-value cache; None: 0.4, or, if no
-            learner shares the GPU, what is free except a tenth of the GPU.
+            learner shares the GPU, all free memory except a tenth of the GPU's.
         cache: GiB of key-value cache per shard; None: the rest of `memory` on a GPU, 1 on a CPU.
         eager: True to run without CUDA graphs, which start slower and run faster.
         adapters: Maximum number of adapters in one forward pass; more can be served.
