@@ -66,13 +66,16 @@ class StalledError(SelfplayError):
     """Raised if an expected event did not happen within its time limit."""
 
 
-def nearest(name: str, choices: Iterable[str], prefix: str = "") -> str:
+def nearest(name: object, choices: Iterable[str], prefix: str = "") -> str:
     """Return a hint to append to an error: the nearest valid choice, or a list of choices.
 
-    `prefix` is shown before each choice, and is no part of the comparison.
+    Args:
+        name: The wrong name; a key of a YAML file can also be a number.
+        choices: The valid names.
+        prefix: Text that is shown before each choice and is no part of the comparison.
     """
     known = sorted({str(choice) for choice in choices})
-    close = get_close_matches(name, known, n=1, cutoff=0.5)
+    close = get_close_matches(str(name), known, n=1, cutoff=0.5)
     if close:
         return f"did you mean {prefix + close[0]!r}?"
     if not known:
