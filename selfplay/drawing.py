@@ -116,7 +116,7 @@ def cards(
         title: Description of the drawing.
         lines: Text below the cards.
     """
-    wide = max(60.0, *(LETTER * len(owner) + 12 for owner, _ in dealt))
+    wide = max([60.0, *(LETTER * len(owner) + 12 for owner, _ in dealt)])
     shapes: list[Shape] = []
     for place, (owner, card) in enumerate(dealt):
         middle = (place + 0.5) * wide
