@@ -21,10 +21,16 @@ from pettingzoo import AECEnv
 from selfplay.drawing import StateDrawing
 from selfplay.errors import ConfigError, nearest
 from selfplay.rng import derive
-from selfplay.types import Action, Metric, Observation, Status, Task, ToolCall, well_formed
-
-LONGEST_TEXT = 1_000_000
-"""Largest number of characters of an observation or an action; a longer action is invalid."""
+from selfplay.types import (
+    LONGEST_TEXT,
+    Action,
+    Metric,
+    Observation,
+    Status,
+    Task,
+    ToolCall,
+    playable,
+)
 
 
 class AnyText(spaces.Text):
@@ -66,8 +72,7 @@ class Arena(AECEnv):
     not declared here is shown as a plain number.
     """
     chief: tuple[str, ...] = ()
-    """The chief metrics of an episode, the most important first; pages show them before all
-    others."""
+    """Chief metrics of an episode, the most important first; pages show them before others."""
     blocking: ClassVar[bool] = False
     """True if `advance` waits for a service; the rollout then advances many arenas at once."""
 
@@ -352,11 +357,7 @@ class Arena(AECEnv):
 
     @cached_property
     def _spaces(self) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
-        """Spaces of observations and of actions.
-
-        They are made on demand: a rollout needs none, and making them costs more than a hand of
-        cards.
-        """
+        """Spaces of observations and of actions, made on demand because no rollout needs them."""
         return spaces.Dict({"text": AnyText()}), AnyText()
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
@@ -402,8 +403,7 @@ class Arena(AECEnv):
 
     def _move(self, action: Action | None) -> None:
         agent = self._waiting.pop(0)
-        valid = isinstance(action, str) and len(action) <= LONGEST_TEXT
-        self._moves[agent] = well_formed(action) if action is not None and valid else None
+        self._moves[agent] = playable(action)
         if self._waiting:
             self.agent_selection = self._waiting[0]
             return

@@ -12,7 +12,14 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from selfplay.errors import ConfigError, SelfplayError, with_place
 from selfplay.sandbox.templates import bounded, check_template
 from selfplay.tools.toolbox import Toolbox, check_toolbox
-from selfplay.types import Action, InvalidAction, Message, Observation, well_formed
+from selfplay.types import (
+    Action,
+    InvalidAction,
+    Message,
+    Observation,
+    playable,
+    well_formed,
+)
 
 Memory = Literal["conversation", "none"]
 
@@ -118,6 +125,8 @@ class Role:
     def parse_completion(self, text: str) -> tuple[Action | None, dict[str, Any]]:
         """Return the action in a completion's text, or None, and the facts to note about it.
 
+        An action that is too long for an arena is invalid (see `selfplay.types.playable`).
+
         Raises `BrokenRole` if `metrics` or `parse` raises an error other than `InvalidAction`, and
         if `parse` returns no text.
         """
@@ -143,7 +152,8 @@ class Role:
                 f"{type(self).__name__}.parse returned {type(action).__name__}, not a text; it "
                 "raises InvalidAction(reason) where there is no action"
             )
-        return action, noted
+        played = playable(action)
+        return played, noted if played is not None else {**noted, "invalid": "too_long"}
 
     def broken(self, method: str, error: Exception) -> BrokenRole:
         """Return the error that names the method of this role that raised `error`."""

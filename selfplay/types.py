@@ -48,17 +48,15 @@ _COMPACT: Mapping[str, Kind] = {
 Value = TypeVar("Value")
 
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
-"""One character that Unicode cannot encode: half of a pair."""
-
+"""Pattern of a character that cannot be encoded: half of a surrogate pair."""
+LONGEST_TEXT = 1_000_000
+"""Largest number of characters of an observation or an action; a longer action is invalid."""
 
 Unit: TypeAlias = Literal[
     "", "fraction", "count", "reward", "tokens", "seconds", "nats", "rating", "alarm"
 ]
-"""Unit of a metric.
-
-"": a plain number. fraction: between 0 and 1, shown as a percentage. alarm: 1 if a rule fired, else
-0.
-"""
+"""Unit of a metric. "": a plain number. fraction: between 0 and 1, shown as a percentage. alarm: 1
+if a rule fired, else 0."""
 Better: TypeAlias = Literal["higher", "lower", "neither"]
 """Direction of a metric: higher values are better, lower values are better, or neither."""
 
@@ -73,8 +71,7 @@ class InvalidAction(ValueError):
 
 
 def well_formed(text: str) -> str:
-    """Return `text` with lone surrogates replaced, so that it can be encoded, tokenized and
-    written.
+    """Return `text` with lone surrogates replaced, so that it can be encoded and tokenized.
 
     JSON escapes can bring lone surrogates into a text; other text is not changed.
     """
@@ -83,6 +80,12 @@ def well_formed(text: str) -> str:
     except UnicodeEncodeError:
         return LONE_SURROGATE.sub("\N{REPLACEMENT CHARACTER}", text)
     return text
+
+
+def playable(action: object) -> Action | None:
+    """Return an action as an arena plays it: well-formed; None if it is too long or no text."""
+    valid = isinstance(action, str) and len(action) <= LONGEST_TEXT
+    return well_formed(str(action)) if valid else None
 
 
 class StopReason(StrEnum):
@@ -428,8 +431,7 @@ _ADAPTERS: dict[Any, TypeAdapter[Any]] = {}
 
 
 def _adapter(kind: Any) -> TypeAdapter[Any]:
-    """Return the adapter of a type. It is built once, because building costs far more than using
-    it."""
+    """Return the adapter of a type; it is built once, because building it costs most."""
     if kind not in _ADAPTERS:
         _ADAPTERS[kind] = TypeAdapter(kind)
     return _ADAPTERS[kind]
@@ -441,7 +443,6 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(kind: type[Value], data: Any) -> Value:
-    """Return the value of type `kind` that `to_json` wrote. Raises ValueError if the data does not
-    fit."""
+    """Return the value of type `kind` that `to_json` wrote. Raises ValueError for other data."""
     result: Value = _adapter(kind).validate_python(data)
     return result

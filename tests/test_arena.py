@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from pettingzoo.test import api_test, seed_test
 
-from selfplay.arena import LONGEST_TEXT, Arena
+from selfplay.arena import Arena
 from selfplay.rollout.episode_runner import EpisodeRunner, EpisodeSpec
 from selfplay.run.metrics import of_episodes
-from selfplay.types import Action, Observation, Status, Task, well_formed
+from selfplay.types import LONGEST_TEXT, Action, Observation, Status, Task, well_formed
 from tests.helpers.builders import turn
 
 

@@ -11,7 +11,7 @@ from roles.proposer import Proposer
 from roles.solver import Solver
 from selfplay.errors import ConfigError
 from selfplay.role import Role, TaggedRole, ThinkingRole, fenced, without_thinking
-from selfplay.types import InvalidAction, Observation
+from selfplay.types import LONGEST_TEXT, InvalidAction, Observation
 
 ROLES = [Role(), TaggedRole(), ThinkingRole(), Solver(style="terse"), Proposer(style="full")]
 
@@ -141,6 +141,12 @@ def test_a_million_hostile_characters_raise_nothing_but_invalid_action(role: Rol
         role.metrics(text)
     # Not a measurement: a parser that goes over the text once per tag would take hours.
     assert time.monotonic() - began < 60
+
+
+def test_an_action_is_read_as_an_arena_plays_it() -> None:
+    assert Role().parse_completion("x" * LONGEST_TEXT)[0] == "x" * LONGEST_TEXT
+    assert Role().parse_completion("x" * (LONGEST_TEXT + 1)) == (None, {"invalid": "too_long"})
+    assert Role().parse_completion("a\ud800")[0] == "a\ufffd"
 
 
 def test_a_prompt_is_text_that_can_be_written() -> None:
