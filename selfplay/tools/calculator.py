@@ -13,6 +13,16 @@ LONGEST = 500
 """Largest number of characters of an expression."""
 MOST_BITS = 4096
 """Largest number of bits of an integer."""
+MOST_DIGITS = 1000
+"""Largest number of digits, before or after the point, to which a number is rounded."""
+
+
+def _rounded(value: int | float, digits: int | None = None) -> int | float:
+    """Return the rounded value; Python would compute 10 ** -digits, however large it is."""
+    if digits is not None and abs(digits) > MOST_DIGITS:
+        raise ToolError("raised", f"round takes at most {MOST_DIGITS} digits")
+    return round(value, digits)
+
 
 _BINARY: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -30,7 +40,7 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "abs": abs,
     "min": min,
     "max": max,
-    "round": round,
+    "round": _rounded,
     "sqrt": math.sqrt,
     "exp": math.exp,
     "log": math.log,
