@@ -34,7 +34,8 @@ def objects(path: str, *, of: str) -> Iterator[tuple[str, Any]]:
         of: Contents of the file, for errors.
     """
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        # `splitlines` would also cut at characters that JSON allows inside a text, such as U+2028.
+        lines = Path(path).read_text(encoding="utf-8").split("\n")
     except OSError as error:
         raise ConfigError(f"{of}: cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -36,11 +36,13 @@ class Document:
 def read_corpus(path: str) -> tuple[Document, ...]:
     """Return the documents of a JSON Lines file; raises ValueError with the faulty line.
 
-    A line is {"text": ...} with an optional "id" and "title"; without an id it is the line number.
+    A line is {"text": ...} with an optional "id" and "title". A document without an id has the
+    number of its line, from 1.
     """
     documents: dict[str, Document] = {}
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        # `splitlines` would also cut at characters that JSON allows inside a text, such as U+2028.
+        lines = Path(path).read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"corpus {path}: cannot be read: {error}") from error
     for number, line in enumerate(lines, 1):
@@ -48,15 +50,17 @@ def read_corpus(path: str) -> tuple[Document, ...]:
             continue
         try:
             data: Any = json.loads(line)
-            text, name = data["text"], str(data.get("id", number))
-            title = str(data.get("title", ""))
+            text, title = data["text"], data.get("title") or ""
+            if not isinstance(text, str) or not isinstance(title, str):
+                raise TypeError
+            name = str(number if data.get("id") is None else data["id"])
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise ValueError(
-                f'corpus {path}, line {number}: a JSON object with "text" is needed'
+                f'corpus {path}, line {number}: a JSON object with a text under "text" is needed'
             ) from error
         if name in documents:
             raise ValueError(f"corpus {path}, line {number}: the id {name[:60]!r} occurs twice")
-        documents[name] = Document(id=name, text=f"{title}\n{text}" if title else str(text))
+        documents[name] = Document(id=name, text=f"{title}\n{text}" if title else text)
     if not documents:
         raise ValueError(f"corpus {path}: it has no documents")
     return tuple(documents.values())

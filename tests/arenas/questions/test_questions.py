@@ -240,6 +240,8 @@ def test_a_question_file_is_read_strictly(tmp_path: Any) -> None:
     assert first.payload["answer"] == "2" and first.payload["question"] == "1 + 1"
     assert "answer" not in second.payload
     assert all("answer" not in task.payload for task in read(path=str(path), labelled=False))
+    path.write_text('{"question": "one\u2028two\x85three", "answer": 1}\n', encoding="utf-8")
+    assert read(path=str(path))[0].payload["question"] == "one\u2028two\x85three"
     for text, said in (
         ("", "contains no questions"),
         ("[" * 9000, "line 1: not JSON"),
