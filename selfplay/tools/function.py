@@ -50,4 +50,5 @@ class Function(Tool):
 
     @cached_property
     def _arguments(self) -> type[BaseModel]:
-        return arguments_model(self.function_called, title=self.name)
+        own = getattr(self.function_called, "__name__", "")
+        return arguments_model(self.function_called, title=self.name or own)

@@ -31,6 +31,8 @@ from tests.helpers.repository import ROOT
         ("2 ** -1", "0.5"),
         ("sqrt(16) + max(1, 2)", "6"),
         ("round(pi, 2)", "3.14"),
+        ("round(1234, -2)", "1200"),
+        ("round(2.5)", "2"),
         (" 1_000 % 7", "6"),
     ],
 )
@@ -46,6 +48,7 @@ def test_the_calculator(expression: str, value: str) -> None:
         ("1e308 * 10 ** 400", "raised"),
         ("(-1) ** 0.5", "raised"),
         ("sqrt(-1)", "raised"),
+        ("round(5, -10 ** 7)", "raised"),
         ("1 +", "syntax"),
         ("'a' * 9", "syntax"),
         ("True + 1", "syntax"),
@@ -157,12 +160,22 @@ def test_reading_stays_inside_the_corpus(corpus: str) -> None:
             tool.answer({"id": name})
 
 
+def test_a_corpus_may_have_any_characters_and_empty_keys(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.jsonl"
+    rows = [{"text": "one\u2028two\x85three"}, {"id": None, "title": None, "text": "four"}]
+    lines = [json.dumps(row, ensure_ascii=False) for row in rows]
+    path.write_text("\r\n".join(lines), encoding="utf-8")
+    assert Read(corpus=str(path)).documents == {"1": "one\u2028two\x85three", "2": "four"}
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
         ("", "no documents"),
         ('{"text": "a"}\n{', "line 2"),
         ("[1]", "line 1"),
+        ('{"text": null}', "line 1: .* a text under"),
+        ('{"text": "x", "title": 3}', "line 1"),
         ('{"id": "a", "text": "x"}\n{"id": "a", "text": "y"}', "occurs twice"),
     ],
 )
@@ -205,7 +218,7 @@ def test_a_function_of_the_users() -> None:
     [
         ("tests.tools.test_tools.shiftet", "shifted"),
         ("no_such_package.f", "no module"),
-        ("tests.tools.test_tools.starred", "has no name in a call"),
+        ("tests.tools.test_tools.starred", "tool 'starred': .* has no name in a call"),
     ],
 )
 def test_a_function_that_cannot_be_called(name: str, problem: str) -> None:
