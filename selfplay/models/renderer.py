@@ -124,7 +124,7 @@ class ChatRenderer:
         self._template = ChatTemplate(
             tokenizer,
             where=where,
-            settings=self._masked(self.chat_template_kwargs),
+            settings={k: self._masked(v) for k, v in self.chat_template_kwargs.items()},
             tools=self._masked(list(tools)),
         )
         own = int(tokenizer.eos_token_id)
@@ -309,11 +309,11 @@ class ChatRenderer:
         )
 
     def _masked(self, value: Any) -> Any:
-        """Return plain data in which no text has a control token."""
+        """Return plain data in which no text, of a key or a value, has a control token."""
         if isinstance(value, str):
             return self._mask(well_formed(value))
         if isinstance(value, Mapping):
-            return {key: self._masked(inner) for key, inner in value.items()}
+            return {self._masked(key): self._masked(inner) for key, inner in value.items()}
         if isinstance(value, list | tuple):
             return [self._masked(inner) for inner in value]
         return value

@@ -24,9 +24,12 @@ MOST_PARSED = 64
 """Largest number of calls that are read from one completion; the others are ignored."""
 
 _OWN_TAGS = re.compile(
-    r"<(?=/?(?:tool_call|tool_response|tools|think|thinking|seed:think)\b)", re.IGNORECASE
+    r"<(?=/?(?:tool_call|tool_response|tools|think|thinking|seed:think)\b)|\[(?=/?THINK\])",
+    re.IGNORECASE,
 )
 """Pattern of the first character of a tag of the formats or of thinking."""
+_ORDINARY = {"<": "&lt;", "[": "&#91;"}
+"""Text that replaces the first character of such a tag."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,12 +156,12 @@ def tool_messages(calls: Sequence[ToolCall], *, native: bool) -> list[Message]:
 
 
 def defused(text: str) -> str:
-    """Return text that others wrote with the tags of the formats and of thinking made ordinary.
+    """Return the text with the tags of the formats and of thinking as ordinary characters.
 
-    So a result can neither close its frame nor imitate a call, a result or thinking. Control tokens
-    are the renderer's task.
+    A text of others, such as a result, can then neither close its frame nor imitate a call, a
+    result or thinking. The renderer does the same for control tokens.
     """
-    return _OWN_TAGS.sub("&lt;", text)
+    return _OWN_TAGS.sub(lambda found: _ORDINARY[found[0]], text)
 
 
 def _between(text: str, opening: str, closing: str) -> list[tuple[str, bool]]:
