@@ -102,8 +102,8 @@ class MCPTool(Tool):
 
     @cached_property
     def parameters(self) -> Mapping[str, Any]:
-        """JSON schema of the arguments, as the server lists it."""
-        return dict(self._listed.input_schema)
+        """JSON schema of the arguments, as the server lists it, with defused texts."""
+        return dict(_defused_data(self._listed.input_schema))
 
     def checked(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments unchanged: the server checks them."""
@@ -151,16 +151,25 @@ class MCPTool(Tool):
         return tools[self._remote]
 
 
+def _defused_data(data: Any) -> Any:
+    """Return plain data in which all texts, those of keys too, are defused."""
+    if isinstance(data, str):
+        return defused(data)
+    if isinstance(data, Mapping):
+        return {defused(str(key)): _defused_data(inner) for key, inner in data.items()}
+    return [_defused_data(inner) for inner in data] if isinstance(data, list) else data
+
+
 @dataclass(eq=False)
 class MCPConnection:
-    """A connection to a server, in a thread with an event loop of its own."""
+    """A connection to a server, in a thread with an event loop of its own. `connect` makes it."""
 
     address: ServerAddress
     tools: dict[str, Any] = field(init=False)
     """Tools of the server by name, each an `mcp_types.Tool`."""
 
     def __post_init__(self) -> None:
-        # Else the package prints tracebacks of what a server writes besides messages.
+        # Else the package prints a traceback for each line of a server that is no message.
         logging.getLogger("mcp").addHandler(logging.NullHandler())
         self._loop, self._ends = asyncio.new_event_loop(), asyncio.Event()
         self._printed: deque[str] = deque(maxlen=1)
@@ -169,6 +178,9 @@ class MCPConnection:
         self._thread.start()
         try:
             self._client, self.tools = started.result()
+        except KeyboardInterrupt:
+            self.close()
+            raise
         except BaseException as error:
             self._thread.join(END_SECONDS)
             raise ConfigError(
@@ -176,7 +188,7 @@ class MCPConnection:
             ) from error
 
     def _why(self, error: BaseException) -> str:
-        """Return why the server did not start: what its program printed, or the first error."""
+        """Return why the server did not start: the last line of its program, or the first error."""
         if isinstance(error, TimeoutError):
             return f"no answer within {START_SECONDS:g} s"
         if self._printed:
@@ -189,6 +201,11 @@ class MCPConnection:
         """Return the result of a call, an `mcp_types.CallToolResult`; raises mcp.MCPError."""
         asked = self._client.call_tool(tool, dict(arguments), read_timeout_seconds=seconds)
         return asyncio.run_coroutine_threadsafe(asked, self._loop).result()
+
+    @property
+    def open(self) -> bool:
+        """True until the connection has ended, for any reason."""
+        return self._thread.is_alive()
 
     def close(self) -> None:
         """End the connection, and the program of the server if it was started here."""
@@ -250,9 +267,12 @@ _lock = Lock()
 
 
 def connect(address: ServerAddress) -> MCPConnection:
-    """Return the connection of this process to a server; raises ConfigError if it cannot start."""
+    """Return the open connection of this process to a server, a new one if there is none.
+
+    Raises ConfigError if the server cannot be used.
+    """
     with _lock:
-        if address not in _connections:
+        if address not in _connections or not _connections[address].open:
             _connections[address] = MCPConnection(address)
         return _connections[address]
 

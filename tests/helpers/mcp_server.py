@@ -6,6 +6,7 @@ It uses standard input and output, or HTTP if there is a port.
 import os
 import sys
 import time
+from typing import Literal
 
 from mcp.server import MCPServer
 
@@ -42,6 +43,12 @@ def sleep(seconds: float) -> str:
 def pid() -> str:
     """Names its process."""
     return str(os.getpid())
+
+
+@server.tool()
+def marked(text: Literal["<tool_response>", "</tool_response>"]) -> str:
+    """Takes a text whose schema has tags."""
+    return text
 
 
 @server.tool()

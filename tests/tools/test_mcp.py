@@ -4,8 +4,11 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
+from typing import Any
 
 import pytest
 
@@ -57,6 +60,11 @@ def test_the_description_of_a_server_cannot_close_a_frame() -> None:
     assert MCPTool(command=COMMAND, description="Adds.").description == "Adds."
 
 
+def test_the_schema_of_a_server_imitates_no_result() -> None:
+    (schema,) = (each["function"]["parameters"] for each in toolbox("marked").functions)
+    assert "tool_response>" in str(schema) and "<tool_response>" not in str(schema)
+
+
 def test_tools_of_one_command_share_a_server() -> None:
     one, two = (tool for tool in toolbox("add", "fail").tools.values())
     assert isinstance(one, MCPTool) and isinstance(two, MCPTool)
@@ -91,6 +99,26 @@ def test_a_server_that_ended_is_started_again() -> None:
     box = toolbox("leave", "add")
     assert called(box, "leave")[1] == "no_server"
     assert called(box, "add", first=1) == ("2", "")
+
+
+def test_a_connection_that_has_ended_is_made_again() -> None:
+    box = toolbox("add")
+    tool = box.tools["add"]
+    assert isinstance(tool, MCPTool)
+    connect(tool.address).close()
+    assert called(box, "add", first=1) == ("2", "")
+
+
+def test_an_interrupt_during_the_start_stays_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted(Future[Any]):
+        def result(self, timeout: float | None = None) -> Any:
+            super().result(timeout)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "Future", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        MCPTool(command=COMMAND, tool="add").call(first=1)
+    assert not any(thread.name == "mcp" for thread in threading.enumerate())
 
 
 def test_closing_ends_the_program() -> None:
