@@ -35,10 +35,10 @@ class MixturePhase:
     """Weight of each part among all tasks; a part that is not named is not played."""
 
     def __post_init__(self) -> None:
-        if self.steps < 1:
-            raise ValueError(f"steps is at least 1, not {self.steps}")
-        if not self.shares:
-            raise ValueError("shares names no part")
+        if not isinstance(self.steps, int) or self.steps < 1:
+            raise ValueError(f"steps is a whole number of at least 1, not {self.steps!r}")
+        if not isinstance(self.shares, Mapping) or not self.shares:
+            raise ValueError(f"shares holds a weight for each part by name, not {self.shares!r}")
 
 
 def _phases(nodes: Sequence[Mapping[str, Any]]) -> list[MixturePhase]:
@@ -101,8 +101,8 @@ class MixtureCurriculum:
         for name, share in shares.items():
             if name not in self.parts:
                 raise ConfigError(f"{where}: no part {name!r}; {nearest(name, self.parts)}")
-            if not 0 < share < float("inf"):
-                raise ConfigError(f"{where}.{name}: {share} is no share above 0")
+            if not isinstance(share, int | float) or not 0 < share < float("inf"):
+                raise ConfigError(f"{where}.{name}: {share!r} is no share above 0")
         total = sum(shares.values())
         return {name: shares[name] / total for name in self.parts if name in shares}
 

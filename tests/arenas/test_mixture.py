@@ -243,8 +243,11 @@ def test_a_resumed_run_is_in_the_same_phase() -> None:
 
 def test_wrong_phases_are_one_line() -> None:
     for phases, said in (
-        ([{"steps": 0, "shares": {"a": 1}}], "steps is at least 1"),
-        ([{"steps": 1, "shares": {}}], "names no part"),
+        ([{"steps": 0, "shares": {"a": 1}}], "of at least 1, not 0"),
+        ([{"steps": "9", "shares": {"a": 1}}], "phases.0: steps is a whole number .* not '9'"),
+        ([{"steps": 1, "shares": {}}], "phases.0: shares holds a weight"),
+        ([{"steps": 1, "shares": ["a"]}], "phases.0: shares holds a weight"),
+        ([{"steps": 1, "shares": {"a": "most"}}], "shares.a: 'most' is no share above 0"),
         ([{"steps": 1, "shares": {"c": 1}}], "curriculum.phases.0.shares: no part 'c'"),
         ([{"steps": 1, "shares": {"a": -1}}], "no share above 0"),
         ([{"steps": 1}], "shares"),
