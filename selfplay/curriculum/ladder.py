@@ -78,8 +78,8 @@ class Ladder:
         self.batch, self.proposals, self.variants, self.climb = batch, proposals, variants, climb
         self.depth, self.failed, self.solved = depth, failed, solved
         self.capacity, self.seed = capacity, seed
-        self.roots = [task.id for task in roots]
         self.rungs = {task.id: Rung(task=task) for task in roots}
+        self.roots = list(self.rungs)
 
     def tasks(self, step: int, attempt: int = 0) -> list[Task]:
         """Return tasks to solve and variants to propose."""
@@ -180,6 +180,12 @@ class Ladder:
         return {"rungs": [to_json(rung) for rung in self.rungs.values()]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
-        rungs = [from_json(Rung, rung) for rung in state["rungs"]]
-        self.rungs = {rung.task.id: rung for rung in rungs}
+        """Restore what `state_dict` returned. Raises ConfigError if it lacks one of the roots."""
+        rungs = {rung.task.id: rung for rung in (from_json(Rung, each) for each in state["rungs"])}
+        for name in self.roots:
+            if name not in rungs:
+                raise ConfigError(
+                    f"curriculum.roots: the checkpoint has no task {name[:60]!r}; resume with the "
+                    "same roots"
+                )
+        self.rungs = rungs

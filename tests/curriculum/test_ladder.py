@@ -125,6 +125,20 @@ def test_the_state_survives_json_and_goes_on_identically() -> None:
         assert twin.metrics() == ladder.metrics()
 
 
+def test_a_root_that_is_listed_twice_is_one_task() -> None:
+    ladder = made([ROOT, ROOT], capacity=1)
+    ladder.observe([tried(ROOT, 0)], 1)
+    ladder.observe([variant(task, "one", 0) for task in asked(ladder.tasks(2))], 2)
+    assert ladder.metrics()["variants"] == 1 and asked(ladder.tasks(3)) == []
+    ladder.observe([tried(ROOT, 8)], 3)
+    assert ladder.metrics()["roots_solved"] == 1.0
+
+
+def test_a_checkpoint_of_other_roots_is_refused() -> None:
+    with pytest.raises(ConfigError, match="the checkpoint has no task 'root'"):
+        made().load_state_dict(made([Task(id="other")]).state_dict())
+
+
 def test_settings_that_lead_nowhere_are_refused() -> None:
     for changes, said in (
         ({"roots": ()}, "no roots"),
