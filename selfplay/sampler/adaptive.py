@@ -7,6 +7,7 @@ from selfplay.credit.team_return import team_return
 from selfplay.curriculum import Curriculum
 from selfplay.rng import derive
 from selfplay.rollout.rollout import EpisodeSpec, RolloutFn
+from selfplay.sampler.independent import require_tasks
 from selfplay.types import Episode, Group, Status, Task
 
 Until = Literal["balanced", "success"]
@@ -58,6 +59,11 @@ class Adaptive:
             )
         if until not in get_args(Until):
             raise ValueError(f"until must be one of {', '.join(get_args(Until))}, not {until!r}")
+        if until == "balanced" and group_size < 2:
+            raise ValueError(
+                "group_size: 1 does not fit: a balanced group has a success and a failure; choose "
+                "at least 2, or until=success"
+            )
         self.group_size, self.round_size, self.rounds = group_size, round_size, rounds
         self.until, self.threshold, self.keep_all = until, threshold, keep_all
         self._played: list[Group] = []
@@ -69,6 +75,7 @@ class Adaptive:
     ) -> list[Group]:
         """Return the step's tasks with their kept episodes."""
         tasks = curriculum.tasks(step)
+        require_tasks(tasks, step=step)
         episodes: list[list[Episode]] = [[] for _ in tasks]
         active = list(range(len(tasks)))
         for _ in range(self.rounds):

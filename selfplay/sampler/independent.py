@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from selfplay.curriculum import Curriculum
+from selfplay.errors import ConfigError
 from selfplay.rng import derive
 from selfplay.rollout.rollout import EpisodeSpec, RolloutFn
 from selfplay.types import Group, Task
@@ -52,7 +53,12 @@ def play_groups(
     step: int,
     attempt: int = 0,
 ) -> list[Group]:
-    """Return a group of `size` episodes for every task."""
+    """Return a group of `size` episodes for every task.
+
+    Raises ConfigError if a step has no task; a refill (`attempt` above 0) may have none.
+    """
+    if not attempt:
+        require_tasks(tasks, step=step)
     specs = [
         EpisodeSpec(task=task, seed=derive(seed, step, attempt, number, task.id), member=member)
         for number, task in enumerate(tasks)
@@ -66,3 +72,12 @@ def play_groups(
         )
         for number in range(len(tasks))
     ]
+
+
+def require_tasks(tasks: Sequence[Task], *, step: int) -> None:
+    """Raise ConfigError if the curriculum gave no task for a step."""
+    if not tasks:
+        raise ConfigError(
+            f"curriculum: it has no task for step {step}, so nothing can be played; give it tasks, "
+            "or let it request proposals"
+        )

@@ -116,6 +116,7 @@ def test_the_kept_episodes_follow_from_the_seed_and_are_drawn_uniformly() -> Non
         ({"rounds": 0}, "at least 1"),
         ({"group_size": 9, "round_size": 4, "rounds": 2}, "fewer than the 9 of a group"),
         ({"until": "bored"}, "balanced, success"),
+        ({"group_size": 1}, "a balanced group has a success and a failure"),
     ],
 )
 def test_wrong_settings_are_one_line(settings: dict[str, Any], problem: str) -> None:

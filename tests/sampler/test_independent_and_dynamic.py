@@ -1,16 +1,18 @@
 """Samplers: siblings, seeds, and groups without signal."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
 from selfplay.config.instantiate import build
 from selfplay.credit.dr_grpo import DrGRPO
-from selfplay.errors import CollapsedError
+from selfplay.errors import CollapsedError, ConfigError
 from selfplay.rollout.rollout import EpisodeSpec
+from selfplay.sampler.adaptive import Adaptive
 from selfplay.sampler.dynamic import Dynamic, has_signal
 from selfplay.sampler.independent import Independent
-from selfplay.types import Episode, Status
+from selfplay.types import Episode, Status, Task
 from tests.helpers.builders import advantages, episode, group, turn
 from tests.helpers.walks import Listed
 
@@ -27,6 +29,16 @@ def playing(
         ]
 
     return play
+
+
+@pytest.mark.parametrize("kind", [Independent, Dynamic, Adaptive])
+def test_a_curriculum_without_tasks_is_an_error(kind: Any) -> None:
+    class Empty(Listed):
+        def tasks(self, step: int, attempt: int = 0) -> list[Task]:
+            return []
+
+    with pytest.raises(ConfigError, match="curriculum: it has no task for step 4"):
+        kind(group_size=2).sample(Empty(), playing(lambda job: 0.0, []), step=4, seed=9)
 
 
 def test_siblings_share_task_and_seed_and_differ_in_member() -> None:
