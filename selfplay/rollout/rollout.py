@@ -141,9 +141,8 @@ class Rollout:
             except Exception as error:  # the role's code may raise anything
                 game.fail(self._named(agent, seat.role.broken("prompt", error)))
                 return
-            if not _are_messages(messages):
-                given = f"{type(seat.role).__name__}.prompt returned {type(messages).__name__}"
-                broken = BrokenRole(f"{given}, not a list of chat messages")
+            if fault := _fault_of(messages):
+                broken = BrokenRole(f"{type(seat.role).__name__}.prompt returned {fault}")
                 game.fail(self._named(agent, broken))
                 return
             first = seat.role.memory == "none" or agent not in game.latest
@@ -240,7 +239,7 @@ class Rollout:
     @staticmethod
     def _named(agent: str, error: BrokenRole) -> BrokenRole:
         """Return `error` with the name of the role whose code must be corrected."""
-        return BrokenRole(f"roles.{agent.rpartition('_')[0]}: {error}")
+        return BrokenRole(f"roles.{role_of(agent)}: {error}")
 
     def _prompt_ids(
         self, game: EpisodeRunner, agent: str, seat: AgentSpec, messages: Sequence[Message]
@@ -374,9 +373,13 @@ class Rollout:
         game.moves[asked.agent] = replace(turn, action=action, info=info)
 
 
-def _are_messages(messages: Any) -> bool:
-    """Return True if the result of a role's `prompt` is a list of chat messages."""
-    return isinstance(messages, list) and all(isinstance(each, Mapping) for each in messages)
+def _fault_of(messages: Any) -> str:
+    """Return how the result of a role's `prompt` is no list of chat messages; "" if it is one."""
+    if not isinstance(messages, list) or not all(isinstance(each, Mapping) for each in messages):
+        return f"{type(messages).__name__}, not a list of chat messages"
+    if not all(isinstance(each.get("role"), str) and "content" in each for each in messages):
+        return "a chat message without role or content"
+    return ""
 
 
 def _legal(observation: Observation) -> tuple[str, ...]:

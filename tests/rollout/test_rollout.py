@@ -118,6 +118,8 @@ class Careless(Role):
             raise KeyError("no such\nfield")
         if self.method == "said" and observation.fields.get("bad"):
             return observation.text  # type: ignore[return-value]
+        if self.method == "unsaid" and observation.fields.get("bad"):
+            return [{"content": observation.text}]
         return super().prompt(observation)
 
 
@@ -129,6 +131,7 @@ class Careless(Role):
         ("prompt", "BrokenRole: roles.b: Careless.prompt raised KeyError: 'no such"),
         ("nothing", "BrokenRole: roles.b: Careless.parse returned NoneType, not a text; "),
         ("said", "BrokenRole: roles.b: Careless.prompt returned str, not a list of chat messages"),
+        ("unsaid", "BrokenRole: roles.b: Careless.prompt returned a chat message without role or "),
     ],
 )
 def test_a_broken_role_is_a_failed_episode_and_harms_no_other(method: str, error: str) -> None:
