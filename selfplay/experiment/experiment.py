@@ -3,6 +3,7 @@
 import shlex
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -330,16 +331,13 @@ class Experiment:
 
     def close(self) -> None:
         """Release services, engines and the runtime, which hold processes or connections."""
-        try:
+        with ExitStack() as closed:  # calls the functions from the last to the first
             if self._batches is not None:
-                self._batches.stop()
-        finally:
-            try:
-                self.players.close()
-            finally:
-                self.runtime.close()
-        if self._batches is not None:
-            self._batches.close()
+                closed.callback(self._batches.close)
+            closed.callback(self.runtime.close)
+            closed.callback(self.players.close)
+            if self._batches is not None:
+                closed.callback(self._batches.stop)
 
 
 def check(config: Mapping[str, Any]) -> Sequence[str]:

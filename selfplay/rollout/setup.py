@@ -2,6 +2,7 @@
 engine, rollouts."""
 
 from collections.abc import Callable, Collection, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -108,10 +109,11 @@ class Components:
         return make
 
     def close(self) -> None:
-        """Release services that hold processes."""
-        for service in self.services.values():
-            if isinstance(service, Closable):
-                service.close()
+        """Release services that hold processes; an error of one leaves no other open."""
+        with ExitStack() as closed:
+            for service in reversed(self.services.values()):
+                if isinstance(service, Closable):
+                    closed.callback(service.close)
 
 
 def check_made(arena: object, *, where: str) -> None:
@@ -273,9 +275,10 @@ class RolloutSetup(Components):
 
     def close(self) -> None:
         """Release services and engines that hold processes or connections."""
-        super().close()
-        for engine in self._distinct_engines():
-            engine.close()
+        with ExitStack() as closed:
+            for engine in reversed(self._distinct_engines()):
+                closed.callback(engine.close)
+            closed.callback(super().close)
 
     def _distinct_engines(self) -> list[Engine]:
         """Return the engines; one that serves several policies is listed once."""

@@ -3,8 +3,10 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from selfplay.engines.transformers import TransformersEngine
-from selfplay.rollout.setup import RolloutSetup
+from selfplay.rollout.setup import Components, RolloutSetup
 from tests.helpers.builders import save_tiny
 from tests.helpers.fault_injection import settings
 
@@ -35,3 +37,28 @@ def test_what_loading_counted_is_nobodys(tmp_path: Path) -> None:
 
 def loads(players: RolloutSetup) -> float:
     return sum(value for name, value in players.counts().items() if name.endswith("/loads"))
+
+
+class Held:
+    """A service that notes its end in a list, and may fail at it."""
+
+    def __init__(self, ended: list[str], name: str, *, fails: bool = False) -> None:
+        self.ended, self.name, self.fails = ended, name, fails
+
+    def close(self) -> None:
+        self.ended.append(self.name)
+        if self.fails:
+            raise OSError("no process")
+
+
+def test_a_service_that_cannot_close_leaves_no_other_open() -> None:
+    ended: list[str] = []
+    components = Components.__new__(Components)
+    components.services = {
+        "seed": 0,
+        "first": Held(ended, "first", fails=True),
+        "second": Held(ended, "second"),
+    }
+    with pytest.raises(OSError, match="no process"):
+        components.close()
+    assert ended == ["first", "second"]
