@@ -90,6 +90,8 @@ class Population:
         """Raise ConfigError for unknown names, settings that do not fit, policies that have no
         model or never learn, and phases that contradict `learn`."""
         self._check_opponents()
+        for name in self._names:  # the names of folders in a checkpoint
+            _check_name(name, where=f"population: policy {name!r}")
         for role in self.roles:
             if role not in self.role_names:
                 raise ConfigError(
@@ -176,8 +178,7 @@ class Population:
             where = f"population.opponents.{name}"
             if name in (SHARED, *self.role_names, *self.extra_policies):
                 raise ConfigError(f"{where}: {name!r} names a policy or role; choose another name")
-            if not name.replace("_", "").replace("-", "").isalnum():
-                raise ConfigError(f"{where}: a name has letters, digits, '-' and '_' only")
+            _check_name(name, where=where)
             if isinstance(opponent, Mapping):
                 for key in ("learn", "lora"):
                     if key in opponent:
@@ -244,6 +245,12 @@ class Population:
                     "false), so these settings have no effect; set learn: true, or "
                     "drop them"
                 )
+
+
+def _check_name(name: str, *, where: str) -> None:
+    """Raise ConfigError for a name that is no plain word."""
+    if not name.replace("_", "").replace("-", "").isalnum():
+        raise ConfigError(f"{where}: a name has letters, digits, '-' and '_' only")
 
 
 def check_known(names: Iterable[str], known: Iterable[str], *, where: str) -> None:

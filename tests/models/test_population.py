@@ -55,6 +55,14 @@ def test_an_unknown_name_is_answered_with_the_nearest(fields: Any, said: str) ->
         population_of(ROLES, policy={"modle": "m"})
 
 
+@pytest.mark.parametrize("name", ["../../outside", "a/b", "..", "a b", ""])
+def test_the_name_of_a_policy_cannot_lead_out_of_a_checkpoint(name: str) -> None:
+    with pytest.raises(ConfigError, match="a name has letters, digits, '-' and '_' only"):
+        made(roles={"solver": name})
+    with pytest.raises(ConfigError, match="a name has letters, digits, '-' and '_' only"):
+        made(extra_policies=[name])
+
+
 PHASES = [{"learn": ["proposer"], "steps": 2}, {"learn": ["proposer", "solver"], "steps": 1}]
 
 
