@@ -53,10 +53,14 @@ class PartialTraining:
         if self.path is None or self._new is None or self._clock() < self._next:
             return
         begun = self._clock()
-        with suppress(OSError, RuntimeError):  # torch reports a full disk as RuntimeError
+        content = dict(state())
+        try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            torch.save(dict(state()), self._new)
+            torch.save(content, self._new)
             self._new.replace(self.path)
+        except (OSError, RuntimeError):  # torch reports a full disk as RuntimeError
+            with suppress(OSError):
+                self._new.unlink(missing_ok=True)
         now = self._clock()
         self._next = now + max(INTERVAL, (now - begun) / LARGEST_FRACTION)
 

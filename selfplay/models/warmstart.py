@@ -140,7 +140,8 @@ class WarmStart:
                 "steps, batch and micro_batch are at least 1, rates, decay, warmup and final at "
                 "least 0"
             )
-        for name, rate in {"matrix_lr": matrix_lr, "lr": lr, "weight_decay": weight_decay}.items():
+        rates = {"matrix_lr": matrix_lr, "lr": lr, "weight_decay": weight_decay, "final": final}
+        for name, rate in rates.items():
             if not isfinite(rate):
                 raise ValueError(f"{name}: {rate} does not fit: a finite number is needed")
         check_seed(seed)
@@ -202,13 +203,12 @@ class WarmStart:
     ) -> float:
         """Make an optimizer step, numbered from 0; return the loss in nats per token."""
         progress = step / self.steps
-        shown = islice(self.demonstrations.stream(rng, progress), self.batch)
         rows = sorted(
-            (self.encode(demonstration, renderer) for demonstration in shown),
+            (self.encode(each, renderer) for each in self._shown(rng, progress, self.batch)),
             key=lambda row: len(row[0]) + len(row[1]),
         )
         loss = self._backward(model, rows)
-        if loss != loss:
+        if not isfinite(loss):
             raise DivergedError(f"warm start: the loss is not finite at step {step}; lower lr")
         scale = min(1.0, (step + 1) / max(self.warmup, 1)) * max(self.final, 1 - progress)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -230,11 +230,19 @@ class WarmStart:
         turns = int(getattr(self.demonstrations, "turns", 1))
         for progress in (0.0, 1.0):
             rng = Random(derive(self.seed, "lengths"))
-            for shown in islice(self.demonstrations.stream(rng, progress), 256):
+            for shown in self._shown(rng, progress, 256):
                 length = sum(map(len, self.encode(shown, renderer)))
                 remembers = self.roles[shown.role].memory == "conversation"
                 rows.append(length * turns if remembers else length)
         return max(1024, -(-(3 * max(rows) // 2 + 256) // 64) * 64)
+
+    def _shown(self, rng: Random, progress: float, count: int) -> list[Demonstration]:
+        """Return up to `count` demonstrations; raise ConfigError if there are none."""
+        found = list(islice(self.demonstrations.stream(rng, progress), count))
+        if not found:
+            source = type(self.demonstrations).__name__
+            raise ConfigError(f"warmstart.demonstrations: {source}.stream yields no demonstration")
+        return found
 
     def try_out(self, model: Any, renderer: ChatRenderer) -> str:
         """Return one line with the fraction of the model's answers that are legal moves.
@@ -325,8 +333,8 @@ class WarmStart:
         shown = []
         for progress in (0.0, 1.0):
             rng = Random(derive(self.seed, "demonstrations"))
-            for d in islice(self.demonstrations.stream(rng, progress), 64):
-                shown.append([self._messages(d), *d.called, d.completion])
+            for each in self._shown(rng, progress, 64):
+                shown.append([self._messages(each), *each.called, each.completion])
         return json.dumps([list(self.demonstrations.pieces()), shown])
 
 

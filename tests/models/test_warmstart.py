@@ -1,5 +1,6 @@
 """The warm start: cached, reproducible, and never half made."""
 
+import math
 import os
 import re
 from collections.abc import Iterator
@@ -10,8 +11,9 @@ from typing import Any
 import pytest
 
 from selfplay.config.compose import load
-from selfplay.errors import ConfigError
+from selfplay.errors import ConfigError, DivergedError
 from selfplay.models import partial_training, training_progress, warmstart
+from selfplay.models.partial_training import PartialTraining
 from selfplay.models.training_progress import TrainingProgress
 from selfplay.models.warmstart_settings import WarmStartSettings
 from selfplay.role import Role
@@ -36,6 +38,13 @@ class Parrot:
         while True:
             observation = Observation(text=f"say {rng.random()}")
             yield Demonstration(role=self.role, observation=observation, completion=self.words)
+
+
+class Mute(Parrot):
+    """Has no demonstrations."""
+
+    def stream(self, rng: Random, progress: float) -> Iterator[Demonstration]:
+        return iter(())
 
 
 def parrot(words: str = "yes", **settings: Any) -> dict[str, Any]:
@@ -112,6 +121,25 @@ def test_an_interrupted_one_continues_and_ends_with_the_same_weights(
     assert weights(warmstart.make(parrot(steps=5))) == weights(continued)
 
 
+def test_a_loss_that_is_not_finite_ends_it(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warmstart.WarmStart, "_backward", lambda self, model, rows: math.inf)
+    with pytest.raises(DivergedError, match="the loss is not finite at step 0"):
+        warmstart.make(parrot())
+
+
+def test_a_state_that_cannot_be_written_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fills_the_disk(state: Any, path: Path) -> None:
+        path.write_bytes(b"half of the state")
+        raise RuntimeError("no space left on device")
+
+    monkeypatch.setattr(partial_training.torch, "save", fills_the_disk)
+    kept = PartialTraining(tmp_path / "state", clock=iter(range(0, 1000, 100)).__next__)
+    kept.keep(dict)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_damaged_state_is_not_used(cache: Path) -> None:
     place = warmstart.place_of(parrot())
     place.parent.mkdir(parents=True)
@@ -134,6 +162,8 @@ def test_a_slow_one_tells_how_far_it_has_come(cache: Path, monkeypatch: pytest.M
     ("settings", "words"),
     [
         ({"lr": float("inf")}, "lr: inf does not fit"),
+        ({"final": float("inf")}, "final: inf does not fit"),
+        ({"demonstrations": {"_target_": f"{__name__}.Mute"}}, "Mute.stream yields no demonstr"),
         ({"seed": 2**64}, "a seed has at most 64 bits"),
         ({"model": {"hidden": 15}}, "hidden: 15 does not fit: 4 heads need"),
         ({"model": {"heads": 0}}, "heads: 0 does not fit: 1 to "),
