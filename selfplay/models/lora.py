@@ -194,7 +194,7 @@ def _settings(folder: Path, *, where: str) -> Mapping[str, Any]:
     try:
         settings = json.loads(path.read_text(encoding="utf-8"))
         kind = settings["peft_type"], settings["base_model_name_or_path"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(f"{where}: {path} is not the config of an adapter") from error
     if kind[0] != "LORA" or settings.get("megatron_config") or settings.get("auto_mapping"):
         raise ConfigError(

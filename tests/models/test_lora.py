@@ -35,6 +35,14 @@ def saved_model(place: Path, vocabulary: int | None = None, **sizes: int) -> Pat
     return place
 
 
+@pytest.mark.parametrize("text", ["[" * 100_000, "[]", '{"peft_type": "LORA"}', None])
+def test_a_damaged_config_of_an_adapter_is_one_line(tmp_path: Path, text: str | None) -> None:
+    if text is not None:
+        (tmp_path / adapters.CONFIG).write_text(text)
+    with pytest.raises(ConfigError, match=r"policy: .* is not the config of an adapter"):
+        adapters.name_copied_base(tmp_path, tmp_path, where="policy")
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sizes = {"hidden": 32, "layers": 2, "heads": 2, "intermediate": 48}
