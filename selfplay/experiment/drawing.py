@@ -11,6 +11,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from selfplay.arena import Arena
 from selfplay.drawing import StateDrawing
 from selfplay.errors import RunError, SelfplayError, one_line
 from selfplay.experiment.replay import restore_tasks
@@ -34,7 +35,8 @@ class DrawingResult:
     def lines(self) -> list[str]:
         """Return the lines for the user."""
         found = [f"{self.steps} steps, {self.episodes} episodes drawn"]
-        return [*found, *(f"{count} not: {reason}" for reason, count in self.skipped.most_common())]
+        skipped = self.skipped.most_common()
+        return [*found, *(f"{count} not drawn: {reason}" for reason, count in skipped)]
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as plain data."""
@@ -88,6 +90,7 @@ class RunDrawer:
             return None
         try:
             states, turns = self._states(record)
+            different = list(dict.fromkeys(state for state in states if state is not None))
         except SelfplayError:
             raise
         except Exception as error:  # an error of the arena's code costs this episode's drawings
@@ -96,7 +99,6 @@ class RunDrawer:
         if not any(states):
             result.skipped["the arena draws nothing (Arena.draw)"] += 1
             return None
-        different = list(dict.fromkeys(state for state in states if state is not None))
         place = {drawing: number for number, drawing in enumerate(different)}
         places = [None if state is None else place[state] for state in states]
         return DrawnEpisode(
@@ -110,16 +112,25 @@ class RunDrawer:
     def _states(self, record: Recorded) -> tuple[list[StateDrawing | None], list[int]]:
         """Return the drawings before each stage and at the end, and [turns] index of the stage.
 
-        Raises ValueError if the record does not fit the arena.
+        Raises ValueError if the record does not fit the arena, and TypeError if the arena draws
+        anything but a `StateDrawing`.
         """
         episode, arena = record.episode, self.components.arena()
         arena.begin(episode.task, episode.seed)
-        states, places = [arena.draw()], list[int]()
+        states, places = [_drawn(arena)], list[int]()
         for _, group in groupby(episode.turns, key=lambda turn: turn.stage):
             turns = list(group)
             places += [len(states) - 1] * len(turns)
             arena.play_stage({turn.agent: turn.action for turn in turns if turn.final})
-            states.append(arena.draw())
+            states.append(_drawn(arena))
         if arena.finished != (episode.status is Status.FINISHED):
             raise ValueError("the replay does not end as recorded")
         return states, places
+
+
+def _drawn(arena: Arena) -> StateDrawing | None:
+    """Return the arena's drawing. Raises TypeError if `Arena.draw` returns anything else."""
+    drawn: Any = arena.draw()
+    if drawn is not None and not isinstance(drawn, StateDrawing):
+        raise TypeError(f"{arena.name}: draw() returned {type(drawn).__name__}, not a StateDrawing")
+    return drawn
