@@ -88,8 +88,12 @@ def nearest(name: object, choices: Iterable[str], prefix: str = "") -> str:
 
 def one_line(error: BaseException) -> str:
     """Return the type and message of an error in one printable line, at most 300 characters."""
-    words = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-    return "".join(c if c.isprintable() else "?" for c in words)
+    return printable(f"{type(error).__name__}: {error}")[:300]
+
+
+def printable(text: str) -> str:
+    """Return a text in one line in which "?" replaces each character that a terminal may obey."""
+    return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
 
 
 def with_place(error: BaseException) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from selfplay.config import compose
-from selfplay.errors import ConfigError
+from selfplay.errors import ConfigError, printable
 
 HOST = "127.0.0.1"
 """Default address of the local pages, which only this machine can open."""
@@ -23,7 +23,7 @@ def tell(lines: Iterable[str]) -> None:
 
 def note(line: str) -> None:
     """Print a note: a line for the user that does not end the command."""
-    print(f"note: {line}", file=sys.stderr)
+    print(f"note: {printable(line)}", file=sys.stderr)
 
 
 def load(

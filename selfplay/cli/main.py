@@ -14,7 +14,7 @@ from selfplay.cli.arguments import HOST, PLAY_PORT, Steps
 from selfplay.cli.limits import limit_of, search_current_folder, takes_trust
 from selfplay.config.threads import limit_spinning
 from selfplay.config.trust import limited
-from selfplay.errors import ConfigError, SelfplayError, nearest
+from selfplay.errors import ConfigError, SelfplayError, nearest, printable
 from selfplay.run import signals
 
 INTERRUPTED = signals.EXIT_CODE
@@ -61,7 +61,7 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def _complain(problem: str) -> int:
-    print(f"selfplay: {' '.join(problem.split())}", file=sys.stderr)
+    print(f"selfplay: {printable(problem)}", file=sys.stderr)
     return 2
 
 

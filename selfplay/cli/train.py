@@ -16,7 +16,7 @@ from selfplay.config import compose, plain_data
 from selfplay.config.instantiate import TARGET
 from selfplay.config.threads import ProcessorTime, count_beside_others
 from selfplay.config.trust import foreign
-from selfplay.errors import CollapsedError, ConfigError, DivergedError, RunError
+from selfplay.errors import CollapsedError, ConfigError, DivergedError, RunError, printable
 from selfplay.run import signals
 from selfplay.run.formatting import change, counted, duration, format_value
 from selfplay.run.metrics import describe_troubles
@@ -266,7 +266,7 @@ def evaluate(options: argparse.Namespace, rest: list[str]) -> None:
     place = _checkpoint_of(reference)
     folder = reference.run
     settings = compose.load_changed(folder, elsewhere) if elsewhere else run.config()
-    if not settings["evaluations"]:
+    if not settings.get("evaluations"):
         raise RunError(
             f"run {folder} has no evaluations; train with some, such as evaluations=NAME (see "
             "selfplay list evaluations)"
@@ -287,7 +287,7 @@ def evaluate(options: argparse.Namespace, rest: list[str]) -> None:
     for name, values in results.items():
         for metric, value in values.items():
             read = experiment.declared.of(f"evaluation/{name}/{metric}")
-            print(f"{f'{name}/{metric}':<40} {format_value(read, value)}")
+            print(f"{printable(f'{name}/{metric}'):<40} {format_value(read, value)}")
 
 
 def _checkpoint_of(reference: "Reference") -> Path | None:

@@ -125,6 +125,12 @@ def test_a_mistake_is_one_line_and_two(
     assert not (tmp_path / "runs").exists()
 
 
+def test_an_error_moves_no_cursor(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "\x1b[2Jruns"]) == 2
+    said = capsys.readouterr().err
+    assert "?[2Jruns" in said and "\x1b" not in said
+
+
 def test_list_names_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list"]) == 0
     said = capsys.readouterr().out
