@@ -61,12 +61,15 @@ def check_package_names() -> None:
     home = Path(__file__).resolve().parent.parent.parent
     for name in OWN_PACKAGES:
         found = find_spec(name)
-        origin = Path(found.origin).resolve() if found and found.origin else None
-        if origin is None or origin.parent != home / name:
-            place = f"the package {name!r} in {origin.parent.parent}" if origin else f"no {name!r}"
+        if found is None:
+            raise ConfigError(f"there is no package {name!r} in {home}; install selfplay again")
+        origin = found.origin or f"{next(iter(found.submodule_search_locations or ()))}/__init__.py"
+        folder = Path(origin).resolve().parent
+        if folder != home / name:
             raise ConfigError(
-                f"{place} hides the one that selfplay needs from {home}; rename your own "
-                f"package: selfplay, roles, arenas and configs are reserved names"
+                f"the package {name!r} in {folder.parent} hides the one that selfplay needs from "
+                f"{home}; rename your own package: selfplay, roles, arenas and configs are "
+                "reserved names"
             )
 
 
@@ -223,12 +226,16 @@ def with_local_runtime(config: Mapping[str, Any]) -> dict[str, Any]:
     because nothing is trained.
     """
     nodes = {
-        key: config[key] if config.get(key, {}).get(TARGET) == name else {TARGET: name}
+        key: config[key] if _target_of(config.get(key)) == name else {TARGET: name}
         for key, name in LOCAL_DEFAULTS.items()
     }
     settings = ("learner", "population")
     plain = {k: _any_kernel(config[k]) for k in settings if k in config}
     return {**config, **nodes, **plain, "trackers": {}}
+
+
+def _target_of(node: Any) -> Any:
+    return node.get(TARGET) if isinstance(node, Mapping) else None
 
 
 def _any_kernel(node: Any) -> Any:

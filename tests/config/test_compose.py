@@ -151,3 +151,16 @@ def test_services_are_what_an_arena_may_leave_out() -> None:
     del whole["services"]["executor"]
     with pytest.raises(ConfigError, match=r"executor: missing; .*AbsoluteZero needs it"):
         plain_data.check_config(whole)
+
+
+def test_a_missing_package_of_the_project_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compose, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match="there is no package 'selfplay' in .*install selfplay"):
+        compose.check_package_names()
+
+
+def test_a_damaged_config_of_a_run_has_a_local_runtime_too() -> None:
+    found = compose.with_local_runtime({"engine": 5, "runtime": ["x"]})
+    assert {key: found[key] for key in plain_data.LOCAL_DEFAULTS} == {
+        key: {"_target_": name} for key, name in plain_data.LOCAL_DEFAULTS.items()
+    }
