@@ -3,12 +3,12 @@
 from random import Random
 from typing import ClassVar, Literal, get_args
 
-from selfplay.credit.team_return import team_return
 from selfplay.curriculum import Curriculum
 from selfplay.rng import derive
 from selfplay.rollout.rollout import EpisodeSpec, RolloutFn
 from selfplay.sampler.independent import require_tasks
-from selfplay.types import Episode, Group, Status, Task
+from selfplay.sampler.success import by_success, succeeded, whole
+from selfplay.types import Episode, Group, Task
 
 Until = Literal["balanced", "success"]
 
@@ -18,15 +18,15 @@ class Adaptive:
 
     An episode succeeds if the mean pay of its agents is above `threshold`. A task leaves the rounds
     when it has half a group of successes and half a group of failures (`balanced`), or a whole
-    group with one success (`success`). Of a task's episodes G are kept, drawn uniformly: half
+    group with one success (`success`). Of each task, G episodes are kept, drawn uniformly: half
     successes and half failures, or as near to this as their numbers allow. With `keep_all` nothing
     is dropped. The baseline of credit is then the mean of all episodes, as with the paper's global
     statistics, and groups differ in size.
 
     Failure mode: the kept episodes of a balanced group are not a fair sample. Their baseline is
     near one half at any success rate, so that a task with a low rate has more weight than in the
-    expected return. Episodes in which the arena broke count as neither kind and are kept only if
-    there are fewer than G others.
+    expected return. Failed episodes count as neither kind and are kept only if there are fewer than
+    G others.
     """
 
     tree: ClassVar[bool] = False
@@ -120,8 +120,9 @@ class Adaptive:
             "unfinished": self._unfinished / tasks,
         }
         for name, groups in (("played", self._played), ("kept", self._kept)):
-            whole = [e for g in groups for e in g.episodes if e.status is not Status.FAILED]
-            metrics[f"success_{name}"] = sum(map(self._succeeded, whole)) / max(len(whole), 1)
+            episodes = whole(groups)
+            wins = sum(succeeded(episode, self.threshold) for episode in episodes)
+            metrics[f"success_{name}"] = wins / max(len(episodes), 1)
         return metrics
 
     @staticmethod
@@ -129,31 +130,20 @@ class Adaptive:
         """Return an episode with the seed that independent sampling gives it."""
         return EpisodeSpec(task=task, seed=derive(seed, step, 0, number, task.id), member=member)
 
-    def _succeeded(self, episode: Episode) -> bool:
-        return team_return(episode) > self.threshold
-
     def _finished(self, episodes: list[Episode]) -> bool:
         """Return True if a task needs no further round."""
-        whole = [episode for episode in episodes if episode.status is not Status.FAILED]
-        successes = sum(map(self._succeeded, whole))
+        _, failures, successes = by_success(Group(id="", episodes=tuple(episodes)), self.threshold)
         if self.until == "success":
-            return len(whole) >= self.group_size and successes > 0
+            return len(failures) + len(successes) >= self.group_size and bool(successes)
         half = self.group_size // 2
-        return successes >= half and len(whole) - successes >= self.group_size - half
+        return len(successes) >= half and len(failures) >= self.group_size - half
 
     def _balanced(self, group: Group, rng: Random) -> Group:
-        """Return a group of G episodes with as many successes as failures, if there are."""
-        broken, failures, successes = [], [], []
-        for index, episode in enumerate(group.episodes):
-            if episode.status is Status.FAILED:
-                broken.append(index)
-            elif self._succeeded(episode):
-                successes.append(index)
-            else:
-                failures.append(index)
+        """Return a group of G episodes, half of them successes if there are enough of each kind."""
+        failed, failures, successes = by_success(group, self.threshold)
         half = self.group_size // 2
         wins = min(len(successes), max(half, self.group_size - len(failures)))
         losses = min(len(failures), self.group_size - wins)
         kept = [*rng.sample(successes, wins), *rng.sample(failures, losses)]
-        kept += broken[: self.group_size - len(kept)]
+        kept += failed[: self.group_size - len(kept)]
         return Group(id=group.id, episodes=tuple(group.episodes[i] for i in sorted(kept)))

@@ -3,12 +3,12 @@
 from random import Random
 from typing import ClassVar
 
-from selfplay.credit.team_return import team_return
 from selfplay.curriculum import Curriculum
 from selfplay.rng import derive
 from selfplay.rollout.rollout import RolloutFn
 from selfplay.sampler.independent import play_groups
-from selfplay.types import Episode, Group, Status
+from selfplay.sampler.success import by_success, succeeded, whole
+from selfplay.types import Episode, Group
 
 
 class Resample:
@@ -21,8 +21,8 @@ class Resample:
     failed, plus the arena's metric `penalty` if one is named.
 
     Failure mode: the kept successes are not a fair sample of the policy, so the gradient is biased
-    towards a low penalty, which the arena's own reward does not ask for. Episodes in which the
-    arena broke are kept only if there are fewer than G others.
+    towards a low penalty, which the arena's own reward does not ask for. Failed episodes are kept
+    only if there are fewer than G others.
     """
 
     tree: ClassVar[bool] = False
@@ -73,31 +73,21 @@ class Resample:
         and among the kept episodes."""
         metrics: dict[str, float] = {}
         for name, groups in (("played", self._played), ("kept", self._kept)):
-            whole = [e for g in groups for e in g.episodes if e.status is not Status.FAILED]
-            wins = [episode for episode in whole if self._succeeded(episode)]
-            metrics[f"success_{name}"] = len(wins) / max(len(whole), 1)
+            episodes = whole(groups)
+            wins = [episode for episode in episodes if succeeded(episode, self.threshold)]
+            metrics[f"success_{name}"] = len(wins) / max(len(episodes), 1)
             metrics[f"penalty_{name}"] = sum(map(self._penalty, wins)) / max(len(wins), 1)
         return metrics
 
     def _resampled(self, group: Group, rng: Random) -> Group:
-        broken, failures, successes = [], [], []
-        for index, episode in enumerate(group.episodes):
-            if episode.status is Status.FAILED:
-                broken.append(index)
-            elif self._succeeded(episode):
-                successes.append(index)
-            else:
-                failures.append(index)
-        whole = len(failures) + len(successes)
-        wanted = min(self.group_size, whole)
-        losses = round(wanted * len(failures) / max(whole, 1))
+        failed, failures, successes = by_success(group, self.threshold)
+        played = len(failures) + len(successes)
+        wanted = min(self.group_size, played)
+        losses = round(wanted * len(failures) / max(played, 1))
         best = sorted(successes, key=lambda index: self._penalty(group.episodes[index]))
         kept = [*rng.sample(failures, losses), *best[: wanted - losses]]
-        kept += broken[: self.group_size - wanted]
+        kept += failed[: self.group_size - wanted]
         return Group(id=group.id, episodes=tuple(group.episodes[i] for i in sorted(kept)))
-
-    def _succeeded(self, episode: Episode) -> bool:
-        return team_return(episode) > self.threshold
 
     def _penalty(self, episode: Episode) -> float:
         moves, calls = episode.moves(), [c for turn in episode.turns for c in turn.tool_calls]

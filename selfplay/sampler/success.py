@@ -1,0 +1,31 @@
+"""Successes among the episodes of a group: the mean pay of the agents is above a threshold."""
+
+from collections.abc import Sequence
+
+from selfplay.credit.team_return import team_return
+from selfplay.types import Episode, Group, Status
+
+
+def succeeded(episode: Episode, threshold: float) -> bool:
+    """Return True if the mean pay of the episode's agents is above the threshold."""
+    return team_return(episode) > threshold
+
+
+def by_success(group: Group, threshold: float) -> tuple[list[int], list[int], list[int]]:
+    """Return the indices of a group's failed episodes, failures and successes.
+
+    A failed episode is neither a failure nor a success.
+    """
+    failed, failures, successes = list[int](), list[int](), list[int]()
+    for index, episode in enumerate(group.episodes):
+        if episode.status is Status.FAILED:
+            failed.append(index)
+        else:
+            (successes if succeeded(episode, threshold) else failures).append(index)
+    return failed, failures, successes
+
+
+def whole(groups: Sequence[Group]) -> list[Episode]:
+    """Return the episodes of the groups that did not fail."""
+    episodes = (episode for group in groups for episode in group.episodes)
+    return [episode for episode in episodes if episode.status is not Status.FAILED]
