@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from selfplay.config import compose, plain_data
-from selfplay.config.instantiate import TARGET, build, call
+from selfplay.config.instantiate import TARGET, build, call, make
 from selfplay.engines.shards import shards_of
 from selfplay.errors import ConfigError
+from selfplay.learner.learner_settings import LearnerSettings
 from selfplay.models.population import Population
 from selfplay.plan import recorded_workload as records
 from selfplay.plan import workload as workloads
@@ -85,7 +86,7 @@ def plan(
     cluster, given, notes = _hardware(own)
     asked_of = [o.removeprefix("workload.") for o in own if o.startswith("workload.")]
     if folder is None:
-        # These are no groups of the primary config, so Hydra needs a plus.
+        # The primary config has no choice for these groups, so Hydra needs a plus.
         groups = tuple(f"{group}=" for group in compose.GROUPS_WITH_PLUS)
         with_plus = [f"+{o}" if o.startswith(groups) else o for o in overrides]
         config = compose.load(with_plus, search=search)
@@ -100,6 +101,7 @@ def plan(
         Run.open(folder)
         config = compose.load(list(overrides), name="config", folder=folder, search=search)
         asked = records.of_run(config, folder)
+    learner = make(LearnerSettings, config["learner"], where="learner")
     models = members(config)
     own_layout = not any(key in given for key in PLACEMENT)
     if own_layout:
@@ -114,7 +116,7 @@ def plan(
         workload=replace(found, notes=[*notes, *found.notes]),
         members=models,
         cluster=cluster,
-        micro_batch=float(config["learner"].get("max_tokens", 16384)),
+        micro_batch=float(learner.max_tokens),
         own_layout=own_layout,
     )
 
