@@ -155,7 +155,7 @@ def test_services_are_what_an_arena_may_leave_out() -> None:
 
 def test_a_missing_package_of_the_project_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compose, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match="there is no package 'selfplay' in .*install selfplay"):
+    with pytest.raises(ConfigError, match=r"there is no package 'selfplay' in .*install selfplay"):
         compose.check_package_names()
 
 
