@@ -252,7 +252,7 @@ class ChatTemplate:
 def check_settings(settings: Mapping[str, Any], *, where: str) -> None:
     """Raise SettingError, in one line, for a setting that no chat template can be given.
 
-    Settings are plain data, as JSON has it, and do not replace what the library gives itself.
+    Settings are plain data, as JSON has it, and do not replace variables that the library sets.
 
     Args:
         settings: Values by the name of a variable of the template.
@@ -289,7 +289,8 @@ def _check_plain(value: Any, *, where: str, depth: int) -> None:
 
 
 def _opening(prompt: str) -> str:
-    """Return the end of a prompt from its unclosed opening tag on; "" if it has none."""
+    """Return the tag of thinking that a prompt ends with, and the white space after it; "" if the
+    prompt ends otherwise."""
     bare = prompt.rstrip()
     for opening, _ in THINKING:
         if bare.endswith(opening):

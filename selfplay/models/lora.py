@@ -126,7 +126,7 @@ def name_copied_base(folder: Path, checkpoint: Path, *, where: str) -> None:
     Args:
         folder: Folder of the adapter.
         checkpoint: Folder that the copied checkpoint will have.
-        where: What the adapter belongs to, for errors.
+        where: Name of the owner of the adapter, for errors.
     """
     settings = _settings(folder, where=where)
     named = Path(str(settings["base_model_name_or_path"])).name
@@ -136,8 +136,7 @@ def name_copied_base(folder: Path, checkpoint: Path, *, where: str) -> None:
 
 
 def load_adapter(model: PreTrainedModel, folder: Path, *, where: str) -> None:
-    """Replace the adapter's weights by those of a folder. Raises RunError if it has another
-    shape."""
+    """Replace the adapter's weights by those of a folder. Raises RunError if a shape differs."""
     from peft import get_peft_model_state_dict, load_peft_weights, set_peft_model_state_dict
 
     if not is_adapter(folder):

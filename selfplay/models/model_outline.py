@@ -3,18 +3,17 @@
 from pathlib import Path
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from selfplay.models import packaged
 
 
 def outline(model: str) -> PreTrainedModel | None:
     """Return the modules of a model without weights; None if its config is not on this machine."""
-    source = _on_this_machine(model)
-    if source is None:
+    config = _config(model)
+    if config is None:
         return None
     try:
-        config = AutoConfig.from_pretrained(source, local_files_only=True, trust_remote_code=False)
         with torch.device("meta"), torch.random.fork_rng(devices=[]):
             made: PreTrainedModel = AutoModelForCausalLM.from_config(
                 config, trust_remote_code=False
@@ -27,15 +26,22 @@ def outline(model: str) -> PreTrainedModel | None:
 def positions(model: str) -> int | None:
     """Return the context length of a model; None if it has no limit, or no config on this
     machine."""
+    config = _config(model)
+    if config is None:
+        return None
+    found: int | None = getattr(config.get_text_config(), "max_position_embeddings", None)
+    return found
+
+
+def _config(model: str) -> PretrainedConfig | None:
+    """Return the config of a model; None if it is not on this machine or cannot be read."""
     source = _on_this_machine(model)
     if source is None:
         return None
     try:
-        config = AutoConfig.from_pretrained(source, local_files_only=True, trust_remote_code=False)
+        return AutoConfig.from_pretrained(source, local_files_only=True, trust_remote_code=False)
     except Exception:  # the file can make transformers fail in any way
-        return None
-    found: int | None = getattr(config.get_text_config(), "max_position_embeddings", None)
-    return found
+        return None  # the fault is reported when the model is loaded
 
 
 def _on_this_machine(model: str) -> str | None:

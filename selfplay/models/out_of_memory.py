@@ -13,10 +13,10 @@ QUOTED = 3
 
 @contextmanager
 def explained(what: str, remedy: str) -> Iterator[None]:
-    """Raise torch's error of a full GPU as a RunError; such an error would come again and again.
+    """Raise a RunError in place of torch's error of a full GPU, which a repetition would not mend.
 
     Args:
-        what: The work, for the error.
+        what: Name of the work, for the error.
         remedy: Keys to change, as an imperative.
     """
     try:

@@ -143,7 +143,8 @@ def load_policy(
         bases: Bases that policies with adapters share; new ones are added.
         seed: Seed of a new adapter's A.
         sent: Weights of all parameters by name, in place of the weights in the model's files, for a
-            policy without an adapter. A model whose files hold more than weights is loaded.
+            policy without an adapter. A model whose files hold more than parameters is loaded from
+            them.
         settings: Those of `PolicySettings`, by name, with a model.
 
     Raises ConfigError, in one line, if there is no such model or its tokenizer cannot chat.
@@ -216,9 +217,8 @@ def load_with_renderer(
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
     except Exception as error:  # the files of the folder can make transformers fail in any way
         raise ConfigError(f"{where}: no tokenizer in {model!r}: {_first_line(error)}") from error
-    if len(tokenizer) <= len(
-        tokenizer.all_special_ids
-    ):  # transformers makes such a tokenizer for a folder without one
+    # For a folder without a tokenizer, transformers makes one that has special tokens only.
+    if len(tokenizer) <= len(tokenizer.all_special_ids):
         raise ConfigError(
             f"{where}: no tokenizer in {model!r}; save_pretrained the tokenizer there"
         )

@@ -20,10 +20,12 @@ OFFSETS = 8
 
 @dataclass(frozen=True, kw_only=True)
 class ContextBound:
-    """A number of tokens, and the reason for it as a phrase for error messages."""
+    """A largest number of tokens. `reach` makes it; errors quote it."""
 
     tokens: int
+    """Largest number of tokens."""
     reason: str
+    """Reason for the bound, as a phrase."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +49,7 @@ class ContextReach:
         return _least(self.table, self.window, self.longest)
 
     def served(self) -> ContextBound | None:
-        """Return the largest length of rows that share a cache; None: no bound."""
+        """Return the bound of the length of rows that share a cache; None: no bound."""
         known = [bound for bound in (self.window, self.turn, self.longest) if bound is not None]
         return min(known, key=lambda bound: bound.tokens, default=None)
 

@@ -1,7 +1,7 @@
 """A model made of weights that were sent, without its files of weights.
 
-A worker that read the files first would have the weights twice, and on a GPU once more in main
-memory.
+If a worker read the files first, it would have the weights twice, and a third time in main memory
+if the model is on a GPU.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,14 +22,14 @@ def received(
 ) -> PreTrainedModel | None:
     """Return the model of a folder's or name's config with copies of these weights.
 
-    None if its files have more than weights: buffers that are saved, or numbers of few bits.
+    None if the model's files hold more than parameters: saved buffers, or quantised weights.
 
     Args:
         source: Name or folder, as transformers loads it.
         weights: Every parameter by name.
         where: Name of the policy in errors.
-        dtype: Type of the weights, or "auto" for that of the config, or of the weights if it
-            names none.
+        dtype: Type of the weights. "auto": the type that the config names, or else that of the
+            weights.
         device: Device of the model.
 
     Raises RunError if a parameter is missing or has another shape.

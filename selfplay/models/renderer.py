@@ -322,7 +322,8 @@ class ChatRenderer:
         if isinstance(content, str):
             return well_formed(content)
         raise ConfigError(
-            f"{self.where}: reads text only, and the observation has other content parts"
+            f"{self.where}: reads text only, and a message of the role has other content parts; "
+            "give it text alone"
         )
 
     @property

@@ -101,7 +101,7 @@ def _defused(content: Any) -> Any:
 def _native_format(
     renderer: ChatRenderer, functions: Sequence[Mapping[str, Any]]
 ) -> CallFormat | None:
-    """Return the format of calls that a chat template writes; None if it is none of the known.
+    """Return the format of calls that a chat template writes; None if no known format fits.
 
     Args:
         renderer: Renderer with the tools.

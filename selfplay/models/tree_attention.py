@@ -73,8 +73,8 @@ def blocks(ends: Tensor) -> BlockMask:
 
 
 def _listed(chosen: Tensor) -> tuple[Tensor, Tensor]:
-    """Return [R, 1, Q] number of key blocks of each query block, and [R, 1, Q, K] their indices
-    first.
+    """Return [R, 1, Q] number of chosen key blocks of each query block, and [R, 1, Q, K] indices of
+    all key blocks, the chosen ones first.
 
     Args:
         chosen: [R, Q, K] True for the chosen blocks.
@@ -154,16 +154,16 @@ def _compiling(kernel: Kernel) -> AbstractContextManager[Any]:
 
 
 def kernel_device_problem(kernel: str | None, device: torch.device) -> str:
-    """Return why a kernel cannot learn on a device; empty if it can."""
+    """Return the reason why a kernel cannot learn on a device; empty if it can."""
     if kernel in ON_GPUS and device.type == "cpu":
         return f"{kernel} {ON_GPUS[kernel]}; set policy.device to a GPU, or learner.attention=sdpa"
     return ""
 
 
 def kernel_model_problem(kernel: Kernel | None, model: PreTrainedModel) -> str:
-    """Return why a kernel cannot compute the model's attention for a learner; empty if it can.
+    """Return the reason why a learner cannot use a kernel for the model's attention; else "".
 
-    It is tested with a few tokens on the model's device, on a CPU without the compiler.
+    The kernel is tested with a few tokens on the model's device, on a CPU without the compiler.
     """
     if kernel is None:
         return ""
@@ -299,7 +299,7 @@ def rows_problem(model: PreTrainedModel) -> str:
 
 
 def tree_problem(model: PreTrainedModel) -> str:
-    """Return why the model cannot take a tree of tokens in one row; empty if it can.
+    """Return the reason why the model cannot take a tree of tokens in one row; empty if it can.
 
     Layers with a window or a state would pass the test with a tree that is smaller than the window,
     so they are found in the config. Other models are tested with a small tree with two branches, as

@@ -328,8 +328,8 @@ class WarmStart:
         return total / tokens
 
     def fingerprint(self) -> str:
-        """Return a text that identifies the demonstrations: the tokens, and examples from start and
-        end."""
+        """Return a text that identifies the demonstrations: their pieces, and those of the start
+        and of the end of the training."""
         shown = []
         for progress in (0.0, 1.0):
             rng = Random(derive(self.seed, "demonstrations"))

@@ -33,7 +33,7 @@ class WarmStartSettings:
 
     @property
     def tunes(self) -> bool:
-        """True if it trains the models that policies name."""
+        """True if the warm start trains the models that policies name."""
         return bool(getattr(self.kind, "needs_base", False))
 
     def starts_with(self, model: str | None, *, learn: bool) -> bool:
@@ -71,7 +71,8 @@ class WarmStartSettings:
 
     @cached_property
     def outline(self) -> "PreTrainedModel | None":
-        """Modules of the model that it makes, without weights and with few tokens; None if unknown.
+        """Modules of the model that the warm start makes, without weights and with few tokens; None
+        if they are unknown.
 
         Raises ConfigError for sizes that are no model.
         """
@@ -96,8 +97,8 @@ class WarmStartSettings:
 
     @property
     def context_length(self) -> int | None:
-        """Longest input of the model that it makes, in tokens; None if its demonstrations choose
-        it."""
+        """Longest input of the model that the warm start makes, in tokens; None if the
+        demonstrations determine it."""
         made = self.outline  # refuses invalid sizes
         if made is None or "positions" not in (self.config.get("model") or {}):
             return None
