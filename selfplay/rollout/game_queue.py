@@ -138,7 +138,7 @@ class GameQueue:
         self._calls.sort(key=lambda each: each.step)
 
     def advance(self) -> Collection[RolloutCall]:
-        """Let games go on and engines take a step; return the calls whose episodes are there."""
+        """Let games go on and engines take a step; return the calls whose episodes have ended."""
         ended = self._ended()
         if ended:
             return ended

@@ -284,7 +284,7 @@ class Rollout:
         self._prompts.clear()
 
     def _shared(self, prompt: Sequence[int]) -> NumberArray:
-        """Return a prompt in few bytes; equal prompts of a call of `run` share them."""
+        """Return a prompt in few bytes; equal prompts share them until `forget_prompts`."""
         made = NumberArray.of(prompt, "integers")
         return self._prompts.setdefault(made.data, made)
 

@@ -23,7 +23,7 @@ LEAST: Mapping[str, int] = {
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutSettings(ScheduledSettings):
-    """Limits of a `Rollout`, which the config key `rollout` makes."""
+    """Limits of a `Rollout`. The config key `rollout` makes them."""
 
     SCHEDULED: ClassVar[tuple[str, ...]] = ("max_turns",)
     WHOLE: ClassVar[tuple[str, ...]] = ("max_turns",)

@@ -14,7 +14,7 @@ MOST_STOPS = 16
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingSettings(ScheduledSettings):
-    """Sampling limits of the agents of a role, which the config key `sampling` makes."""
+    """Sampling limits of the agents of a role. The config key `sampling` makes them."""
 
     SCHEDULED: ClassVar[tuple[str, ...]] = ("max_tokens", "top_k", "temperature", "top_p", "min_p")
     WHOLE: ClassVar[tuple[str, ...]] = ("max_tokens", "top_k")

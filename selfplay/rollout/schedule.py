@@ -61,14 +61,14 @@ class ScheduledSettings:
     SCHEDULED: ClassVar[tuple[str, ...]] = ()
     """Names of the settings that may have a schedule."""
     WHOLE: ClassVar[tuple[str, ...]] = ()
-    """Names of those that are whole numbers."""
+    """Names of the scheduled settings that are whole numbers."""
 
     schedules: Mapping[str, Schedule] = field(default_factory=dict)
     """Schedules of the settings that change with the training step, by name. The settings
     themselves are those of episodes outside of training."""
 
     def changed(self, *, schedules: Mapping[str, Schedule] | None = None, **values: Any) -> Self:
-        """Return the settings with other values, which have no schedule but one of `schedules`."""
+        """Return the settings with other values; each has a schedule only if `schedules` has it."""
         kept = {name: each for name, each in self.schedules.items() if name not in values}
         return replace(self, **values, schedules={**kept, **(schedules or {})})
 

@@ -9,7 +9,7 @@ class Closable(Protocol):
     """A service that holds processes or connections."""
 
     def close(self) -> None:
-        """Release them."""
+        """Release the processes and connections."""
         ...
 
 

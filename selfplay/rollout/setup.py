@@ -47,7 +47,7 @@ class Components:
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        """Raises ConfigError for the first part that cannot be built."""
+        """Build the parts in reading order; raises ConfigError for the first faulty one."""
         self.config = config
         self.seed = int(config["seed"])
         self.playable: set[str] = set()
@@ -237,7 +237,7 @@ class RolloutSetup(Components):
             if self.max_length is not None and tokens >= self.max_length:
                 raise ConfigError(
                     f"{where}: {tokens} leaves no room for a prompt in engine.max_length="
-                    f"{self.max_length}; lower the one, or raise the other"
+                    f"{self.max_length}; lower this setting, or raise engine.max_length"
                 )
             limit = self.population.context_lengths[name]
             if limit is not None and tokens >= limit:

@@ -1,4 +1,4 @@
-"""Turns of a conversation that share memory, because each prompt begins with the turn before."""
+"""Turns of a conversation that share memory: each prompt begins with the turn before it."""
 
 from dataclasses import replace
 
@@ -7,7 +7,7 @@ from selfplay.types import Episode, Turn
 
 
 def sharing_prompts(episode: Episode) -> Episode:
-    """Return an equal episode whose turns are parts of an agent's later prompts, where they can be.
+    """Return an equal episode in which a turn shares memory with the later prompt that contains it.
 
     Replayed turns are not copied: they stay the same objects.
     """

@@ -94,7 +94,7 @@ def test_answers_that_leave_no_room_for_a_prompt_are_refused(folder: Path) -> No
     RolloutSetup.check_context_length(players)
     players.max_length = 60
     with pytest.raises(
-        ConfigError, match=r"^sampling\.solver.*: 60 .* in engine\.max_length=60; lower the one"
+        ConfigError, match=r"^sampling\.solver.*: 60 .* in engine\.max_length=60; lower this"
     ):
         RolloutSetup.check_context_length(players)
 
