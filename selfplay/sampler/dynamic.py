@@ -23,10 +23,10 @@ class Dynamic:
 
     A group has signal if two of its trajectories that credit compares (with the same `group_by`)
     have different returns. Otherwise every group-relative advantage of an episode's return is zero.
-    (A credit method that judges turns by their return to go may find more signal in a group.) After
-    `rounds` rounds the step continues with the groups that it has, or stops the run
-    if it has none (the paper stops after 10). While a curriculum still gathers tasks nothing is
-    learned, so one round is played and nothing is dropped.
+    A credit method that judges turns by their return to go may find more signal in a group. After
+    `rounds` rounds the step continues with the groups that it has, or stops the run if it has none
+    (the paper stops after 10). While a curriculum still gathers tasks nothing is learned, so one
+    round is played and nothing is dropped.
     """
 
     tree: ClassVar[bool] = False
