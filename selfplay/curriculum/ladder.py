@@ -20,13 +20,14 @@ class Rung:
     parent: str = ""
     """Id of the task of which it is a variant; "" for a root."""
     depth: int = 0
-    """Number of variant steps from its root."""
+    """Number of steps from the root: a variant is one step below its task."""
     state: Literal["open", "waiting", "solved"] = "open"
-    """open: is played. waiting: failed, and waits for its variants. solved: fills small batches."""
+    """open: the task is played. waiting: it failed, and waits for its variants. solved: it is
+    played if a step has too few open tasks."""
     tries: int = 0
-    """Variants of it that were requested since it last failed."""
+    """Number of variants that were requested since the task last failed."""
     climbed: list[str] = field(default_factory=list)
-    """Ids of its variants that were solved since then, each once."""
+    """Ids of the variants that were solved since the task last failed, each once."""
 
 
 class Ladder:

@@ -11,14 +11,16 @@ from selfplay.types import Group, Task, from_json, to_json
 
 
 def routed(part: str, task: Task) -> Task:
-    """Return a part's task for the mixture's arena. Its id and type get the part's name in
-    front."""
+    """Return a part's task for the mixture's arena; the part's name is before its id and type."""
     payload = {"arena": part, "task": to_json(task)}
     return Task(id=f"{part}/{task.id}", type=f"{part}/{task.type}", payload=payload)
 
 
 def unrouted(task: Task) -> tuple[str, Task]:
-    """Return the part of a task, and the part's own task. Raises ValueError for any other task."""
+    """Return the name of a task's part, and the part's own task.
+
+    Raises ValueError for a task that `routed` did not make.
+    """
     try:
         return str(task.payload["arena"]), from_json(Task, task.payload["task"])
     except KeyError as error:
@@ -27,7 +29,7 @@ def unrouted(task: Task) -> tuple[str, Task]:
 
 @dataclass(frozen=True, kw_only=True)
 class MixturePhase:
-    """A stretch of steps with its own fractions. Configs make it; `MixtureCurriculum` reads it."""
+    """Consecutive steps with fractions of their own. `MixtureCurriculum` makes and reads it."""
 
     steps: int
     """Number of steps; the last phase goes on until the end of the run."""
@@ -54,7 +56,7 @@ def _phases(nodes: Sequence[Mapping[str, Any]]) -> list[MixturePhase]:
 
 
 class MixtureCurriculum:
-    """Asks each part for tasks in turn, so that in the long run it gets its fraction of the tasks.
+    """Takes tasks from its parts, so that in the long run each part has its fraction of the tasks.
 
     A part is asked when the tasks of its last answer are used up, and none of its tasks is lost:
     the fraction counts tasks, however many a part gives at once. While some parts still gather
@@ -160,7 +162,7 @@ class MixtureCurriculum:
         return self.shares[name] * total - self._drawn[name], name
 
     def observe(self, groups: Sequence[Group], step: int) -> None:
-        """Pass its own groups to every part."""
+        """Pass the groups to the parts, to each its own."""
         own: dict[str, list[Group]] = {name: [] for name in self.parts}
         for group in groups:
             part, task = unrouted(group.episodes[0].task)

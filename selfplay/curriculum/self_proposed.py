@@ -14,10 +14,11 @@ from selfplay.types import Group, Status, Task
 class ProposalCurriculum:
     """Requests proposals of every type and fills the solvers' batch from the buffer (2505.03335).
 
-    For each type, `proposals` tasks ask a proposer for something new, shown `references` entries of
-    the buffer, and `solver_batch` minus the last step's valid proposals are entries to solve again.
-    If a step has several rounds (refills), the mean per round counts, since each is a whole batch.
-    Nothing is learned until every type has `seed_size` entries (4 batches in the paper).
+    For each type, `proposals` tasks ask a proposer for a new task and show it `references` entries
+    of the buffer. Entries to solve again fill the solvers' batch of `solver_batch` tasks: as many
+    as it has beyond the valid proposals of the last step. If a step has several rounds (refills),
+    the mean per round counts, since each is a whole batch. Nothing is learned until every type has
+    `seed_size` entries (4 batches in the paper).
 
     With phases, steps only propose for a while and then only solve; if the buffer has too few tasks
     for the solvers, proposals fill their batch.
@@ -76,9 +77,9 @@ class ProposalCurriculum:
         self._step: int | None = None
         self._rounds = self._added = self._duplicates = 0
         self._valid: Counter[str] = Counter()
-        """Valid proposals of the step that is being observed, by type."""
+        """Number of valid proposals of the step that is being observed, by type."""
         self._before: dict[str, float] = {}
-        """Valid proposals per round of the step before it."""
+        """Number of valid proposals per round of the step before that, by type."""
         for task in seeds:
             buffer.add(task, step=-1)
         self._check()
@@ -213,8 +214,7 @@ class ProposalCurriculum:
         return all(self.buffer.count(kind) >= self.seed_size for kind in self.types)
 
     def metrics(self) -> dict[str, float]:
-        """Return entries by type, the last step's additions, and proposals that were already
-        known."""
+        """Return the numbers of entries by type, and of the last step's new and known proposals."""
         sizes = {f"buffer/{kind}": float(self.buffer.count(kind)) for kind in self.types}
         return {
             **sizes,
