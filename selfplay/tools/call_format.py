@@ -98,7 +98,7 @@ class Llama:
 
 
 class Tags:
-    """One pair of tags per tool; the text between them is the argument, or JSON with all."""
+    """One pair of tags per tool; between them is the only argument, or JSON with all arguments."""
 
     def __init__(self, text_parameters: Mapping[str, str | None]) -> None:
         """`text_parameters`: the tools by name, each with its only parameter if it is a text."""

@@ -49,8 +49,8 @@ class MCPTool(Tool):
     """Calls a tool of an MCP server. Needs selfplay[mcp].
 
     The server's own list says which arguments a tool takes, and the server checks them. All
-    episodes of a process share one connection and the server's state: take servers that only read,
-    or whose changes no other episode can see, else an episode depends on its siblings. Each
+    episodes of a process share one connection and the server's state. Use servers that only read,
+    or whose changes no other episode can see: otherwise an episode depends on its siblings. Each
     process that plays has a server of its own if `command` starts it. A server that ended is
     started again by the next call.
     """

@@ -49,8 +49,10 @@ class Notebook(Tool):
     def call(  # type: ignore[override]
         self, action: Action, text: str = "", id: str = "", earlier: Sequence[ToolCall] = ()
     ) -> str:
-        """Return what was done or found; raises ToolError with `full`, `no_entry` or
-        `bad_arguments`."""
+        """Return a line about the change, or the found entries.
+
+        Raises ToolError with `full`, `no_entry` or `bad_arguments`.
+        """
         texts, added = entries_after(earlier)
         if action in ("update", "delete") and id not in texts:
             raise ToolError("no_entry", f"no entry has the id {id[:20]!r}")

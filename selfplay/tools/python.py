@@ -40,7 +40,7 @@ def f(sources, characters):
                 return "".join(printed), f"{type(error).__name__}: {error}"[:300]
     return "".join(printed), ""
 """
-"""Program that runs a model's program: returns what was printed, with the value of a last
+"""Program that runs a model's program. It returns the printed text, with the value of a last
 expression, and the error."""
 
 
@@ -80,7 +80,7 @@ class Python(Tool):
             self.description = f"{type(self).description} Names of earlier programs stay defined."
 
     def call(self, code: str, earlier: Sequence[ToolCall] = ()) -> str:  # type: ignore[override]
-        """Return the output; raises ToolError with the executor's reason or `raised`."""
+        """Return the output; raises ToolError with the executor's reason, `syntax` or `raised`."""
         if len(code) > LONGEST:
             raise ToolError("bad_arguments", f"more than {LONGEST} characters")
         before = [json.loads(each.arguments)["code"] for each in earlier if not each.error]

@@ -11,7 +11,7 @@ Key = TypeVar("Key")
 Result = TypeVar("Result")
 
 MOST_STUCK = 8
-"""Number of calls of one tool that never returned from which on its calls are refused."""
+"""Number of calls of one tool that have not returned in time; with so many, others are refused."""
 IDLE_SECONDS = 10.0
 """Seconds without a call after which a thread ends."""
 
@@ -33,7 +33,7 @@ class _Job(Generic[Key, Result]):
     started: float = 0.0
     """Monotonic time of the start."""
     left: bool = False
-    """True once the call took too long and its thread is left alone."""
+    """True if the call took too long, so that its thread is left alone."""
 
 
 @dataclass(kw_only=True)

@@ -124,7 +124,7 @@ class Toolbox:
         return self._failed(call, "timeout", f"the tool did not answer within {seconds:g} s")
 
     def unavailable(self, call: ParsedCall) -> ToolCall:
-        """Return the answer to a call of a tool too many of whose calls never returned."""
+        """Return the answer to a call that is refused, because too many earlier ones hang."""
         return self._failed(call, "unavailable", "earlier calls of this tool never returned")
 
     def _failed(self, call: ParsedCall, reason: str, message: str) -> ToolCall:
