@@ -86,7 +86,9 @@ class Replay:
         found = [f"{self.steps} steps, {self.episodes} episodes played again"]
         if self.unsaved:
             found.append(f"{self.unsaved} steps after the newest checkpoint are left out")
-        found += [f"{count} not: {reason}" for reason, count in self.unplayed.most_common()]
+        found += [
+            f"{count} not played again: {reason}" for reason, count in self.unplayed.most_common()
+        ]
         for what, total in (("reward", self.rewards), ("advantage", self.advantages)):
             same = total - self.different(what)
             found.append(f"{what}s as recorded: {same} of {total}")
@@ -240,7 +242,7 @@ class RunReplayer:
             )
 
     def _play(self, records: Sequence[Recorded], found: Replay) -> list[Episode]:
-        """Return the replayed episodes; failed if the recorded end cannot be reached."""
+        """Return the replayed episodes; one that does not end as recorded counts as failed."""
         games = [self._game(record.episode) for record in records]
         with ThreadPoolExecutor(THREADS) as pool:  # as in Rollout.run
             side_by_side = bool(games) and games[0].arena.blocking

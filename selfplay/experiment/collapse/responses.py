@@ -15,7 +15,7 @@ ADVICE = (
 
 
 class Warn:
-    """Continues. The loop prints a note and records `collapse/<rule>` for every response."""
+    """Lets the run go on. For every response, the loop prints a note and records the rules."""
 
     returns: ClassVar[bool] = False
     needs_league: ClassVar[bool] = False
