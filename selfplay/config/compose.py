@@ -266,8 +266,8 @@ def choices(group: str, search: Sequence[str] = ()) -> list[str]:
 def files_of(group: str, search: Sequence[str] = ()) -> dict[str, Path]:
     """Return the files of a group's configs by name, such as tiny/kuhn of experiment.
 
-    Of several files with one name it is the file that a run takes: the shipped one, or else that
-    of the first folder.
+    If several files have one name, the result has the file that a run takes: the shipped one, or
+    else that of the first folder.
     """
     places = [folder / group for folder in (config_folder(), *map(Path, search))]
     found: dict[str, Path] = {}
@@ -278,7 +278,7 @@ def files_of(group: str, search: Sequence[str] = ()) -> dict[str, Path]:
 
 
 def _configs(place: Path) -> Iterator[Path]:
-    """Return the config files in a group's folder."""
+    """Yield the config files in a group's folder."""
     return place.glob("**/*.yaml" if place.name in NESTED else "*.yaml")
 
 
@@ -305,8 +305,11 @@ def _escaped(value: Any) -> Any:
 
 
 def _refuse_unread(overrides: Sequence[str], config: Mapping[str, Any]) -> None:
-    """Refuse changes of `policy` in the config of a run, which nothing reads: its `population` has
-    the policy itself, where the shipped configs have a reference."""
+    """Raise ConfigError for a change of `policy` in the config of a run, because nothing reads it.
+
+    In the shipped configs `population.policy` refers to `policy`; in the config of a run it has the
+    settings themselves.
+    """
     population = config.get("population")
     if not isinstance(population, Mapping) or "policy" not in population:
         return

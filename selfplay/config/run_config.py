@@ -20,7 +20,7 @@ next to the run are longer than the run's name."""
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """Length of a run, intervals of records, and conditions to stop. Read by the training loop."""
+    """Length of a run, intervals of records and conditions to stop, for the training loop."""
 
     steps: int
     """Number of training steps."""
