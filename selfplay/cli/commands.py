@@ -1,4 +1,4 @@
-"""Functions of all commands, by name."""
+"""Functions of the commands in the modules check, completion, inspect and train, by name."""
 
 from selfplay.cli.check import check
 from selfplay.cli.completion import completion

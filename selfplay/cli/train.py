@@ -151,13 +151,15 @@ def _tell_faults(faults: Sequence[str], place: Path | None) -> None:
 
 
 class _Stage:
-    """The run folder of a training and what shows its progress, from before the models are loaded
-    until the last step."""
+    """Context of a training: its run folder and the display of its progress.
+
+    It begins before the models are loaded, and ends after the last step.
+    """
 
     def __init__(self, make_run: Callable[[], Any], settings: Mapping[str, Any]) -> None:
         """Args:
         make_run: Function that creates or returns the run folder.
-        settings: Config of the run; it is read in `open`, when the experiment has validated it.
+        settings: Config of the run; `open` reads it, after the experiment has validated it.
         """
         self._make_run, self._settings = make_run, settings
         self._shown = ExitStack()
@@ -177,9 +179,9 @@ class _Stage:
         self._shown.enter_context(ActivityFile(self.run.folder, self.progress.state))
 
     def discard(self) -> None:
-        """Remove a new run folder after an error, so that its name is free; an interrupt is none.
+        """Remove a new run folder after an error, so that its name is free.
 
-        An interrupted run can be continued, and its warm start too.
+        After an interrupt the folder stays, because the run and its warm start can be continued.
         """
         if self.run is not None and not signals.raised():
             self._shown.__exit__(*sys.exc_info())
