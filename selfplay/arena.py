@@ -430,7 +430,7 @@ class Arena(AECEnv):
             hint = f"; call add({absent[0]!r}) first" if absent else ""
             hint = hint if named != [] else "; to end the game, call finish()"
             raise ValueError(
-                f"{self.name}: acting() returned {named!r}, not a list of agents here{hint}"
+                f"{self.name}: acting() returned {named!r}, not agents of the episode{hint}"
             )
         if len(different) < len(self._waiting):
             raise ValueError(f"{self.name}: acting() named an agent twice: {self._waiting}")

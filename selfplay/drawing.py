@@ -12,6 +12,7 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import Field
 
 Length: TypeAlias = Annotated[float, Field(ge=-10_000, le=10_000, allow_inf_nan=False)]
+"""A coordinate or a size, in units of the drawing, whose upper left corner is (0, 0)."""
 Color: TypeAlias = Annotated[str, Field(pattern=r"^(ink|quiet|line|[1-8]|#[0-9a-f]{6})$")]
 """A color of the page (ink: text; quiet: pale text; line; 1 to 8: the seats), or "#rrggbb"."""
 
@@ -34,9 +35,9 @@ class Shape:
     y: Length
     """Upper edge; the middle of a text."""
     width: Length = 0.0
-    """Width."""
+    """Width of the shape."""
     height: Length = 0.0
-    """Height."""
+    """Height of the shape."""
     text: str = ""
     """Words of a text."""
     color: Color = "ink"
@@ -52,9 +53,9 @@ class StateDrawing:
     title: str
     """Description in words, also for readers who do not see the picture."""
     width: Annotated[float, Field(gt=0, le=10_000)]
-    """Width."""
+    """Width of the picture, in units of the drawing."""
     height: Annotated[float, Field(gt=0, le=10_000)]
-    """Height."""
+    """Height of the picture, in units of the drawing."""
     shapes: tuple[Shape, ...]
     """The shapes, the lowest first."""
 
@@ -72,7 +73,7 @@ def board(
         rows: Text of each square, row by row.
         title: Description of the drawing.
         free: Text of an empty square.
-        discs: Text to the color of a disc that is drawn in its place.
+        discs: Text to the color of a disc that is drawn in place of the text.
     """
     columns = max(map(len, rows), default=0)
     shapes: list[Shape] = []

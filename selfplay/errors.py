@@ -18,7 +18,7 @@ PYTHON = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstd
 
 class SelfplayError(Exception):
     """Base class of errors that the user can fix. The command line prints one line and exits with
-    2."""
+    code 2."""
 
 
 class ConfigError(SelfplayError):
@@ -99,9 +99,9 @@ def printable(text: str) -> str:
 def with_place(error: BaseException) -> str:
     """Return `one_line(error)` with the file and line of the author's code that raised the error.
 
-    That is the innermost call outside this library, Python and installed packages; without such a
-    call, the innermost one in an installed package. A file under the current folder is named
-    relative to it. Nothing is added if the library alone was running.
+    The place is the innermost call outside this library, Python and installed packages; without
+    such a call, it is the innermost one in an installed package. A file under the current folder is
+    named relative to it. Nothing is added if the library alone was running.
     """
     own, installed = _calls(error)
     if not (calls := own or installed):

@@ -97,7 +97,7 @@ class NumberArray(Sequence[Any]):
         return found.tolist()
 
     def within(self, longer: "NumberArray", at: int = 0) -> "NumberArray | None":
-        """Return the part of a longer array from an index on that equals this one, if it does."""
+        """Return the part of `longer` from index `at` on if it equals this array, else None."""
         part = longer[at : at + len(self)]
         same = self._code == part._code and bytes(self._raw()) == bytes(part._raw())
         return part if same else None

@@ -200,8 +200,8 @@ def test_wrong_stage_and_unknown_agents_are_refused() -> None:
 @pytest.mark.parametrize(
     ("named", "words"),
     [
-        ([], "not a list of agents here; to end the game, call finish"),
-        (["guesser_7"], "not a list of agents here"),
+        ([], "not agents of the episode; to end the game, call finish"),
+        (["guesser_7"], "not agents of the episode"),
         (["guesser_0", "guesser_0"], "an agent twice"),
     ],
 )

@@ -109,7 +109,7 @@ def test_an_agent_that_cannot_enter_is_one_line(agent: str, words: str) -> None:
 def test_an_agent_that_has_not_entered_cannot_act_or_be_paid() -> None:
     arena = begun()
     arena.acting = lambda: ["guest_0"]  # type: ignore[method-assign]
-    with pytest.raises(ValueError, match=r"not a list of agents here; call add\('guest_0'\) first"):
+    with pytest.raises(ValueError, match=r"not agents of the episode; call add\('guest_0'\) first"):
         arena.play_stage({"host_0": "guest_1"})
     with pytest.raises(KeyError, match="no agent 'guest_0'"):
         begun().pay("guest_0", 1.0)
