@@ -40,6 +40,8 @@ class Evaluation:
     """Agents that change seats, if the arena has others too (a judge); empty: all agents."""
 
     def __post_init__(self) -> None:
+        if not self.tasks:
+            raise ValueError("tasks: there is none, so nothing would be measured; add one")
         if self.samples < 1 or self.temperature < 0 or self.every < 0:
             raise ValueError(
                 "samples must be at least 1, and temperature and every must not be negative"

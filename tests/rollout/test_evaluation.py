@@ -38,6 +38,11 @@ def lottery(jobs: Sequence[EpisodeSpec]) -> list[Episode]:
     ]
 
 
+def test_an_evaluation_without_tasks_is_refused() -> None:
+    with pytest.raises(ValueError, match="tasks: there is none"):
+        made(tasks=[])
+
+
 def test_means_over_all_and_by_type() -> None:
     figures = made().summarize([measured(1.0), measured(0.0), measured(0.5, 1)])
     assert figures == {
