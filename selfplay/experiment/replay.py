@@ -305,11 +305,20 @@ def restore_tasks(run: Path, config: Mapping[str, Any], components: Components) 
 
 
 def _group(members: Sequence[Recorded], episodes: Sequence[Episode]) -> Group:
-    """Return a group in which siblings share the same turn objects as when they were played."""
+    """Return a group in which siblings share the same turn objects as when they were played.
+
+    Raises RunError if an episode branches off one that is not before it.
+    """
     shared: list[Episode] = []
     for episode in episodes:
         turns = list(episode.turns)
         if episode.branch_of is not None:
+            if not 0 <= episode.branch_of < len(shared):
+                raise RunError(
+                    f"step {members[0].step}, group {members[0].group}: episode {len(shared)} "
+                    f"branches off episode {episode.branch_of}, which is not before it; the record "
+                    "is damaged"
+                )
             for place, turn in enumerate(shared[episode.branch_of].turns[: episode.shared_turns]):
                 turns[place] = turn if turn == turns[place] else turns[place]
         shared.append(replace(episode, turns=tuple(turns)))

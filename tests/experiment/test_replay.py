@@ -7,6 +7,10 @@ from typing import Any
 
 import pytest
 
+from selfplay.errors import RunError
+from selfplay.experiment.replay import _group
+from selfplay.run.record_reader import Recorded
+from tests.helpers.builders import episode, turn
 from tests.helpers.command_process import SMOKE, copy_of_finished, finished, one_line, run
 
 SHORT = ("run.steps=1", "evaluations.held_out_sampled.every=0")
@@ -125,6 +129,17 @@ def test_what_cannot_be_replayed_is_one_line(
 ) -> None:
     outcome = run("replay", str(finished()), *arguments, cwd=tmp_path)
     assert outcome.code == 2 and words in one_line(outcome.err)
+
+
+@pytest.mark.parametrize("parent", [-1, 1, 5])
+def test_a_branch_of_no_earlier_episode_is_a_damaged_record(parent: int) -> None:
+    episodes = [episode(turn("a_0")), episode(turn("a_0"), branch_of=parent)]
+    records = [
+        Recorded(step=3, line=n + 1, group="3.0.0", member=n, advantages=[], episode=each)
+        for n, each in enumerate(episodes)
+    ]
+    with pytest.raises(RunError, match=f"group 3.0.0: episode 1 branches off episode {parent}, "):
+        _group(records, episodes)
 
 
 def test_steps_behind_the_newest_checkpoint_are_left_out_and_told(tmp_path: Path) -> None:
