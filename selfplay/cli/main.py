@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 from selfplay import __version__
 from selfplay.cli import average, commands, export, new, plan, study
@@ -18,6 +18,9 @@ from selfplay.errors import ConfigError, SelfplayError, nearest, printable
 from selfplay.run import signals
 
 INTERRUPTED = signals.EXIT_CODE
+
+Add: TypeAlias = Callable[..., argparse.ArgumentParser]
+"""Function that adds a command: (name, function of the command, texts) to its parser."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -90,21 +93,33 @@ def _parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
         made.set_defaults(command=command, name=name)
         return made
 
-    def takes_folders(command: argparse.ArgumentParser) -> None:
-        command.add_argument(
-            "--config-dir",
-            action="append",
-            default=[],
-            metavar="FOLDER",
-            help="one more folder of config groups; may be repeated",
-        )
+    _add_training(add)
+    _add_pages(add)
+    _add_records(add)
+    _add_measurements(add, measures="study" in words)
+    _add_files(add, parser)
+    return parser
 
-    def listens(command: argparse.ArgumentParser, *, port: int) -> None:
-        command.add_argument("--host", default=HOST, help=f"address to listen on (default {HOST})")
-        command.add_argument(
-            "--port", type=int, default=port, help=f"0 takes any that is free (default {port})"
-        )
 
+def _takes_folders(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--config-dir",
+        action="append",
+        default=[],
+        metavar="FOLDER",
+        help="one more folder of config groups; may be repeated",
+    )
+
+
+def _listens(command: argparse.ArgumentParser, *, port: int) -> None:
+    command.add_argument("--host", default=HOST, help=f"address to listen on (default {HOST})")
+    command.add_argument(
+        "--port", type=int, default=port, help=f"0 takes any that is free (default {port})"
+    )
+
+
+def _add_training(add: Add) -> None:
+    """Add the commands that check, train and evaluate."""
     train = add(
         "train",
         commands.train,
@@ -119,7 +134,7 @@ def _parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
         metavar="FOLDER",
         help="a run to repeat (with run.name=NEW), or a folder with a base.yaml",
     )
-    takes_folders(train)
+    _takes_folders(train)
     train.add_argument(
         "-m",
         "--multirun",
@@ -141,7 +156,7 @@ def _parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
         "--config-path", type=Path, metavar="FOLDER", help="a run, or a folder with a base.yaml"
     )
     check.add_argument("--seed", type=int, default=0, help="seed of the games (default 0)")
-    takes_folders(check)
+    _takes_folders(check)
     takes_trust(check)
     evaluate = add(
         "evaluate",
@@ -153,9 +168,13 @@ def _parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     evaluate.add_argument("run", help=study.PLAYER)
     evaluate.add_argument("--json", action="store_true", help="print the metrics as JSON")
     takes_trust(evaluate)
-    takes_folders(
+    _takes_folders(
         add("warmstart", commands.warmstart, help="make or find the model of a config's warm start")
     )
+
+
+def _add_pages(add: Add) -> None:
+    """Add the commands that show a run, or let a person play."""
     report = add("report", commands.report, help="write report.html of a run or of a sweep")
     report.add_argument("run", type=Path)
     watch = add(
@@ -168,7 +187,7 @@ def _parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     watch.add_argument(
         "runs", type=Path, nargs="*", metavar="RUN", help="runs, or folders of them (default runs)"
     )
-    listens(watch, port=8765)
+    _listens(watch, port=8765)
     play = add(
         "play",
         commands.play,
@@ -190,12 +209,16 @@ def _parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
         help="script of the other agents in an arena without a run: dotted name of a function "
         "(agent, observation, rng) (default: random legal moves)",
     )
-    takes_folders(play)
+    _takes_folders(play)
     play.add_argument("--games", type=int, help="number of games at the terminal (default 1)")
     play.add_argument("--seed", type=int, default=0)
     takes_trust(play)
-    listens(play, port=PLAY_PORT)
+    _listens(play, port=PLAY_PORT)
     play.set_defaults(host=None, port=None)  # refused without --page
+
+
+def _add_records(add: Add) -> None:
+    """Add the commands that work on the files of runs."""
     replay = add(
         "replay",
         commands.replay,
@@ -246,10 +269,14 @@ def _parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
         tagged.add_argument(
             flag, action="append", default=[], metavar="TAG", help="a tag; may be repeated"
         )
+
+
+def _add_measurements(add: Add, *, measures: bool) -> None:
+    """Add the commands that measure or predict; `measures`: with the subcommands of `study`."""
     measuring = add(
         "study", commands.study, help="measure a run: selfplay study exploitability RUN"
     )
-    if "study" in words:  # importing the measures takes a second
+    if measures:  # importing the measures takes a second
         study.add_arguments(measuring)
     planned = add(
         "plan",
@@ -261,14 +288,18 @@ def _parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     )
     plan.add_arguments(planned)
     takes_trust(planned)
-    takes_folders(planned)
+    _takes_folders(planned)
+
+
+def _add_files(add: Add, parser: argparse.ArgumentParser) -> None:
+    """Add the commands that list configs and write new parts; `parser` is the whole parser."""
     names = add(
         "list",
         commands.list_choices,
         help="list and describe arenas, roles, credits, objectives, experiments ...",
     )
     names.add_argument("group", nargs="?", help="a group, such as arena (default: all groups)")
-    takes_folders(names)
+    _takes_folders(names)
     created = add(
         "new",
         new.new,
@@ -294,5 +325,4 @@ def _parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     )
     completion.add_argument("shell", metavar="SHELL", help="bash, zsh or fish")
     completion.set_defaults(parser=parser)
-    takes_folders(completion)
-    return parser
+    _takes_folders(completion)
