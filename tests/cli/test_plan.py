@@ -42,6 +42,15 @@ def planned(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[i
     return code, json.loads(capsys.readouterr().out)
 
 
+def test_a_learner_that_cannot_be_is_one_line(
+    seven: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["plan", "experiment=tiny/kuhn", "cluster=local", seven, "learner.max_tokens=many"]
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("selfplay: learner.max_tokens: 'many' does not fit")
+
+
 PRESETS = sorted(path.stem for path in folder().glob("*.yaml"))
 
 
