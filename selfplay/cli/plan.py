@@ -11,7 +11,6 @@ from selfplay.config import compose, plain_data
 from selfplay.config.instantiate import TARGET, build, call, make
 from selfplay.engines.shards import shards_of
 from selfplay.errors import ConfigError
-from selfplay.learner.learner_settings import LearnerSettings
 from selfplay.models.population import Population
 from selfplay.plan import recorded_workload as records
 from selfplay.plan import workload as workloads
@@ -83,6 +82,8 @@ def plan(
         folder: Folder of a run whose config and recorded lengths are used.
         search: More folders of config groups.
     """
+    from selfplay.learner.learner_settings import LearnerSettings  # loads torch
+
     cluster, given, notes = _hardware(own)
     asked_of = [o.removeprefix("workload.") for o in own if o.startswith("workload.")]
     if folder is None:
