@@ -66,6 +66,11 @@ class StalledError(SelfplayError):
     """Raised if an expected event did not happen within its time limit."""
 
 
+def closest(name: object, choices: Iterable[str]) -> str | None:
+    """Return the choice that is most like `name`, or None if none is like it."""
+    return next(iter(get_close_matches(str(name), list(choices), n=1, cutoff=0.5)), None)
+
+
 def nearest(name: object, choices: Iterable[str], prefix: str = "") -> str:
     """Return a hint to append to an error: the nearest valid choice, or a list of choices.
 
@@ -75,9 +80,9 @@ def nearest(name: object, choices: Iterable[str], prefix: str = "") -> str:
         prefix: Text that is shown before each choice and is no part of the comparison.
     """
     known = sorted({str(choice) for choice in choices})
-    close = get_close_matches(str(name), known, n=1, cutoff=0.5)
-    if close:
-        return f"did you mean {prefix + close[0]!r}?"
+    close = closest(name, known)
+    if close is not None:
+        return f"did you mean {prefix + close!r}?"
     if not known:
         return "nothing of that kind exists"
     shown = ", ".join(prefix + choice for choice in known[:12]) + (

@@ -48,9 +48,10 @@ def no_flags(overrides: Sequence[str]) -> None:
     """Raise ConfigError for an argument that is neither key=value nor ~key."""
     for override in overrides:
         if override.startswith("-") or ("=" not in override and not override.startswith("~")):
+            named = override if override in compose.choices("experiment") else "NAME"
             raise ConfigError(
                 f"cannot read {override!r}: arguments are key=value, such as seed=1, or "
-                "+experiment=NAME (see selfplay train --help)"
+                f"+experiment={named} (see selfplay train --help)"
             )
 
 

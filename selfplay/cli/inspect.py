@@ -150,9 +150,10 @@ def replay(options: argparse.Namespace, overrides: list[str]) -> None:
 
 def study(options: argparse.Namespace, rest: list[str]) -> None:
     """Run a study of runs."""
-    nothing_more(rest)
     from selfplay.cli import study as command
 
+    command.refuse_more_runs(options, rest)
+    nothing_more(rest)
     command.run(options)
 
 

@@ -39,7 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         interrupted = isinstance(error, KeyboardInterrupt) or signals.raised()
         if isinstance(error, SystemExit) or not interrupted:
             raise
-        _complain("interrupted; all records are kept, train resume=RUN continues a run")
+        advice = str(error) if isinstance(error, KeyboardInterrupt) else ""
+        _complain(f"interrupted; {advice}" if advice else "interrupted")
         return INTERRUPTED
 
 
@@ -74,8 +75,11 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         wrong = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message)
         if wrong:
-            commands = re.findall(r"[a-z]+", wrong.group(2))
-            message = f"no command {wrong.group(1)!r}; {nearest(wrong.group(1), commands)}"
+            word, known = wrong.group(1), re.findall(r"[a-z]+", wrong.group(2))
+            kind = "measure" if " study" in self.prog else "command"
+            message = f"no {kind} {word!r}; {nearest(word, known)}"
+            if kind == "measure" and re.search("[=/@]", word):  # a run
+                message = f"name a measure before {word!r}; {nearest('', known)}"
         raise ConfigError(f"{message} (see {self.prog} --help)")
 
 

@@ -76,6 +76,17 @@ def run(options: argparse.Namespace) -> None:
         print(f"{visible(result.to_text())}\n\npage  {written}")
 
 
+def refuse_more_runs(options: argparse.Namespace, rest: list[str]) -> None:
+    """Raise ConfigError for a second run of a measure of one run, with the command to compare."""
+    name = options.measure
+    if not rest or rest[0].startswith("-") or isinstance(options.run, list):
+        return
+    advice = f"measure {rest[0]} with a second command"
+    if name in comparable():
+        advice = f"compare them: selfplay study compare {name} A={options.run} B={rest[0]}"
+    raise ConfigError(f"study {name} measures one run, and {rest[0]!r} is one more; {advice}")
+
+
 def _refuse_step(measure: str, run: Path) -> None:
     """Raise ConfigError for RUN@STEP if the measure needs a whole run."""
     folder, at, step = str(run).rpartition("@")

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -15,7 +16,7 @@ from selfplay.cli.arguments import load, no_flags, note, nothing_more, tell
 from selfplay.config import compose, plain_data
 from selfplay.config.instantiate import TARGET
 from selfplay.config.threads import ProcessorTime, count_beside_others
-from selfplay.config.trust import foreign
+from selfplay.config.trust import flags, foreign
 from selfplay.errors import CollapsedError, ConfigError, DivergedError, RunError, printable
 from selfplay.run import signals
 from selfplay.run.formatting import change, counted, duration, format_value
@@ -30,13 +31,15 @@ def train(options: argparse.Namespace, overrides: list[str]) -> None:
     since = ProcessorTime.now()
     resume = [o.partition("=")[2] for o in overrides if o.startswith("resume=")]
     overrides = [o for o in overrides if not o.startswith("resume=")]
+    if "--resume" in overrides:
+        raise ConfigError("cannot read '--resume': write resume=RUN, without dashes")
     no_flags(overrides)
     if resume:
         known = ("config_path", "config_dir", "cfg", "multirun")
-        flags = [flag for flag in known if getattr(options, flag)]
+        given = [flag for flag in known if getattr(options, flag)]
         elsewhere = [o for o in overrides if _place(o) in plain_data.LOCAL_DEFAULTS]
         more = [o for o in overrides if o not in elsewhere]
-        more += [f"--{flag.replace('_', '-')}" for flag in flags]
+        more += [f"--{flag.replace('_', '-')}" for flag in given]
         if more or len(resume) > 1:
             raise ConfigError(
                 f"resume={resume[0]} uses the run's own config except for engine and runtime;"
@@ -88,12 +91,12 @@ def _sweep(options: argparse.Namespace, overrides: Sequence[str]) -> None:
     from selfplay.run import sweep
     from selfplay.run.report.sweep_report import lines, text, write_ablation
 
-    flags = [f"--config-dir={folder}" for folder in options.config_dir]
+    words = [f"--config-dir={folder}" for folder in options.config_dir]
     if options.config_path:
-        flags.append(f"--config-path={options.config_path}")
-    flags += [f"--trust={package}" for package in options.trust]
+        words.append(f"--config-path={options.config_path}")
+    words += [f"--trust={package}" for package in options.trust]
     planned = sweep.plan(overrides)
-    wanted = replace(planned, command=(*flags, *planned.command))
+    wanted = replace(planned, command=(*words, *planned.command))
     said: list[str] = []
     trusted: set[str] = set()
     for point in wanted.points:
@@ -108,13 +111,19 @@ def _sweep(options: argparse.Namespace, overrides: Sequence[str]) -> None:
     if named is None:
         named = f"{_stem(run)}-sweep-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     folder = run_folder(run, str(named))
-    failed = sweep.run(folder, wanted, arguments=flags, trusted=sorted(trusted), jobs=options.jobs)
+    again = "the same command" + ("" if named == run.get("name") else f" with run.name={named}")
+    try:
+        failed = sweep.run(
+            folder, wanted, arguments=words, trusted=sorted(trusted), jobs=options.jobs
+        )
+    except KeyboardInterrupt as error:
+        raise KeyboardInterrupt(f"{again} continues the sweep {folder}") from error
     if len(failed) < len(wanted.points):
         print(f"\n{text(lines(folder))}\n\nreport   {write_ablation(folder)}")
     if failed:
         raise RunError(
             f"{len(failed)} of {len(wanted.points)} runs did not finish, such as {failed[0]}; "
-            f"its log is {folder / failed[0]}.log, and the same command continues the sweep"
+            f"its log is {folder / failed[0]}.log, and {again} continues the sweep"
         )
 
 
@@ -133,6 +142,12 @@ def _resume(folder: Path, elsewhere: Sequence[str]) -> None:
     if place is None:
         run.check_complete()
         print(f"{folder}: stopped before its first checkpoint; beginning again", file=sys.stderr)
+    steps = settings["run"]["steps"]
+    if place is not None and checkpoint.step_of(place) >= steps:
+        note(
+            f"all {steps} steps of {folder} are done; to train longer, begin a new run from its "
+            "weights: see 'Go on from a run' in docs/quickstart.md"
+        )
     with _Stage(lambda: run, settings) as stage:
         experiment = Experiment(settings)
         _load(experiment, stage, place)
@@ -197,10 +212,20 @@ class _Stage:
         trace: TracebackType | None,
     ) -> None:
         self._shown.__exit__(kind, error, trace)
+        if error is not None and signals.raised() and self.run is not None:
+            raise KeyboardInterrupt(self._how_to_continue()) from error
 
     def close(self) -> None:
         """End the display of the progress."""
         self._shown.close()
+
+    def _how_to_continue(self) -> str:
+        """Return the command that continues the interrupted run, and where it begins."""
+        step, trusted = self.run.newest_checkpoint(), flags(foreign(self._settings))
+        command = shlex.join(["selfplay", "train", f"resume={self.run.folder}", *trusted])
+        if step is None:
+            return f"there is no checkpoint yet, so {command} begins the run again"
+        return f"{command} continues after the checkpoint of step {step}"
 
 
 def _load(experiment: Any, stage: _Stage, saved: Path | None = None) -> None:
@@ -287,7 +312,7 @@ def evaluate(options: argparse.Namespace, rest: list[str]) -> None:
         print(json.dumps({"step": experiment.step, "evaluations": results}, indent=2))
         return
     for name, values in results.items():
-        for metric, value in values.items():
+        for metric, value in _without_repeats(values).items():
             read = experiment.declared.of(f"evaluation/{name}/{metric}")
             print(f"{printable(f'{name}/{metric}'):<40} {format_value(read, value)}")
 
@@ -347,11 +372,21 @@ def _new_name(run: Mapping[str, Any], seed: int) -> str:
     return f"{name}-{taken + 1}" if taken else name
 
 
+def _without_repeats(values: Mapping[str, float]) -> dict[str, float]:
+    """Return an evaluation's metrics without those of tasks that have no type, `default/NAME`,
+    where they repeat the metric of all tasks."""
+    return {
+        name: value
+        for name, value in values.items()
+        if not name.startswith("default/") or values.get(name.removeprefix("default/")) != value
+    }
+
+
 def _print_summary(summary: Mapping[str, Any], declared: Any) -> None:
     steps, took = counted(summary["steps"], "step"), duration(summary["seconds"])
     print(f"\n{summary['experiment']}: {steps} in {took}")
     for name, results in summary["evaluations"].items():
-        for metric, after in results["after"].items():
+        for metric, after in _without_repeats(results["after"]).items():
             before = results["before"].get(metric)
             if before is None or metric == "failed_episodes":
                 continue

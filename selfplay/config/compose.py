@@ -26,22 +26,22 @@ from selfplay.config.group_choices import (
     with_choices_of_algorithm,
     without_settings_of_others,
 )
-from selfplay.config.instantiate import TARGET
+from selfplay.config.instantiate import TARGET, import_target, signature
 from selfplay.config.plain_data import (
+    ADDED,
+    GROUPS_WITH_PLUS,
     KEYS,
     LOCAL_DEFAULTS,
     REQUIRED,
     check_expansion,
     check_folder_sizes,
 )
-from selfplay.errors import ConfigError, nearest
+from selfplay.errors import ConfigError, closest, nearest
 
 RUN = "config"
 """Name of the primary config of a run folder, in which all values are resolved."""
 BASE = "base"
 """Name of the primary config that experiments and overrides change."""
-GROUPS_WITH_PLUS = ("experiment", "opponents", "recipe")
-"""Groups without a choice in the primary config, for which Hydra needs a plus."""
 UNNAMED = "train"
 """`run.experiment` of a config that gives none; the chosen experiment's name replaces it."""
 OPEN = ("roles", "services", "sampling", "evaluations", "shaping", "trackers")
@@ -358,13 +358,16 @@ def _refused(
     if found:
         return f"+{found.group(1)}: the config has this key already; write it without the plus"
     found = re.search(r"Multiple values for ([^ ]+)\. To override", text)
-    if found and found.group(1) not in GROUPS_WITH_PLUS:
+    found = found or re.search(r"^(\S+) appears more than once in the final defaults list", text)
+    if found:
         group = found.group(1)
+        if group in GROUPS_WITH_PLUS:
+            return f"+{group}: given more than once; keep one"
         return f"+{group}: the config chooses one already; write {group}=NAME without the plus"
     found = re.search(r"No match in the defaults list.*'\+?([^']+)'", text)
     if found:
         group = found.group(1).partition("=")[0]
-        return f"unknown key {group!r}; {nearest(group, [*KEYS, ALGORITHM, *GROUPS_WITH_PLUS])}"
+        return f"unknown key {group!r}; {nearest(group, [*KEYS, ALGORITHM, *ADDED])}"
     if isinstance(error, ConfigCompositionException) and error.__cause__:
         return f"{_one_line(error)} ({_one_line(error.__cause__)})"
     return _one_line(error)
@@ -376,9 +379,10 @@ def _unknown_key(
     """Return the error line for an unknown key, with the nearest key of the same node."""
     rest = [override for override in overrides if key not in override]
     try:
-        known = list(_paths(_compose(home, name, rest, search)))
+        composed = _compose(home, name, rest, search)
     except (HydraException, OmegaConfBaseException):  # the overrides have a second fault
-        known = list(_paths(compose(home, name, [])))
+        composed = compose(home, name, [])
+    known = list(_paths(composed))
     if key in known:
         return f"{key}: to add new keys to it, write +{key}=..."
     if below := [path for path in known if path.endswith(f".{key}")]:
@@ -390,13 +394,31 @@ def _unknown_key(
         prefix = f"{parent}." if parent else ""
         inside = [path.removeprefix(prefix) for path in known if path.startswith(prefix)]
         beside = [name for name in inside if "." not in name and name != TARGET]
-        beside += [] if parent else [ALGORITHM]
-        if parent in known and not inside:  # an empty mapping, such as population.overrides
+        beside += [] if parent else [ALGORITHM, *ADDED]
+        taken = _parameters(composed, parent) if TARGET in inside else ()
+        # An empty mapping, such as population.overrides, or a parameter that the file leaves out.
+        if own in taken or (parent in known and not inside):
             return f"unknown key {key!r}; to add it, write +{key}=..."
+        beside += [name for name in taken if name not in beside]
+        if parent in known and not beside:
+            return f"unknown key {key!r}; {parent} takes no settings"
+    rest_of_key = key.removeprefix(prefix + own)
+    meant = f"{prefix}{closest(own, beside)}{rest_of_key}"
+    if rest_of_key and meant in known:
+        return f"unknown key {key!r}; did you mean {meant!r}?"
     hint = nearest(own, beside, prefix)
     if parent in OPEN and not hint.startswith("did you mean"):
         hint = f"to add it, write +{key}=..."
     return f"unknown key {key!r}; {hint}"
+
+
+def _parameters(composed: DictConfig, path: str) -> tuple[str, ...]:
+    """Return what the `_target_` of a node takes; nothing if it cannot be imported."""
+    try:
+        target = import_target(OmegaConf.select(composed, f"{path}.{TARGET}"), path)
+        return signature(target, path).known
+    except ConfigError:  # a second fault, which is found when this one is repaired
+        return ()
 
 
 def _paths(node: Any, prefix: str = "") -> Iterator[str]:

@@ -53,6 +53,10 @@ PROVIDED: Mapping[str, Sequence[str]] = {
 """Arguments that the program gives to the object of a key, besides the services."""
 KEYS = ("seed", *OBJECTS, *OPTIONAL, *COLLECTIONS, *SETTINGS)
 """All keys that a config must have."""
+GROUPS_WITH_PLUS = ("experiment", "opponents", "recipe")
+"""Groups without a choice in the primary config, for which Hydra needs a plus."""
+ADDED = tuple(f"+{group}" for group in GROUPS_WITH_PLUS)
+"""These groups as a command line writes them."""
 REQUIRED = ("arena", "roles")
 """Keys that are empty in the primary config and that a run must set."""
 SHARED = "shared"
@@ -79,7 +83,7 @@ def check_config(config: Mapping[str, Any]) -> None:
     """Check that a config has all keys, and each `_target_` node against its target."""
     for key in config:
         if key not in (*KEYS, SHARED):
-            raise ConfigError(f"unknown key {key!r}; {nearest(key, KEYS)}")
+            raise ConfigError(f"unknown key {key!r}; {nearest(key, [*KEYS, *ADDED])}")
     for key in KEYS:
         if key not in config:
             raise ConfigError(f"the config has no {key!r}; it needs {', '.join(KEYS)}")

@@ -52,15 +52,12 @@ class RunSettings:
     """Metric name to the value below which the run stops as collapsed."""
 
     def __post_init__(self) -> None:
-        if self.steps < 0 or self.checkpoint_every < 1 or self.keep_checkpoints < 1:
-            raise ValueError(
-                "steps is at least 0, checkpoint_every and keep_checkpoints at least 1"
-            )
-        if self.episodes_every < 0 or not 0 <= self.threads <= MOST_THREADS:
-            raise ValueError(
-                f"episodes_every is at least 0, threads between 0 and {MOST_THREADS}, not "
-                f"{self.episodes_every} and {self.threads}"
-            )
+        floors = {"steps": 0, "checkpoint_every": 1, "keep_checkpoints": 1, "episodes_every": 0}
+        for name, floor in floors.items():
+            if getattr(self, name) < floor:
+                raise ValueError(f"{name} is at least {floor}, not {getattr(self, name)}")
+        if not 0 <= self.threads <= MOST_THREADS:
+            raise ValueError(f"threads is between 0 and {MOST_THREADS}, not {self.threads}")
         for name, least in self.minimum.items():
             if not isfinite(least):
                 raise ValueError(f"minimum.{name}: {least} is not a finite number")

@@ -26,6 +26,7 @@ from selfplay.run.directory import record, reporting_disk, write_atomic
 from selfplay.run.formatting import number
 from selfplay.run.json_lines import JsonLines
 from selfplay.run.report.html import visible
+from selfplay.run.run_folder import RUNS, is_run
 from selfplay.types import Episode, Group, Request, Status, Task, role_of
 
 YOU = "you"
@@ -228,7 +229,9 @@ def _config(name: str, overrides: Sequence[str], search: Sequence[str]) -> dict[
     """Return the config of an arena, with the roles and services of the same name if they exist."""
     known = compose.choices("arena", search)
     if name not in known:
-        raise ConfigError(f"no run folder and no arena {name!r}; {nearest(name, known)}")
+        default = RUNS / name
+        hint = f"did you mean {default}?" if is_run(default) else nearest(name, known)
+        raise ConfigError(f"no run folder and no arena {name!r}; {hint}")
     chosen = {override.partition("=")[0] for override in overrides}
     roles = name if name in compose.choices("roles", search) else "player"
     given = [f"arena={name}", *overrides]

@@ -20,6 +20,7 @@ from selfplay.config import compose
 from selfplay.errors import RunError
 from selfplay.run import files
 from selfplay.run.json_lines import JsonLines
+from selfplay.run.run_folder import check_run
 from selfplay.run.untrusted import is_confined
 from selfplay.types import Group, Sample, Status
 
@@ -104,10 +105,7 @@ class Run:
         Raises RunError if `folder` is not a run folder, or holds links that lead out of it,
         because another person may have made it. The folder itself may be a link.
         """
-        if not (folder / "config.yaml").is_file():
-            there = (Path("runs") / folder / "config.yaml").is_file()
-            hint = f"; did you mean {Path('runs') / folder}?" if there else ""
-            raise RunError(f"{folder} is no run folder (config.yaml is missing){hint}")
+        check_run(folder)
         check_links(folder)
         return cls(folder)
 
@@ -127,6 +125,11 @@ class Run:
                         message = f"run {self.folder} is being trained by another process"
                         raise RunError(message) from error
                     time.sleep(0.02)
+
+    def newest_checkpoint(self) -> int | None:
+        """Return the step of the newest checkpoint, without reading it; None if there is none."""
+        names = (path.name for path in (self.folder / "checkpoints").glob("[0-9]*"))
+        return max((int(name) for name in names if name.isdecimal()), default=None)
 
     def config(self) -> dict[str, Any]:
         """Return the resolved config that the run was created with."""

@@ -109,7 +109,12 @@ class Progress:
         trace: TracebackType | None,
     ) -> None:
         with self._lock:
-            self._ended = "finished" if kind is None else f"stopped by {kind.__name__}"
+            if kind is None:
+                self._ended = "finished"
+            elif issubclass(kind, KeyboardInterrupt):
+                self._ended = "interrupted"
+            else:
+                self._ended = f"stopped by {kind.__name__}"
         if self._view is not None:
             view, self._view = self._view, None  # the final panel has no spinner
             view.stop()

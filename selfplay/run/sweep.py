@@ -26,6 +26,7 @@ from pydantic import TypeAdapter
 from selfplay.config.composition import parse
 from selfplay.config.trust import flags
 from selfplay.errors import ConfigError, RunError
+from selfplay.run import signals
 from selfplay.run.directory import reporting_disk, write_atomic
 from selfplay.run.untrusted import open_regular
 from selfplay.types import to_json
@@ -141,7 +142,8 @@ def run(
             code = process.wait()
         if code:
             last = (folder / f"{point.name}.log").read_text(errors="replace").strip()
-            tell(f"{title} failed: {last.splitlines()[-1] if last else f'exit code {code}'}")
+            how = "was interrupted" if code == signals.EXIT_CODE else "failed"
+            tell(f"{title} {how}: {last.splitlines()[-1] if last else f'exit code {code}'}")
         return point.name if code else None
 
     with ThreadPoolExecutor(jobs) as pool:

@@ -55,6 +55,8 @@ def test_what_is_saved_is_read_back(values: dict[str, Any], tmp_path: Path) -> N
         (["sampling.solver.max_tokens=4"], r"to add it, write \+sampling\.solver\.max_tokens="),
         (["+experiment=tiny/kuhn", "roles.playr.memory=none"], r"did you mean 'roles\.player'"),
         (["engine.foo=1"], r"unknown key 'engine\.foo'; choose from: engine\.max_rows, "),
+        (["runtime.workers=4"], r"'runtime\.workers'; runtime takes no settings$"),
+        (["lerner.lr=1"], r"did you mean 'learner\.lr'"),
         (["engine.rows=1"], r"did you mean 'engine\.max_rows'"),
         (["learner._tarjet_=1"], r"choose from: learner\."),
         (["nothing.at.all=1"], r"unknown key 'nothing\.at\.all'; did you mean 'shaping'"),
@@ -73,6 +75,20 @@ def test_what_cannot_be_composed_is_one_line(overrides: list[str], complaint: st
     with pytest.raises(ConfigError, match=complaint) as caught:
         compose.load(overrides)
     assert "\n" not in str(caught.value)
+
+
+def test_a_parameter_that_a_config_leaves_out_is_added_with_a_plus(tmp_path: Path) -> None:
+    (tmp_path / "arena").mkdir()
+    (tmp_path / "arena/bare.yaml").write_text("_target_: arenas.games.kuhn.Kuhn\n")
+
+    def refused(override: str) -> str:
+        with pytest.raises(ConfigError) as caught:
+            compose.load(["arena=bare", "roles=kuhn", override], search=[str(tmp_path)])
+        return str(caught.value)
+
+    assert refused("arena.illegal=lose").endswith("to add it, write +arena.illegal=...")
+    assert refused("arena.ilegal=lose").endswith("did you mean 'arena.illegal'?")
+    assert refused("arena.faces=3").endswith("choose from: arena.illegal")
 
 
 def test_an_experiment_without_run_experiment_has_its_own_name(tmp_path: Path) -> None:

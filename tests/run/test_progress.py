@@ -164,6 +164,9 @@ def test_failure_is_named_and_not_swallowed() -> None:
     with pytest.raises(KeyError), Progress(9, "zero", console):
         raise KeyError("x")
     assert b"stopped by KeyError at step 0/9" in raw.getvalue()
+    with pytest.raises(KeyboardInterrupt), Progress(9, "zero", console):
+        raise KeyboardInterrupt
+    assert b"zero: interrupted at step 0/9" in raw.getvalue()
     with pytest.raises(KeyError), Progress(9, "zero", terminal()) as progress:
         raise KeyError("x")
     assert "stopped by KeyError" in shown(progress)

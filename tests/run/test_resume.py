@@ -185,7 +185,8 @@ def test_an_interrupt_is_one_line_and_loses_nothing(
     finished()
     outcome = train(place, Strike(at=at, call=2, number=number))
     assert outcome.code == 130
-    assert "interrupted" in one_line(outcome.err) and "resume=" in outcome.err
+    assert one_line(outcome.err).startswith("selfplay: interrupted; ")
+    assert f"selfplay train resume=runs/{place.name}" in outcome.err
     assert resume(place).code == 0
     assert_alike(place, finished())
 

@@ -19,6 +19,7 @@ from selfplay.run.record_reader import Summary, read_metrics, read_summary
 from selfplay.run.report.charts import arrange, draw, smoothing
 from selfplay.run.report.html import render, write_page
 from selfplay.run.report.transcripts import choose
+from selfplay.run.run_folder import CONFIG, check_run
 from selfplay.run.untrusted import open_regular
 
 PREFIX = "collapse/"
@@ -107,9 +108,8 @@ def write_report(run: Path) -> Path:
 
     Raises RunError, in one line, if `run` is not a run folder or one of its files cannot be read.
     """
-    config_file = run / "config.yaml"
-    if not config_file.is_file():
-        raise RunError(f"{run}: not a run folder (no config.yaml); name one that training made")
+    check_run(run)
+    config_file = run / CONFIG
     config = _read(config_file)
     rows = read_metrics(run / "metrics.jsonl")
     summary = read_summary(run / "summary.json")

@@ -1,0 +1,45 @@
+"""Which folders are runs, and the error for a folder that is none."""
+
+from contextlib import suppress
+from difflib import get_close_matches
+from itertools import islice
+from pathlib import Path
+
+from selfplay.errors import RunError
+
+CONFIG = "config.yaml"
+"""Name of the file that makes a folder a run folder."""
+RUNS = Path("runs")
+"""Default folder of runs."""
+MOST_ENTRIES = 1000
+"""Largest number of entries of a folder that an error looks through for a run."""
+
+
+def is_run(folder: Path) -> bool:
+    """Return True if a folder has the config of a run."""
+    return (folder / CONFIG).is_file()
+
+
+def check_run(folder: Path) -> None:
+    """Raise RunError if `folder` is not a run folder; the line names a run that may be meant."""
+    if is_run(folder):
+        return
+    problem = f"{folder} is no run folder ({CONFIG} is missing)"
+    if inside := _runs_in(folder):
+        raise RunError(f"{problem}, but a folder of runs; name one, such as {inside[0]}")
+    if is_run(default := RUNS / folder):
+        raise RunError(f"{problem}; did you mean {default}?")
+    beside = _runs_in(folder.parent) or _runs_in(RUNS)
+    close = get_close_matches(folder.name, [run.name for run in beside], n=1)
+    if close:
+        raise RunError(f"{problem}; did you mean {beside[0].parent / close[0]}?")
+    example = f", such as {beside[0]}" if beside else ""
+    raise RunError(f"{problem}; name one that training made{example}")
+
+
+def _runs_in(folder: Path) -> list[Path]:
+    """Return the run folders among the first `MOST_ENTRIES` entries of a folder, in order."""
+    with suppress(OSError):
+        entries = islice(folder.iterdir(), MOST_ENTRIES)
+        return sorted(path for path in entries if path.name.isprintable() and is_run(path))
+    return []
