@@ -14,6 +14,7 @@ import torch
 
 import selfplay
 from selfplay.cli.main import _parser, main
+from selfplay.cli.train import _without_repeats
 from selfplay.config.compose import choices, groups
 from selfplay.models.tiny import build_model, build_tokenizer
 from selfplay.run.directory import Run
@@ -136,6 +137,11 @@ def test_an_error_moves_no_cursor(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", "\x1b[2Jruns"]) == 2
     said = capsys.readouterr().err
     assert "?[2Jruns" in said and "\x1b" not in said
+
+
+def test_metrics_of_tasks_without_a_type_are_not_shown_twice() -> None:
+    values = {"bets": 1.0, "default/bets": 1.0, "hard/bets": 1.0, "pay": 2.0, "default/pay": 3.0}
+    assert list(_without_repeats(values)) == ["bets", "hard/bets", "pay", "default/pay"]
 
 
 def test_list_names_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:

@@ -166,6 +166,10 @@ def test_the_printed_arena_is_trained(folder: Path) -> None:
     exec(first.replace("runs/kuhn", str(folder / "runs/mine")), read)
     assert list(read["rewards"])[-2:] == [1, 2] and read["rewards"][2] is not None
     assert read["turn"].agent == "player_1" and read["model"].num_parameters() > 0
+    (curves,) = PYTHON.findall((DOCS / "metrics.md").read_text(encoding="utf-8"))
+    exec(curves.replace("runs/kuhn", str(folder / "runs/mine")), read)
+    assert list(read["speed"]) == [1, 2] and (folder / "runs/mine/speed.png").is_file()
+    assert read["entropy"][2]["player"] > 0
     (command,) = [line for line in commands("new_measure.md") if "my_games.words" in line]
     done = subprocess.run(
         [sys.executable, *command[1:]],
