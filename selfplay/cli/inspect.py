@@ -73,9 +73,9 @@ def play(options: argparse.Namespace, rest: list[str]) -> None:
     for flag in ("host", "port"):
         if getattr(options, flag) is not None:
             raise ConfigError(f"--{flag} is for the page; give --page too")
+    from selfplay.credit.base import pay_by_agent
     from selfplay.experiment.human_play import at_terminal, ending
     from selfplay.experiment.human_play import play as games
-    from selfplay.rollout.matches import returns
     from selfplay.run.report.html import visible
 
     try:
@@ -90,7 +90,9 @@ def play(options: argparse.Namespace, rest: list[str]) -> None:
             search=options.config_dir,
             begin=lambda rules: print(visible(rules)),
         ):
-            paid = ", ".join(f"{agent} {number(pay)}" for agent, pay in returns(episode).items())
+            paid = ", ".join(
+                f"{agent} {number(pay)}" for agent, pay in pay_by_agent(episode).items()
+            )
             print(f"\n{visible(ending(episode))}")
             print(f"{episode.status.value}: {visible(episode.error or paid)}\nsaved    {path}")
     except EOFError as error:

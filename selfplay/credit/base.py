@@ -81,6 +81,13 @@ def own_pay(episode: Episode, agent: str) -> float:
     return sum(rewards or [reward for _, reward in episode.other_pay.get(agent, ())])
 
 
+def pay_by_agent(episode: Episode) -> dict[str, float]:
+    """Return the sum of each agent's rewards; an agent without a turn is missing if it has none."""
+    without_turn = (agent for agent, pay in episode.other_pay.items() if pay)
+    agents = dict.fromkeys((*episode.agents(), *without_turn))
+    return {agent: own_pay(episode, agent) for agent in agents}
+
+
 def numbers(episode: Episode) -> list[int]:
     """Return, for every turn, its index among the turns of its agent."""
     seen: dict[str, int] = {}

@@ -7,12 +7,12 @@ from random import Random
 from typing import Any
 
 from selfplay.arena import Arena
+from selfplay.credit.base import pay_by_agent
 from selfplay.credit.replay import stages_of
 from selfplay.engines.scripted import Script, ScriptedEngine
 from selfplay.errors import SelfplayError, one_line, with_place
 from selfplay.rng import derive
 from selfplay.role import Role
-from selfplay.rollout.matches import returns
 from selfplay.rollout.policy_pool import PolicyPool
 from selfplay.rollout.rollout import EpisodeSpec
 from selfplay.rollout.sampling_settings import SamplingSettings
@@ -144,7 +144,7 @@ def _lines(title: str, episode: Episode) -> Iterator[str]:
     if len(turns) > MOST_SHOWN:
         yield f"  ... and {len(turns) - MOST_SHOWN} more turns"
     if turns:
-        paid = returns(episode)
+        paid = pay_by_agent(episode)
         yield "  paid in all   " + ", ".join(f"{who} {number(got)}" for who, got in paid.items())
     if episode.metrics:
         shown = ", ".join(f"{name} {number(value)}" for name, value in episode.metrics.items())
@@ -191,7 +191,7 @@ def _faults_of_replay(arena: Callable[[], Arena], episode: Episode) -> Iterator[
     except Exception as error:  # the author's arena, which played the same moves before
         yield f"the same seed and moves cannot be played again: {with_place(error)}; {LUCK}"
         return
-    paid = returns(episode)
+    paid = pay_by_agent(episode)
     for agent, pay in first.paid.items():
         if not isclose(pay, paid.get(agent, 0.0), abs_tol=1e-9):
             yield (

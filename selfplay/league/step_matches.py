@@ -6,10 +6,11 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
+from selfplay.credit.base import pay_by_agent
 from selfplay.league import Chances, LeagueState
 from selfplay.league.matchmaking import Anchors, mixed
 from selfplay.rng import derive
-from selfplay.rollout.matches import Result, result, returns
+from selfplay.rollout.matches import Result, result
 from selfplay.rollout.rollout import EpisodeSpec, RolloutFn
 from selfplay.types import Episode, Task
 
@@ -216,5 +217,5 @@ class StepMatches:
             return
         came = result(episode, match.seat, match.seats)
         if came is not None:
-            paid = returns(episode).get(match.seat, 0.0)
+            paid = pay_by_agent(episode).get(match.seat, 0.0)
             self.results.append(MatchResult(match=match, came=came, paid=paid))

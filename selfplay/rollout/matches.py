@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from selfplay.credit.base import own_pay
+from selfplay.credit.base import pay_by_agent
 from selfplay.types import Episode, Status
 
 Result: TypeAlias = Literal["won", "drawn", "lost"]
@@ -36,17 +36,10 @@ def result(episode: Episode, seat: str, seats: Sequence[str]) -> Result | None:
     """
     if episode.status is Status.FAILED:
         return None
-    paid = returns(episode)
+    paid = pay_by_agent(episode)
     best = max(paid.get(agent, 0.0) for agent in seats if agent != seat)
     own = paid.get(seat, 0.0)
     return "won" if own > best else "drawn" if own == best else "lost"
-
-
-def returns(episode: Episode) -> dict[str, float]:
-    """Return the sum of each agent's rewards; an agent without a turn is missing if it has none."""
-    without_turn = (agent for agent, pay in episode.other_pay.items() if pay)
-    agents = dict.fromkeys((*episode.agents(), *without_turn))
-    return {agent: own_pay(episode, agent) for agent in agents}
 
 
 def match_metrics(matches: Sequence[Match], episodes: Sequence[Episode]) -> dict[str, float]:
@@ -58,7 +51,7 @@ def match_metrics(matches: Sequence[Match], episodes: Sequence[Episode]) -> dict
     """
     pairs = list(zip(matches, episodes, strict=True))
     results = [result(episode, match.seat, match.seats) for match, episode in pairs]
-    gains = [returns(episode).get(match.seat, 0.0) for match, episode in pairs]
+    gains = [pay_by_agent(episode).get(match.seat, 0.0) for match, episode in pairs]
     lowest = min((gain for gain, came in zip(gains, results, strict=True) if came), default=None)
     values: Mapping[str, list[float]] = defaultdict(list)
     for (match, _), came, gain in zip(pairs, results, gains, strict=True):

@@ -12,9 +12,10 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
+from selfplay.credit.base import pay_by_agent
 from selfplay.run.activity import ACTIVITY
 from selfplay.run.formatting import counted
-from selfplay.types import Episode, Sample, Status
+from selfplay.types import Episode, Sample, Status, role_of
 
 
 class StepTimer:
@@ -106,9 +107,9 @@ def of_episodes(episodes: Iterable[Episode]) -> dict[str, float]:
     ones (also of those with a prompt that was too long). `arena/`: means of the arena's metrics
     over all episodes and by task type; for a type a/b also over all types under a/. `role/`: mean
     reward per agent and episode, fraction of moves whose action parsed, tokens per turn, and for
-    each verdict its fraction of the role's moves; for roles that call tools, see `_of_tools`. A
-    turn that an episode shares with the episode that it branches from counts once, but its reward
-    is part of both returns.
+    each verdict its fraction of the role's moves; for roles that call tools, see `_of_tools`. The
+    reward of an agent that was paid without a turn counts too. A turn that an episode shares with
+    the episode that it branches from counts once, but its reward is part of both returns.
 
     `role/` covers only agents that play with their role's own policy. `versus/`: rewards of these
     agents in episodes in which another agent plays with another policy, by that policy.
@@ -213,12 +214,8 @@ def _by_role(episodes: Sequence[Episode]) -> dict[str, float]:
     noted: dict[str, list[float]] = defaultdict(list)
     named: dict[str, Counter[str]] = defaultdict(Counter)
     for episode in episodes:
-        paid: dict[tuple[str, str], float] = defaultdict(float)
-        for index, turn in enumerate(episode.turns):
+        for turn in episode.turns[episode.shared_turns :]:
             if turn.agent in episode.policy_map:
-                continue
-            paid[turn.role, turn.agent] += turn.reward
-            if index < episode.shared_turns:
                 continue
             prefix = f"role/{turn.role}"
             if turn.final:
@@ -230,15 +227,22 @@ def _by_role(episodes: Sequence[Episode]) -> dict[str, float]:
                     named[prefix][f"{name}/{value}"] += 1
                 elif isinstance(value, int | float):
                     noted[f"{prefix}/{name}"].append(float(value))
-        for (role, _), reward in paid.items():
-            sums[f"role/{role}/reward"].append(reward)
-            sums[f"role/{role}/reward/{episode.task.type}"].append(reward)
+        for agent, reward in _own_pay(episode).items():
+            prefix = f"role/{role_of(agent)}/reward"
+            sums[prefix].append(reward)
+            sums[f"{prefix}/{episode.task.type}"].append(reward)
     metrics = _means(noted) | _means(sums)  # a note never replaces a metric of the library
     metrics |= _of_tools(episodes)
     for prefix, counts in named.items():
         turns = len(sums[f"{prefix}/valid"])
         metrics |= {f"{prefix}/{name}": count / turns for name, count in counts.items()}
     return metrics
+
+
+def _own_pay(episode: Episode) -> dict[str, float]:
+    """Return the sum of the rewards of each agent that plays with its role's own policy."""
+    paid = pay_by_agent(episode)
+    return {agent: pay for agent, pay in paid.items() if agent not in episode.policy_map}
 
 
 def _of_tools(episodes: Iterable[Episode]) -> dict[str, float]:
@@ -297,12 +301,11 @@ def _versus(episodes: Iterable[Episode]) -> dict[str, float]:
     paid: dict[str, list[float]] = defaultdict(list)
     met: Counter[str] = Counter()
     for episode in episodes:
-        own = {t.agent: t.role for t in episode.turns if t.agent not in episode.policy_map}
+        own = _own_pay(episode)
         for policy in sorted(set(episode.policy_map.values())) if own else ():
             met[f"versus/{policy}/episodes"] += 1
-            for agent, role in own.items():
-                reward = sum(t.reward for t in episode.turns if t.agent == agent)
-                paid[f"versus/{policy}/{role}/reward"].append(reward)
+            for agent, reward in own.items():
+                paid[f"versus/{policy}/{role_of(agent)}/reward"].append(reward)
     return {name: float(number) for name, number in met.items()} | _means(paid)
 
 

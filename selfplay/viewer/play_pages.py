@@ -17,10 +17,10 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from selfplay.credit.base import pay_by_agent
 from selfplay.engines.human import HumanQuestion, news
 from selfplay.errors import ConfigError, RunError, SelfplayError, one_line
 from selfplay.experiment.human_play import PlaySetup, ending, table
-from selfplay.rollout.matches import returns
 from selfplay.run.declarations import RunMetrics, measured_by
 from selfplay.run.report.html import render
 from selfplay.run.report.transcripts import content, shorten, show
@@ -232,7 +232,7 @@ class PlayPages:
             title=self.title,
             seen=seen,
             exchanges=list(_shown(seen.exchanges)),
-            paid=returns(seen.episode) if seen.episode else {},
+            paid=pay_by_agent(seen.episode) if seen.episode else {},
             seats=self.seats,
             rules=self.rules,
             ending=ending(seen.episode) if seen.episode else "",

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from selfplay.credit.base import pay_by_agent
 from selfplay.errors import RunError
-from selfplay.rollout.matches import returns
 from selfplay.run.record_reader import Recorded, decode, record_of
 from selfplay.run.untrusted import open_regular
 from selfplay.viewer.episode_list import EpisodeRow
@@ -68,6 +68,6 @@ class SavedGames:
             invalid=sum(turn.invalid for turn in episode.turns),
             turns=len(episode.turns),
             tokens=sum(len(turn.completion_ids) for turn in episode.turns),
-            rewards=dict(returns(episode)),
+            rewards=dict(pay_by_agent(episode)),
         )
         return SavedGame(name=name, row=row, seat=", ".join(episode.policy_map))

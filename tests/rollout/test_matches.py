@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from selfplay.arena import Arena
+from selfplay.credit.base import pay_by_agent
 from selfplay.rollout.evaluation import Evaluation
-from selfplay.rollout.matches import Match, match_metrics, result, returns
+from selfplay.rollout.matches import Match, match_metrics, result
 from selfplay.rollout.rollout import EpisodeSpec
 from selfplay.types import Episode, Status, Task
 from tests.helpers.builders import episode, turn
@@ -41,7 +42,7 @@ def test_won_drawn_lost() -> None:
 def test_the_pay_of_an_agent_without_a_turn_counts() -> None:
     """An illegal first move ends a game before the other player is asked."""
     ended = episode(turn("player_0", -2), other_pay={"player_0": (), "player_1": ((0, 2.0),)})
-    assert returns(ended) == {"player_0": -2, "player_1": 2}
+    assert pay_by_agent(ended) == {"player_0": -2, "player_1": 2}
     assert match_metrics([Match(seat="player_1", opponent="x", seats=SEATS)], [ended]) == {
         **{f"versus/x{seat}/won": 1.0 for seat in ("", "/player_1")},
         **{f"versus/x{seat}/drawn": 0.0 for seat in ("", "/player_1")},

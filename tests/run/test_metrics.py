@@ -48,6 +48,29 @@ def test_figures_by_hand() -> None:
     }
 
 
+def test_the_pay_of_an_agent_without_a_turn_counts() -> None:
+    """An illegal first move ends a game before the other player is asked."""
+    played = [
+        episode(turn("player_0", -2.0), other_pay={"player_1": ((0, 2.0),)}),
+        episode(turn("player_0", 1.0), turn("player_1", -1.0)),
+        episode(turn("player_0", 5.0), other_pay={"player_1": ()}),
+    ]
+    assert of_episodes(played)["role/player/reward"] == 5 / 5
+
+
+def test_an_opponent_has_no_reward_of_its_role() -> None:
+    """The pay without a turn is the opponent's in the second game only."""
+    other_pay = {"player_1": ((0, 2.0),)}
+    played = [
+        episode(turn("player_0", -2.0), other_pay=other_pay, policy_map={"player_0": "old"}),
+        episode(turn("player_0", -4.0), other_pay=other_pay, policy_map={"player_1": "old"}),
+    ]
+    figures = of_episodes(played)
+    assert figures["role/player/reward"] == -1.0
+    assert figures["versus/old/player/reward"] == -1.0
+    assert figures["versus/old/episodes"] == 2.0
+
+
 def test_nothing_played_is_no_figure_of_play() -> None:
     counts = {"episodes/count": 0, "episodes/failed": 0, "episodes/truncated": 0}
     assert of_episodes([]) == counts
