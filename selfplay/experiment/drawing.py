@@ -50,7 +50,11 @@ class RunDrawer:
         """Build the components without policies; raises ConfigError or RunError."""
         self.run = run
         self.components = Components(config)
-        self._known_until = restore_tasks(run, config, self.components)
+        try:
+            self._known_until = restore_tasks(run, config, self.components)
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Release services that hold processes."""

@@ -142,6 +142,13 @@ class RunReplayer:
         """Build the components without policies; raises ConfigError or RunError."""
         self.run, self.config = run, config
         self.components = Components(config)
+        try:
+            self._build()
+        except BaseException:
+            self.close()
+            raise
+
+    def _build(self) -> None:
         shaping = self.components.build("shaping")
         self.shaping = Shaping([*shaping.values()])
         self.credit: Credit = self.components.build("credit", arena=self.components.arena)
@@ -151,10 +158,10 @@ class RunReplayer:
         check_roles(self.credit, shaping, self.components.roles)
         if self.credit.modules():
             raise ConfigError(
-                f"credit {config['credit'][TARGET]} trains a critic, whose values are "
+                f"credit {self.config['credit'][TARGET]} trains a critic, whose values are "
                 "not in the record; choose another with credit=NAME"
             )
-        self._known_until = restore_tasks(run, config, self.components)
+        self._known_until = restore_tasks(self.run, self.config, self.components)
 
     def close(self) -> None:
         """Release services that hold processes."""

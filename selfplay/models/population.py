@@ -1,6 +1,7 @@
 """The population: the policies, the roles that they play, and the steps at which they learn."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -110,6 +111,13 @@ class Population:
         for name, settings in self.policies.items():
             self._check_model(settings, where=self.where(name))
         self._check_learning()
+
+    def close(self) -> None:
+        """End processes and connections of the opponents, the last first, each in any case."""
+        with ExitStack() as opened:
+            for name, opponent in self.opponents.items():
+                if name not in self.saved_models:
+                    opened.callback(opponent.close)
 
     def policy_of(self, role: str) -> str:
         """Return the name of the policy of a role."""

@@ -54,9 +54,13 @@ class Components:
         """Roles of the arenas that were made, also those that other settings of them would play."""
         self.services: dict[str, Any] = {"seed": self.seed}
         """Services by name, and the seed: the arguments that other parts of a config may take."""
+        self._opened = ExitStack()
         try:
             for name, node in config["services"].items():
-                self.services[name] = build(node, where=f"services.{name}", provided=self.services)
+                service = build(node, where=f"services.{name}", provided=self.services)
+                self.services[name] = service
+                if isinstance(service, Closable):
+                    self._opened.callback(service.close)
             self.roles: dict[str, Role] = {
                 name: build(node, where=f"roles.{name}", provided=self.services)
                 for name, node in config["roles"].items()
@@ -109,11 +113,11 @@ class Components:
         return make
 
     def close(self) -> None:
-        """Release services that hold processes; an error of one leaves no other open."""
-        with ExitStack() as closed:
-            for service in reversed(self.services.values()):
-                if isinstance(service, Closable):
-                    closed.callback(service.close)
+        """Release everything that holds processes or connections, the newest first.
+
+        An error of one does not keep the others open. A second call does nothing.
+        """
+        self._opened.close()
 
 
 def check_made(arena: object, *, where: str) -> None:
@@ -150,6 +154,7 @@ class RolloutSetup(Components):
                 role_names=tuple(self.roles),
                 warmstart=WarmStartSettings(config=config["warmstart"]),
             )
+            self._opened.callback(self.population.close)
             self.learner_settings = self._learner_settings(config["learner"])
             """Settings of the learner of each policy."""
             self.sampling = self._sampling(config["sampling"])
@@ -180,7 +185,7 @@ class RolloutSetup(Components):
         """Load the policies, serve them in the engine, and make the rollouts.
 
         Args:
-            engine: Serves the policies.
+            engine: Serves the policies; `close` closes it too.
             saved: Checkpoint to load the policies from, instead of their initial models.
             afresh: See `load_policies`.
             device: Device of the policies, in place of the configured one.
@@ -189,6 +194,7 @@ class RolloutSetup(Components):
                 None: all, with the rollouts.
             sent: See `load_policies`.
         """
+        self._opened.callback(engine.close)
         self.engine, self.saved = engine, saved
         self.policies: dict[str, Policy] = load_policies(
             self.population,
@@ -272,17 +278,6 @@ class RolloutSetup(Components):
             for name, metrics in counts.items()
             for key, value in metrics.items()
         }
-
-    def close(self) -> None:
-        """Release services and engines that hold processes or connections."""
-        with ExitStack() as closed:
-            for engine in reversed(self._distinct_engines()):
-                closed.callback(engine.close)
-            closed.callback(super().close)
-
-    def _distinct_engines(self) -> list[Engine]:
-        """Return the engines; one that serves several policies is listed once."""
-        return list({id(engine): engine for engine in self._engines.values()}.values())
 
     def _add_opponents(
         self, *, device: str | None, dtype: str | None, only: Collection[str] | None

@@ -5,6 +5,7 @@ import pickle
 import shutil
 import socket
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -165,6 +166,7 @@ class RayRuntime:
         self._worker_dtype: WorkerType = worker_dtype
         self._placement: Placement | None = None
         self.cluster: RayCluster | None = None
+        self._opened = ExitStack()
         self._ranks: LearnerWorkerGroup | None = None
         self._colocated = colocated
         self._colocation: Colocation | None = None
@@ -233,6 +235,7 @@ class RayRuntime:
         self.cluster = RayCluster(
             address=self.address, cpus=self._cores(local), timeout=self.timeout
         )
+        self._opened.callback(self.cluster.close)
         placement = self.placement(self.cluster.gpus(), shards)
         check_sleep(players.config, placement)
         dtype = self.worker_dtype(placement)
@@ -261,7 +264,8 @@ class RayRuntime:
             )
             tell = self._workers.tell
             self._engine = RemoteEngine(tell=tell, put=put, dtype=dtype, exact=exact)
-        self._placement = placement  # from now on there are workers to close
+        self._opened.callback(self._workers.close)
+        self._placement = placement
         self.cluster.reserve(placement.bundles(*self._cpus))
         return self._engine
 
@@ -310,6 +314,7 @@ class RayRuntime:
             replicas=self.replicas,
             dtype=dtype,
         )
+        self._opened.callback(self._ranks.close)
         if placement.colocated and isinstance(self._workers, RolloutWorkers):
             self._colocation = Colocation(
                 workers_rest=self._workers.rest, ranks_rest=self._ranks.rest
@@ -377,15 +382,7 @@ class RayRuntime:
 
     def close(self) -> None:
         """End workers and ranks, and Ray if it was started for them."""
-        if self.cluster is None:
-            return
-        try:
-            if self._ranks:
-                self._ranks.close()
-            if self._placement is not None:  # None if the cluster has too few GPUs
-                self._workers.close()
-        finally:
-            self.cluster.close()
+        self._opened.close()
 
     def _send_states(self, services: Mapping[str, Any]) -> None:
         """Send the states of services that changed, because workers need the tasks they play."""

@@ -6,7 +6,7 @@ The games also count how the episodes ended, which agents moved and which metric
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
@@ -134,6 +134,7 @@ class StudyMatches:
     """Number of calls of `run` so far."""
     _config: Mapping[str, Any] = field(default_factory=dict)
     _counts: MatchCounts = field(default_factory=MatchCounts)
+    _opened: ExitStack = field(default_factory=ExitStack)
 
     @property
     def agents(self) -> list[str]:
@@ -258,14 +259,21 @@ class StudyMatches:
         roles = list(self.arena().roles)
         return [StudyPlayer(label=name, policies=dict.fromkeys(roles, name)) for name in names]
 
+    def close(self) -> None:
+        """Close the engines and opponents of the admitted players."""
+        self._opened.close()
+
     def _admit(self, reference: Reference, anyhow: bool) -> StudyPlayer:
-        player, policies, others = reference.load(list(self.arena().roles), anyhow=anyhow)
+        player, policies, others = reference.load(
+            list(self.arena().roles), opened=self._opened, anyhow=anyhow
+        )
         differs = settings_that_differ(self._config, Run.open(reference.run).config())
         if differs:
             self.notes.append(
                 f"{player.label} was trained with another {' and '.join(differs)} than this game's"
             )
         engine: Engine = build(self._config["engine"], where="engine")
+        self._opened.callback(engine.close)
         for name, policy in policies.items():
             engine.serve(name, policy.model, policy.renderer.end_ids)
             self.engines[name], self.models[name] = engine, policy.model
@@ -304,7 +312,7 @@ def games_of(
     seed: int = 0,
     changes: Sequence[str] = (),
 ) -> Iterator[StudyMatches]:
-    """Open the games of an evaluation of a run, and release its services at the end.
+    """Open the games of an evaluation of a run, and release services and engines at the end.
 
     Args:
         run: The run folder.
@@ -319,12 +327,12 @@ def games_of(
 
     config = with_local_runtime(load_changed(run, changes) if changes else Run.open(run).config())
     experiment = Experiment(config).load(places(run)[-1], learning=False)
-    try:
-        games = _games(experiment, evaluation, episodes, metric, seed)
+    with (
+        closing(experiment),
+        closing(_games(experiment, evaluation, episodes, metric, seed)) as games,
+    ):
         games.params |= {"changed": " ".join(changes)} if changes else {}
         yield games
-    finally:
-        experiment.close()
 
 
 def _games(

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,12 +67,13 @@ class Reference:
         return cls(run=Path(folder), step=int(step))
 
     def load(
-        self, roles: Sequence[str], *, anyhow: bool = False
+        self, roles: Sequence[str], *, opened: ExitStack, anyhow: bool = False
     ) -> "tuple[StudyPlayer, dict[str, Policy], dict[str, Engine]]":
         """Load a player.
 
         Args:
             roles: Roles that the player must play.
+            opened: Closes the opponents at its end.
             anyhow: True: the only policy of a run also takes roles that the run did not have.
         Returns:
             The player; its policies by name, including saved models; and by name the run's other
@@ -83,7 +85,7 @@ class Reference:
         from selfplay.rollout.policies import load_policies
 
         config = Run.open(self.run).config()
-        population = Population.of(config)
+        population = opened.enter_context(closing(Population.of(config)))
         mine = self._policy_names(population, config["roles"], roles if anyhow else ())
         for role in roles:
             if role not in mine:
@@ -110,8 +112,8 @@ class Reference:
     def missing(self, roles: Sequence[str]) -> list[str]:
         """Return the roles that no policy of the run can play, even if a shared one takes more."""
         config = Run.open(self.run).config()
-        population = Population.of(config)
-        mine = self._policy_names(population, config["roles"], roles)
+        with closing(Population.of(config)) as population:
+            mine = self._policy_names(population, config["roles"], roles)
         return [role for role in roles if role not in mine]
 
     @staticmethod
@@ -143,8 +145,8 @@ def untrained(run: Path) -> "dict[str, PreTrainedModel]":
 
     config = config_of(run)
     transformers_logging.disable_progress_bar()
-    population = Population.of(config)
-    found = load_policies(population, seed=int(config["seed"]))
+    with closing(Population.of(config)) as population:
+        found = load_policies(population, seed=int(config["seed"]))
     return {name: policy.model for name, policy in found.items()}
 
 
@@ -159,12 +161,8 @@ def policies_of(run: Path, place: Path, *, untrained: bool = False) -> "dict[str
 
     config = config_of(run)
     transformers_logging.disable_progress_bar()
-    found = load_policies(
-        Population.of(config),
-        seed=int(config["seed"]),
-        saved=place,
-        afresh=untrained,
-    )
+    with closing(Population.of(config)) as population:
+        found = load_policies(population, seed=int(config["seed"]), saved=place, afresh=untrained)
     for name, policy in found.items():
         if not untrained:
             policy.load_weights(place / "policies" / name)

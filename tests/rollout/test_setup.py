@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
+from selfplay.engines.scripted import ScriptedEngine
 from selfplay.engines.transformers import TransformersEngine
-from selfplay.rollout.setup import Components, RolloutSetup
+from selfplay.errors import ConfigError
+from selfplay.rollout.setup import RolloutSetup
 from tests.helpers.builders import save_tiny
 from tests.helpers.fault_injection import settings
 
@@ -39,26 +41,57 @@ def loads(players: RolloutSetup) -> float:
     return sum(value for name, value in players.counts().items() if name.endswith("/loads"))
 
 
-class Held:
-    """A service that notes its end in a list, and may fail at it."""
+class Opened:
+    """Counts how often it is closed, as a service or, below, an engine."""
 
-    def __init__(self, ended: list[str], name: str, *, fails: bool = False) -> None:
-        self.ended, self.name, self.fails = ended, name, fails
+    closed = 0
 
     def close(self) -> None:
-        self.ended.append(self.name)
-        if self.fails:
-            raise OSError("no process")
+        self.closed += 1
 
 
-def test_a_service_that_cannot_close_leaves_no_other_open() -> None:
-    ended: list[str] = []
-    components = Components.__new__(Components)
-    components.services = {
-        "seed": 0,
-        "first": Held(ended, "first", fails=True),
-        "second": Held(ended, "second"),
-    }
-    with pytest.raises(OSError, match="no process"):
-        components.close()
-    assert ended == ["first", "second"]
+class Stuck(Opened):
+    """Cannot end."""
+
+    def close(self) -> None:
+        super().close()
+        raise OSError("stuck")
+
+
+class Script(Opened, ScriptedEngine):
+    """An opponent."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+
+
+class Full(Opened, TransformersEngine):
+    """Has no room for a policy."""
+
+    def serve(self, *given: Any, **named: Any) -> None:
+        raise ConfigError("no room")
+
+
+def test_an_engine_without_room_for_a_policy_is_closed(tmp_path: Path) -> None:
+    config = settings(save_tiny(tmp_path / "model"), tmp_path / "mark")
+    config["services"]["opened"] = {"_target_": f"{__name__}.Opened"}
+    config["population"]["opponents"]["script"] = {"_target_": f"{__name__}.Script"}
+    players, engine = RolloutSetup(config), Full()
+    with pytest.raises(ConfigError, match="no room"):
+        players.load(engine)
+    for _ in range(2):
+        players.close()
+        opponent = players.population.opponents["script"]
+        assert [engine.closed, opponent.closed, players.services["opened"].closed] == [1, 1, 1]
+
+
+def test_a_service_that_cannot_end_keeps_nothing_else_open(tmp_path: Path) -> None:
+    config = settings(save_tiny(tmp_path / "model"), tmp_path / "mark")
+    kinds = {"first": "Stuck", "second": "Opened", "third": "Stuck"}
+    config["services"] |= {name: {"_target_": f"{__name__}.{k}"} for name, k in kinds.items()}
+    config["population"]["opponents"]["script"] = {"_target_": f"{__name__}.Script"}
+    players = RolloutSetup(config)
+    with pytest.raises(OSError, match="stuck"):
+        players.close()
+    assert [players.services[name].closed for name in kinds] == [1, 1, 1]
+    assert players.population.opponents["script"].closed == 1

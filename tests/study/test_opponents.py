@@ -1,10 +1,15 @@
 """Studies of a run in which an opponent always holds one role."""
 
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from selfplay.engines import Engine
+from selfplay.errors import RunError
+from selfplay.study.matches import games_of
+from selfplay.study.players import Reference
 from tests.helpers.command_process import run
 
 CHANCE = (
@@ -51,3 +56,18 @@ def test_a_listener_without_a_model_is_left_out_and_named(folder: Path) -> None:
     assert outcome.code == 0, outcome.err
     assert "partner_0 of one@1 has no model with probabilities to read" in outcome.out
     assert "positive signalling of scout_0" in outcome.out
+
+
+@pytest.mark.parametrize("step", [1, 9], ids=["played", "no such checkpoint"])
+def test_the_engines_of_all_players_are_closed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    closed: list[Engine] = []
+    monkeypatch.setattr(Engine, "close", lambda self: closed.append(self))
+    two = folder / "runs/two"
+    engines: dict[str, Engine] = {}
+    with suppress(RunError), games_of(folder / "runs/one", episodes=6) as games:
+        engines = games.engines
+        games.admit([Reference(run=two, start=True), Reference(run=two, step=step)])
+    assert len({id(each) for each in engines.values()}) == {1: 6, 9: 4}[step]
+    assert {id(each) for each in engines.values()} <= {id(each) for each in closed}
