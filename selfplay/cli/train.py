@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from selfplay.cli.arguments import load, no_flags, note, nothing_more, tell
 from selfplay.config import compose, plain_data
@@ -21,9 +21,6 @@ from selfplay.errors import CollapsedError, ConfigError, DivergedError, RunError
 from selfplay.run import signals
 from selfplay.run.formatting import change, counted, duration, format_value
 from selfplay.run.metrics import describe_troubles
-
-if TYPE_CHECKING:
-    from selfplay.study.players import Reference
 
 
 def train(options: argparse.Namespace, overrides: list[str]) -> None:
@@ -138,7 +135,8 @@ def _resume(folder: Path, elsewhere: Sequence[str]) -> None:
     settings = compose.load_changed(folder, elsewhere) if elsewhere else run.config()
     checkpoint.recover(folder / "checkpoints")
     place, faults = checkpoint.latest(folder / "checkpoints")
-    _tell_faults(faults, place)
+    for fault in faults:
+        print(f"checkpoint {fault}; left out", file=sys.stderr)
     if place is None:
         run.check_complete()
         print(f"{folder}: stopped before its first checkpoint; beginning again", file=sys.stderr)
@@ -158,11 +156,6 @@ def _resume(folder: Path, elsewhere: Sequence[str]) -> None:
 def _place(override: str) -> str:
     """Return the top-level config key of an override."""
     return override.partition("=")[0].partition(".")[0]
-
-
-def _tell_faults(faults: Sequence[str], place: Path | None) -> None:
-    for fault in faults:
-        print(f"checkpoint {fault}; using {place}", file=sys.stderr)
 
 
 class _Stage:
@@ -290,7 +283,7 @@ def evaluate(options: argparse.Namespace, rest: list[str]) -> None:
 
     reference = Reference.parse(options.run)
     run = Run.open(reference.run)
-    place = _checkpoint_of(reference)
+    place = reference.place()
     folder = reference.run
     settings = compose.load_changed(folder, elsewhere) if elsewhere else run.config()
     if not settings.get("evaluations"):
@@ -315,22 +308,6 @@ def evaluate(options: argparse.Namespace, rest: list[str]) -> None:
         for metric, value in _without_repeats(values).items():
             read = experiment.declared.of(f"evaluation/{name}/{metric}")
             print(f"{printable(f'{name}/{metric}'):<40} {format_value(read, value)}")
-
-
-def _checkpoint_of(reference: "Reference") -> Path | None:
-    """Return the checkpoint that a reference means; None for the policies before training."""
-    from selfplay.learner import checkpoint
-
-    checkpoints = reference.run / "checkpoints"
-    if reference.start:
-        return None
-    if reference.step is not None:
-        return checkpoint.at(checkpoints, reference.step)
-    place, faults = checkpoint.latest(checkpoints)
-    _tell_faults(faults, place)
-    if place is None:
-        raise RunError(f"run {reference.run} has no checkpoint yet; continue it: train resume=...")
-    return place
 
 
 def warmstart(options: argparse.Namespace, overrides: list[str]) -> None:

@@ -14,7 +14,7 @@ from selfplay.config import compose, plain_data
 from selfplay.config.instantiate import TARGET, import_target, signature
 from selfplay.engines.human import Ask, HumanEngine, HumanQuestion, Refusal, news
 from selfplay.engines.scripted import Scripted
-from selfplay.errors import ConfigError, RunError, nearest
+from selfplay.errors import ConfigError, nearest
 from selfplay.rng import derive
 from selfplay.role import Role
 from selfplay.rollout.policy_pool import PolicyPool
@@ -185,11 +185,7 @@ def _run(folder: Path, ask: Ask, step: int | None, overrides: Sequence[str]) -> 
     from selfplay.run.directory import Run
 
     run = Run.open(folder)
-    place, _ = checkpoint.latest(folder / "checkpoints")
-    if place is None:
-        raise RunError(f"run {folder} has no checkpoint yet, so there is no policy to play against")
-    if step is not None:
-        place = checkpoint.at(place.parent, step)
+    place = checkpoint.choose(folder, step=step)
     config = compose.load_changed(folder, overrides) if overrides else run.config()
     asked = {override.partition("=")[0].partition(".")[0] for override in overrides}
     elsewhere = {key: config[key] for key in plain_data.LOCAL_DEFAULTS if key in asked}

@@ -7,6 +7,7 @@ import json
 import pickle
 import re
 import shutil
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from threading import Lock, Thread, current_thread
@@ -75,6 +76,23 @@ def latest(folder: Path) -> tuple[Path | None, list[str]]:
         detail = "; ".join(faults)
         raise RunError(f"{folder.parent} has no whole checkpoint to go on from ({detail})")
     return None, []
+
+
+def choose(run: Path, *, step: int | None = None) -> Path:
+    """Return the checkpoint of a step of a run, or else its newest whole one.
+
+    Commands that play a run's policies call it. A line on stderr names the fault of each damaged
+    checkpoint that is newer. Raises RunError if the run has no such checkpoint.
+    """
+    folder = run / "checkpoints"
+    if step is not None:
+        return at(folder, step)
+    place, faults = latest(folder)
+    for fault in faults:
+        print(f"checkpoint {fault}; left out", file=sys.stderr)
+    if place is None:
+        raise RunError(f"run {run} has no checkpoint yet; continue it: train resume={run}")
+    return place
 
 
 def kept(folder: Path) -> list[Path]:

@@ -66,6 +66,13 @@ class Reference:
             )
         return cls(run=Path(folder), step=int(step))
 
+    def place(self) -> Path | None:
+        """Return the checkpoint; None for the policies before training.
+
+        Raises RunError if the run does not have it.
+        """
+        return None if self.start else places(self.run, step=self.step)[-1]
+
     def load(
         self, roles: Sequence[str], *, opened: ExitStack, anyhow: bool = False
     ) -> "tuple[StudyPlayer, dict[str, Policy], dict[str, Engine]]":
@@ -93,7 +100,7 @@ class Reference:
                     f"{self.run}: has no role {role!r} ({', '.join(mine)}), so it cannot play this "
                     "game; name runs of the same game, or, for transfer, of one shared policy"
                 )
-        place = None if self.start else places(self.run, step=self.step)[-1]
+        place = self.place()
         label = f"{self.run.resolve().name}@{START if place is None else int(place.name)}"
         found = load_policies(population, seed=int(config["seed"]), saved=place)
         for name, policy in found.items():
@@ -170,15 +177,15 @@ def policies_of(run: Path, place: Path, *, untrained: bool = False) -> "dict[str
 
 
 def places(folder: Path, *, step: int | None = None, every: bool = False) -> list[Path]:
-    """Return checkpoints of a run: the newest, that of `step`, or every one, oldest first.
+    """Return the checkpoint that `checkpoint.choose` finds, or every one of a run, oldest first.
 
     A damaged checkpoint is left out, with a line on stderr. Raises RunError if there is none.
     """
     from selfplay.learner import checkpoint  # loads torch
 
     Run.open(folder)
-    if step is not None and not every:
-        return [checkpoint.at(folder / "checkpoints", step)]
+    if not every:
+        return [checkpoint.choose(folder, step=step)]
     kept = checkpoint.kept(folder / "checkpoints")[::-1]
     faults = {path: checkpoint.broken(path) for path in kept}
     for path, fault in faults.items():
@@ -187,7 +194,7 @@ def places(folder: Path, *, step: int | None = None, every: bool = False) -> lis
     whole = [path for path, fault in faults.items() if fault is None]
     if not whole:
         raise RunError(f"run {folder} has no whole checkpoint; continue it: train resume=...")
-    return whole if every else whole[-1:]
+    return whole
 
 
 def settings_that_differ(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:

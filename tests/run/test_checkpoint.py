@@ -98,6 +98,25 @@ def test_no_whole_checkpoint_is_an_error_that_names_them_all(place: Path) -> Non
 
 def test_a_run_without_checkpoints_has_none(tmp_path: Path) -> None:
     assert checkpoint.latest(tmp_path) == (None, [])
+    with pytest.raises(RunError, match="has no checkpoint yet; continue it: train resume="):
+        checkpoint.choose(tmp_path)
+
+
+def test_evaluate_play_and_study_choose_the_same_checkpoint(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from selfplay.study.players import Reference
+
+    cut(place / "checkpoints/000003")
+    expected = place / "checkpoints/000002"
+    told = "checkpoint 000003: policies/base/model.safetensors is damaged; left out\n"
+    assert Reference.parse(str(place)).place() == expected
+    assert capsys.readouterr().err == told
+    for command in (["evaluate", str(place)], ["play", str(place)]):
+        outcome = run(*command, cwd=place)
+        assert told in outcome.err, outcome.err
+    assert Reference.parse(f"{place}@1").place() == place / "checkpoints/000001"
+    assert Reference.parse(f"{place}@start").place() is None
 
 
 @pytest.mark.parametrize("name", ["000009", "9", "1000000", "\u00b2", "000010"])
