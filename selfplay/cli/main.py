@@ -130,7 +130,7 @@ def _add_training(add: Add) -> None:
         help="begin a run: selfplay train +experiment=NAME [key=value ...], or continue one: "
         "selfplay train resume=RUN",
         description="Train: selfplay train +experiment=NAME [key=value ...]. Continue a run: "
-        "selfplay train resume=RUN. Other arguments are Hydra overrides, such as seed=1.",
+        "selfplay train resume=RUN [key=value ...]. Other arguments are Hydra overrides (seed=1).",
     )
     train.add_argument(
         "--config-path",

@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from selfplay.cli.arguments import load, no_flags, note, nothing_more, tell
 from selfplay.config import compose, plain_data
@@ -21,6 +21,9 @@ from selfplay.errors import CollapsedError, ConfigError, DivergedError, RunError
 from selfplay.run import signals
 from selfplay.run.formatting import change, counted, duration, format_value
 from selfplay.run.metrics import describe_troubles
+
+if TYPE_CHECKING:
+    from selfplay.experiment.setting_changes import SettingChange
 
 
 def train(options: argparse.Namespace, overrides: list[str]) -> None:
@@ -34,16 +37,14 @@ def train(options: argparse.Namespace, overrides: list[str]) -> None:
     if resume:
         known = ("config_path", "config_dir", "cfg", "multirun")
         given = [flag for flag in known if getattr(options, flag)]
-        elsewhere = [o for o in overrides if _place(o) in plain_data.LOCAL_DEFAULTS]
-        more = [o for o in overrides if o not in elsewhere]
-        more += [f"--{flag.replace('_', '-')}" for flag in given]
+        more = [f"--{flag.replace('_', '-')}" for flag in given]
         if more or len(resume) > 1:
             raise ConfigError(
-                f"resume={resume[0]} uses the run's own config except for engine and runtime;"
-                f" drop {' '.join(more) or 'the other resume='}, or begin a new run with other"
-                f" settings: selfplay train --config-path {resume[0]} run.name=NEW ..."
+                f"resume={resume[0]} goes on with the run's own config; drop "
+                f"{' '.join(more) or 'the other resume='}, or begin a new run: selfplay train "
+                f"--config-path {resume[0]} run.name=NEW ..."
             )
-        _resume(Path(resume[0]), elsewhere)
+        _resume(Path(resume[0]), overrides)
         return
     if options.multirun:
         _sweep(options, overrides)
@@ -124,15 +125,18 @@ def _sweep(options: argparse.Namespace, overrides: Sequence[str]) -> None:
         )
 
 
-def _resume(folder: Path, elsewhere: Sequence[str]) -> None:
-    """Continue a run, possibly with another engine or runtime."""
+def _resume(folder: Path, overrides: Sequence[str]) -> None:
+    """Continue a run, possibly with another engine or runtime, and with changed settings."""
     from selfplay.experiment.experiment import Experiment
+    from selfplay.experiment.setting_changes import changes, check_changes
     from selfplay.learner import checkpoint
     from selfplay.run.directory import Run
 
     run = Run.open(folder)
     run.lock()
-    settings = compose.load_changed(folder, elsewhere) if elsewhere else run.config()
+    own = run.config()
+    settings = compose.load_changed(folder, overrides) if overrides else own
+    changed = changes(own, settings)
     checkpoint.recover(folder / "checkpoints")
     place, faults = checkpoint.latest(folder / "checkpoints")
     for fault in faults:
@@ -140,13 +144,20 @@ def _resume(folder: Path, elsewhere: Sequence[str]) -> None:
     if place is None:
         run.check_complete()
         print(f"{folder}: stopped before its first checkpoint; beginning again", file=sys.stderr)
+    step = None if place is None else checkpoint.step_of(place)
+    check_changes(changed, settings, run=folder, step=step)
+
+    def go_on() -> Run:
+        if changed:
+            kept = {key: own[key] for key in plain_data.LOCAL_DEFAULTS if key in own}
+            run.change_config({**settings, **kept})
+            note(f"from step {(step or 0) + 1} on: {', '.join(map(str, changed))}")
+        return run
+
     steps = settings["run"]["steps"]
-    if place is not None and checkpoint.step_of(place) >= steps:
-        note(
-            f"all {steps} steps of {folder} are done; to train longer, begin a new run from its "
-            "weights: see 'Go on from a run' in docs/quickstart.md"
-        )
-    with _Stage(lambda: run, settings) as stage:
+    if step is not None and step >= steps:
+        note(f"all {steps} steps of {folder} are done; to train longer, add run.steps=N")
+    with _Stage(go_on, settings, step=step or 0, changed=changed) as stage:
         experiment = Experiment(settings)
         _load(experiment, stage, place)
         stage.progress.done = experiment.step
@@ -164,12 +175,23 @@ class _Stage:
     It begins before the models are loaded, and ends after the last step.
     """
 
-    def __init__(self, make_run: Callable[[], Any], settings: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        make_run: Callable[[], Any],
+        settings: Mapping[str, Any],
+        *,
+        step: int = 0,
+        changed: "Sequence[SettingChange]" = (),
+    ) -> None:
         """Args:
         make_run: Function that creates or returns the run folder.
         settings: Config of the run; `open` reads it, after the experiment has validated it.
+        step: Step from which training goes on.
+        changed: Settings that change there.
         """
         self._make_run, self._settings = make_run, settings
+        settings_changed = {each.key: (each.before, each.after) for each in changed}
+        self._session: dict[str, Any] = {"step": step, "settings": settings_changed}
         self._shown = ExitStack()
         self.run: Any = None
         """The run folder; None before `open`."""
@@ -181,7 +203,7 @@ class _Stage:
         from selfplay.run.sessions import begin_session
 
         self.run = self._make_run()
-        begin_session(self.run.folder)
+        begin_session(self.run.folder, **self._session)
         steps = int(self._settings["run"]["steps"])
         self.progress = self._shown.enter_context(Progress(steps, self.run.folder.name))
         self._shown.enter_context(ActivityFile(self.run.folder, self.progress.state))

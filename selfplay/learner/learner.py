@@ -334,8 +334,14 @@ class Learner(BaseLearner):
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore what `state_dict` returned; the optimizer keeps its own settings.
+
+        A resumed run may have changed them, and torch restores those of the state.
+        """
+        own = [{**group} for group in self.optimizer.param_groups]
         self.optimizer.load_state_dict(state["optimizer"])
+        for group, settings in zip(self.optimizer.param_groups, own, strict=True):
+            group.update({**settings, "params": group["params"]})
         self.steps, self.skipped = state["steps"], state.get("skipped", 0)
         if self.reference is not None and "ema" in state:
             self.reference.load_state_dict(state["ema"], strict=False)

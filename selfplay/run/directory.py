@@ -132,8 +132,16 @@ class Run:
         return max((int(name) for name in names if name.isdecimal()), default=None)
 
     def config(self) -> dict[str, Any]:
-        """Return the resolved config that the run was created with."""
+        """Return the resolved config of the run, with the changes of its resumes."""
         return compose.load([], name="config", folder=self.folder)
+
+    def change_config(self, config: Mapping[str, Any]) -> None:
+        """Replace the resolved config; its file keeps the time at which the run was created."""
+        path = self.folder / "config.yaml"
+        with reporting_disk(self.folder):
+            made = path.stat().st_mtime_ns
+            write_atomic(path, compose.to_yaml(config))
+            os.utime(path, ns=(made, made))
 
     def record(
         self,

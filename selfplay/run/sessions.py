@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -48,6 +48,10 @@ class Session:
     """True if tracked files of this source differ from the commit."""
     project: Annotated[str, Field(max_length=80)] = ""
     """Git commit of the current folder, if it is another repository."""
+    step: int = 0
+    """Step from which it trained."""
+    settings: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
+    """Settings that changed there, by dotted key: the values before and after."""
 
     @property
     def code(self) -> str:
@@ -71,8 +75,12 @@ def versions() -> dict[str, str]:
     return found
 
 
-def begin_session(run: Path) -> Session:
+def begin_session(
+    run: Path, *, step: int = 0, settings: Mapping[str, tuple[Any, Any]] | None = None
+) -> Session:
     """Add this process to the sessions of a run, and return it.
+
+    `step` and `settings` are those of `Session`.
 
     A damaged file is kept as `DAMAGED`, and training does not stop for it. Raises RunError if the
     file is a link or cannot be written.
@@ -92,6 +100,8 @@ def begin_session(run: Path) -> Session:
         commit=commit,
         changed=changed,
         project="" if project == commit else project,
+        step=step,
+        settings=settings or {},
     )
     listed = [*earlier, session][-MOST_SESSIONS:]
     with reporting_disk(run):

@@ -60,7 +60,7 @@ BAD = [
     (["train", "quickstart"], "key=value"),
     (["train", "--steps", "3"], "--steps"),
     (["train", "resume=/nowhere"], "no run folder"),
-    (["train", "resume=/nowhere", "seed=1"], "seed=1"),
+    (["train", "resume=/nowhere", "seed=1"], "no run folder"),
     (["train", "run.name={"], ""),
     (["evaluate", "/nowhere"], "no run folder"),
     (["report", "/nowhere"], "/nowhere"),

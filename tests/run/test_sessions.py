@@ -42,7 +42,8 @@ def test_each_process_adds_a_session_with_its_code(
     assert (first.commit, first.changed, first.project) == (commit, False, "")
     assert first.code == commit[:7] and first.versions == versions()
     (repository / "new.py").write_text("not tracked\n")
-    assert not begin_session(tmp_path).changed
+    second = begin_session(tmp_path, step=7, settings={"learner.lr": (1e-3, 1e-4)})
+    assert not second.changed and read_sessions(tmp_path)[1] == second
     (repository / "a.py").write_text("2\n")
     third = begin_session(tmp_path)
     assert third.changed and third.code == f"{commit[:7]}+"

@@ -1,0 +1,132 @@
+"""The settings that a resumed run may change, and the changes themselves."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from selfplay.config.plain_data import LOCAL_DEFAULTS
+from selfplay.errors import ConfigError
+
+CHANGEABLE = (
+    "run.steps",
+    "run.checkpoint_every",
+    "run.keep_checkpoints",
+    "run.async_checkpoints",
+    "run.episodes_every",
+    "run.threads",
+    "run.deterministic",
+    "run.max_failed_fraction",
+    "run.minimum.*",
+    "learner.*",
+    "population.overrides.*.learner.*",
+    "objective.kl",
+    "objective.entropy",
+    "objective.low",
+    "objective.high",
+    "objective.dual",
+    "objective.ema_rate",
+    "objective.weight_low",
+    "objective.weight_high",
+    "objective.beta",
+    "objective.smoothing",
+    "sampler.group_size",
+    "curriculum.batch",
+    "curriculum.proposals",
+    "curriculum.solver_batch",
+    "evaluations.*.every",
+)
+"""Patterns of the keys that may change. No checkpoint has state that depends on their values."""
+WHY_NOT = {
+    "run": "it is part of the run's name or place",
+    "seed": "all tasks and samples so far were drawn with it",
+    "policy": "the checkpoint has the weights and optimizers of the policies as they are",
+    "population": "the checkpoint has the weights and optimizers of the policies as they are",
+    "warmstart": "the policies have been trained since their warm start",
+    "curriculum": "the checkpoint has the state of the curriculum as it is",
+    "league": "the checkpoint has the snapshots and results of the league as it is",
+    "credit": "the checkpoint has the averages and modules of the credit method as it is",
+    "collapse": "the checkpoint has the state of its rules",
+    "trackers": "a tracker records a run from its beginning",
+    "evaluations": "results before and after the change could not be compared",
+}
+"""Reason why other keys are fixed, by the first part of their names."""
+OTHERWISE = "metrics before and after the change could not be compared"
+"""Reason for all others."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SettingChange:
+    """A setting with another value than before. `changes` finds it; `sessions.json` records it."""
+
+    key: str
+    """Dotted key in the config."""
+    before: Any
+    """Value so far, as plain data; None if there was none."""
+    after: Any
+    """New value; None if there is none."""
+
+    def __str__(self) -> str:
+        """Return the new value and, in brackets, the one before."""
+        return f"{self.key}={self.after} (was {self.before})"
+
+    @property
+    def allowed(self) -> bool:
+        """True if a resumed run may change this setting."""
+        return any(fnmatchcase(self.key, pattern) for pattern in CHANGEABLE)
+
+
+def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[SettingChange]:
+    """Return the settings that differ in two configs, without those of engine and runtime."""
+    old, new = (dict(_leaves(config)) for config in (before, after))
+    return [
+        SettingChange(key=key, before=old.get(key), after=new.get(key))
+        for key in dict.fromkeys((*old, *new))
+        if old.get(key) != new.get(key) and key.partition(".")[0] not in LOCAL_DEFAULTS
+    ]
+
+
+def check_changes(
+    changed: Sequence[SettingChange], config: Mapping[str, Any], *, run: Path, step: int | None
+) -> None:
+    """Raise ConfigError for the first change that the run cannot make.
+
+    Args:
+        changed: The changes.
+        config: The config with these changes.
+        run: The run folder.
+        step: Step of the checkpoint from which the run goes on; None: it begins again.
+    """
+    for change in changed:
+        if not change.allowed:
+            why = WHY_NOT.get(change.key.partition(".")[0], OTHERWISE)
+            raise ConfigError(
+                f"{change.key}: cannot change in a resumed run, because {why}; drop it (these can "
+                f"change: {', '.join(CHANGEABLE)}; and engine, runtime), or begin a new run: "
+                f"selfplay train --config-path {run} run.name=NEW {change.key}=..."
+            )
+    if step is None:
+        return
+    named = {change.key: change for change in changed}
+    if "run.steps" in named and config["run"]["steps"] <= step:
+        raise ConfigError(
+            f"run.steps: {config['run']['steps']} does not fit: {run} goes on from step {step}; "
+            "set more"
+        )
+    weight = named.get("objective.kl")
+    if weight and not weight.before and config["objective"].get("reference") == "ema":
+        raise ConfigError(
+            f"objective.kl: {weight.after} does not fit: the checkpoint has no moving average of "
+            "the weights, because objective.kl was 0; begin a new run: selfplay train "
+            f"--config-path {run} run.name=NEW objective.kl={weight.after}"
+        )
+
+
+def _leaves(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the dotted key and the value of each setting; a list is a value, and {} is none."""
+    if not isinstance(node, Mapping):
+        yield key, node
+        return
+    for name, value in node.items():
+        yield from _leaves(value, f"{key}.{name}" if key else str(name))

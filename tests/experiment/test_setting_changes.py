@@ -1,0 +1,132 @@
+"""What a resumed run may change: the changes are refused, or made, printed and recorded."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from selfplay.config import compose
+from selfplay.errors import ConfigError
+from selfplay.experiment.setting_changes import changes, check_changes
+from selfplay.learner.learner import Learner
+from selfplay.learner.learner_settings import LearnerSettings
+from selfplay.learner.objective import PolicyLoss
+from selfplay.run.sessions import read_sessions
+from tests.helpers.builders import llama, sample
+from tests.helpers.command_process import copy_of_finished, metrics, one_line, run
+
+CONFIG: Mapping[str, Any] = {
+    "seed": 0,
+    "run": {"steps": 10, "name": "a", "minimum": {}},
+    "learner": {"lr": 1e-3, "betas": [0.9, 0.999]},
+    "objective": {"kl": 0.0, "reference": "ema", "ratio": "token"},
+    "population": {"overrides": {"judge": {"learner": {"lr": 1e-3}, "learn": True}}},
+    "evaluations": {"held_out": {"every": 5, "samples": 2}},
+    "engine": {"max_rows": 4},
+}
+
+
+def changed(**nodes: Any) -> dict[str, Any]:
+    return {**CONFIG, **{key: {**CONFIG[key], **node} for key, node in nodes.items()}}
+
+
+def refusal(config: Mapping[str, Any], step: int | None = 8) -> str:
+    with pytest.raises(ConfigError) as caught:
+        check_changes(changes(CONFIG, config), config, run=Path("runs/a"), step=step)
+    return str(caught.value)
+
+
+def test_settings_without_a_state_may_change() -> None:
+    learner = {"learner": {"lr": 1e-4}, "learn": True}
+    config = changed(
+        run={"steps": 20, "minimum": {"role/a/valid": 0.5}},
+        learner={"lr": 1e-4, "betas": [0.9, 0.99]},
+        population={"overrides": {"judge": learner}},
+        evaluations={"held_out": {"every": 1, "samples": 2}},
+        engine={"max_rows": 8},
+    )
+    found = changes(CONFIG, config)
+    check_changes(found, config, run=Path("runs/a"), step=8)
+    assert [str(each) for each in found] == [
+        "run.steps=20 (was 10)",
+        "learner.lr=0.0001 (was 0.001)",
+        "learner.betas=[0.9, 0.99] (was [0.9, 0.999])",
+        "population.overrides.judge.learner.lr=0.0001 (was 0.001)",
+        "evaluations.held_out.every=1 (was 5)",
+        "run.minimum.role/a/valid=0.5 (was None)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "line"),
+    [
+        ({"run": {"name": "b"}}, "run.name: cannot change in a resumed run, because it is part of"),
+        ({"objective": {"ratio": "none"}}, "objective.ratio: cannot change"),
+        ({"objective": {"reference": "initial"}}, "objective.reference: cannot change"),
+        ({"population": {"overrides": {}}}, "population.overrides.judge.learn: cannot change"),
+        ({"evaluations": {"held_out": {"every": 5, "samples": 4}}}, "held_out.samples: cannot"),
+        ({"run": {"steps": 8}}, "run.steps: 8 does not fit: runs/a goes on from step 8; set more"),
+        (
+            {"objective": {"kl": 0.1}},
+            "objective.kl: 0.1 does not fit: the checkpoint has no",
+        ),
+    ],
+)
+def test_other_settings_are_refused_in_one_line(nodes: dict[str, Any], line: str) -> None:
+    told = refusal(changed(**nodes))
+    assert line in told and "\n" not in told
+    assert "selfplay train --config-path runs/a run.name=NEW" in told or "set more" in told
+
+
+def test_a_seed_is_refused_and_the_keys_that_can_change_are_named() -> None:
+    told = refusal({**CONFIG, "seed": 1})
+    assert told.startswith("seed: cannot change in a resumed run, because all tasks and samples")
+    assert "run.steps, run.checkpoint_every" in told and "learner.*" in told
+
+
+def test_a_run_that_begins_again_may_have_any_number_of_steps() -> None:
+    config = changed(run={"steps": 1}, objective={"kl": 0.1})
+    check_changes(changes(CONFIG, config), config, run=Path("runs/a"), step=None)
+
+
+def test_a_loaded_optimizer_keeps_the_settings_of_its_learner() -> None:
+    def learner(settings: LearnerSettings) -> Learner:
+        objective = PolicyLoss(ratio="none", clip="none", aggregate="token_mean")
+        return Learner(llama(), objective=objective, settings=settings)
+
+    before = learner(LearnerSettings(lr=1e-2))
+    before.update([sample([1, 2], [3, 4], 1.0)], step=1)
+    changed = LearnerSettings(lr=1e-3, betas=(0.5, 0.6), weight_decay=0.1, warmup_steps=4)
+    after = learner(changed)
+    after.load_state_dict(before.state_dict())
+    (group,) = after.optimizer.param_groups
+    assert (group["lr"], group["betas"], group["weight_decay"]) == (1e-3, (0.5, 0.6), 0.1)
+    assert group["params"] == after.parameters
+    for old, new in zip(before.parameters, after.parameters, strict=True):
+        kept, loaded = before.optimizer.state[old], after.optimizer.state[new]
+        assert torch.equal(kept["exp_avg"], loaded["exp_avg"])
+    figures = after.update([sample([1, 2], [3, 4], 1.0)], step=2)
+    assert figures["lr"] == 1e-3 * 2 / 4  # the second optimizer step of a warm-up of four
+
+
+def test_a_finished_run_goes_on_with_more_steps_and_another_rate(tmp_path: Path) -> None:
+    place = copy_of_finished(tmp_path)
+    made = (place / "config.yaml").stat().st_mtime_ns
+    refused = run("train", "resume=runs/copy", "seed=1", cwd=tmp_path)
+    assert refused.code == 2 and "seed: cannot change" in one_line(refused.err)
+    outcome = run("train", "resume=runs/copy", "run.steps=4", "learner.lr=1e-4", cwd=tmp_path)
+    assert outcome.code == 0, outcome.err
+    (line,) = [each for each in outcome.err.splitlines() if "from step 4 on" in each]
+    assert "run.steps=4 (was 3)" in line and "learner.lr=0.0001 (was 0.001)" in line
+    rates = {row["step"]: row.get("policy/base/lr") for row in metrics(place)}
+    assert rates[3] == 1e-3 and rates[4] == 1e-4
+    config = compose.load([], name="config", folder=place)
+    assert (config["run"]["steps"], config["learner"]["lr"]) == (4, 1e-4)
+    assert (place / "config.yaml").stat().st_mtime_ns == made
+    session = read_sessions(place)[-1]
+    assert session.step == 3
+    assert session.settings == {"run.steps": (3, 4), "learner.lr": (1e-3, 1e-4)}
+    assert json.loads((place / "summary.json").read_text())["steps"] == 4
