@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> None:
     if episodes is not None and episodes < 1:
         raise ConfigError(f"--episodes {episodes}: at least 1 is needed")
     if measure.target == "run":
-        _refuse_step(options.measure, options.run)
+        _take_step(options)
     folder = options.out or _folder(options)
     ACTIVITY.begin("loading models")
     with ActivityFile(folder, name=study_file(options.measure)):
@@ -87,13 +87,18 @@ def refuse_more_runs(options: argparse.Namespace, rest: list[str]) -> None:
     raise ConfigError(f"study {name} measures one run, and {rest[0]!r} is one more; {advice}")
 
 
-def _refuse_step(measure: str, run: Path) -> None:
-    """Raise ConfigError for RUN@STEP if the measure needs a whole run."""
-    folder, at, step = str(run).rpartition("@")
-    if at and Path(folder).is_dir() and not run.exists():
-        has_step = measures()[measure].option("step") is not None
-        instead = f", or write {folder} --step {step}" if has_step else ""
-        raise ConfigError(f"{run}: {measure} measures a whole run; drop the @{instead}")
+def _take_step(options: argparse.Namespace) -> None:
+    """Read RUN@STEP as RUN --step STEP; raise ConfigError if the measure needs a whole run."""
+    folder, at, step = str(options.run).rpartition("@")
+    if not at or not Path(folder).is_dir() or options.run.exists():
+        return
+    if measures()[options.measure].option("step") is None:
+        raise ConfigError(f"{options.run}: {options.measure} measures a whole run; drop the @")
+    if options.step is not None:
+        raise ConfigError(f"{options.run} has a step and --step {options.step} too; drop either")
+    if not step.isdecimal():
+        raise ConfigError(f"{options.run}: {step!r} is no step; write {folder}@STEP")
+    options.run, options.step = Path(folder), int(step)
 
 
 def command(options: argparse.Namespace) -> str:

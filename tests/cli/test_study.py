@@ -43,7 +43,7 @@ def test_every_kept_checkpoint_is_measured(folder: Path) -> None:
         assert len(each["strategy"]) == 12
         assert all(sum(mix.values()) == pytest.approx(1) for mix in each["strategy"].values())
     assert len({each["nash_conv"] for each in told["results"]}) == 3, "the same weights thrice"
-    one = run("study", "exploitability", "runs/hand", "--step", "1", "--json", cwd=folder)
+    one = run("study", "exploitability", "runs/hand@1", "--json", cwd=folder)
     assert json.loads(one.out)["results"] == told["results"][1:2]
     newest = run("study", "exploitability", "runs/hand", "--policy=base", "--json", cwd=folder)
     assert json.loads(newest.out)["results"] == told["results"][2:]
@@ -238,7 +238,10 @@ def test_what_is_printed_reads_as_a_table(folder: Path) -> None:
         (["roleswap", "runs/hand@last"], "'last' is no step; write RUN, RUN@STEP or RUN@start"),
         (["roleswap", "runs/hand", "--metric", "pay"], "no episode has it; choose from"),
         (["roleswap", "runs/hand", "--episodes", "0"], "--episodes 0: at least 1 is needed"),
-        (["exploitability", "runs/hand@1"], "drop the @, or write runs/hand --step 1"),
+        (["exploitability", "runs/hand@1", "--step", "2"], "drop either"),
+        (["exploitability", "runs/hand@7"], "no checkpoint of step 7; it has 0, 1, 2"),
+        (["exploitability", "runs/hand@last"], "'last' is no step; write runs/hand@STEP"),
+        (["compare", "exploitability", "a=runs/hand@7"], "no checkpoint of step 7"),
         (["dynamics", "runs/hand@1"], "dynamics measures a whole run; drop the @"),
         (["roleswap", "runs/hand@1", "./runs/hand@1"], "runs/hand@1: named twice"),
         (["crossplay", "runs/hand"], "a single player has no partner; name runs"),

@@ -348,10 +348,12 @@ def from_options(options: argparse.Namespace) -> Result:
 
     def measure_run(reference: Reference) -> Result:
         run = {"run": reference.run, "player": str(reference), "players": [str(reference)]}
-        if measure.target == "run" and str(reference) != str(reference.run):
-            raise ConfigError(f"{reference}: {options.of} measures a whole run; drop the @")
         defaults = {option.name: option.default for option in measure.options}
         given = {**defaults, **vars(options), "run": run[measure.target]}
+        if measure.target == "run" and str(reference) != str(reference.run):
+            if reference.step is None or measure.option("step") is None:
+                raise ConfigError(f"{reference}: {options.of} measures a whole run; drop the @")
+            given["step"] = reference.step
         return measure.run(argparse.Namespace(**given))
 
     return study(
