@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
+from selfplay.credit.base import pay_by_agent
 from selfplay.errors import RunError, nearest
 from selfplay.run.record_reader import Recorded
 from selfplay.viewer.episode_filter import PAGE, EpisodeFilter, SortOrder, condition
@@ -133,10 +134,9 @@ class EpisodeList:
     def add(self, record: Recorded, start: int, size: int) -> int:
         """Add an episode, whose line begins at byte `start`; return its number in the index."""
         episode = record.episode
-        paid: dict[str, float] = {}
+        paid = pay_by_agent(episode)
         roles: dict[str, list[float]] = {}
         for turn in episode.turns:
-            paid[turn.agent] = paid.get(turn.agent, 0.0) + turn.reward
             sums = roles.setdefault(turn.role, [0.0, 0])
             sums[0] += turn.reward
             sums[1] += turn.invalid

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
+from selfplay.credit.base import pay_by_agent
 from selfplay.errors import RunError
 from selfplay.run.declarations import read_declared
 from selfplay.run.formatting import number
@@ -97,7 +98,7 @@ class GroupPages:
             raise RunError(f"group {group!r} has no member {base}; it has {members[:20]}")
         place = 0 if base is None else members.index(base)
         siblings = [index.read(row.step, row.line) for row in rows]
-        agents = dict.fromkeys(a for each in siblings for a in each.episode.agents())
+        agents = dict.fromkeys(a for each in siblings for a in pay_by_agent(each.episode))
         home = f"/run/{quote(name, safe='')}/groups"
         before, after = (
             f"{home}/{each[0]}/{quote(each[1], safe='')}" if each else "" for each in around
@@ -152,14 +153,21 @@ def _diffs(siblings: Sequence[Recorded], base: int) -> tuple[tuple[Pieces | None
 
 
 def _returns(agent: str, siblings: Sequence[Recorded]) -> tuple[tuple[str, ...], str]:
-    """Return an agent's reward and first advantage in each episode, and its mean reward."""
+    """Return an agent's reward and first advantage in each episode, and its mean reward.
+
+    An agent without a turn has no advantage. It has a reward only if the arena paid it.
+    """
     cells, paid = [], []
     for record in siblings:
-        indices = [i for i, turn in enumerate(record.episode.turns) if turn.agent == agent]
-        if not indices:
+        reward = pay_by_agent(record.episode).get(agent)
+        if reward is None:
             cells.append("-")
             continue
-        paid.append(sum(record.episode.turns[index].reward for index in indices))
+        paid.append(reward)
+        indices = [i for i, turn in enumerate(record.episode.turns) if turn.agent == agent]
+        if not indices:
+            cells.append(number(reward))
+            continue
         first = advantages_of(record)[indices[0]]
         shown = (
             number(sum(first) / max(len(first), 1)) if isinstance(first, list) else number(first)

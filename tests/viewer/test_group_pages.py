@@ -92,6 +92,15 @@ def test_a_group_is_compared_with_any_member(run: Path, client: TestClient) -> N
     assert client.get("/run/made/group.json?step=1&group=none").status_code == 404
 
 
+def test_the_pay_of_an_agent_without_a_turn_is_shown(run: Path, client: TestClient) -> None:
+    early = replace(episode("resign", 1.0), other_pay={"late_0": ((0, 2.0),)})
+    write_group(run, 1, "g", [early, episode("go", 1.0)])
+    agents = data(client, "/run/made/group.json?step=1&group=g")["agents"]
+    assert [each["rewards"] for each in agents if each["agent"] == "late_0"] == [["2", "-"]]
+    listed = data(client, "/run/made/episodes.json?step=1")["rows"]
+    assert [sum(each["rewards"].values()) for each in listed] == [3.0, 1.0]
+
+
 def test_the_next_and_previous_follow_the_list(run: Path, client: TestClient) -> None:
     write(run, 1, [episode("a", 0.0), episode("b", 0.0)])
     write(run, 5, [episode("c", 0.0), episode("d", 0.0)])
