@@ -140,7 +140,8 @@ def _resume(folder: Path, overrides: Sequence[str]) -> None:
     checkpoint.recover(folder / "checkpoints")
     place, faults = checkpoint.latest(folder / "checkpoints")
     for fault in faults:
-        print(f"checkpoint {fault}; left out", file=sys.stderr)
+        instead = "left out" if place is None else f"using {place}"
+        print(f"checkpoint {fault}; {instead}", file=sys.stderr)
     if place is None:
         run.check_complete()
         print(f"{folder}: stopped before its first checkpoint; beginning again", file=sys.stderr)
@@ -154,12 +155,12 @@ def _resume(folder: Path, overrides: Sequence[str]) -> None:
             note(f"from step {(step or 0) + 1} on: {', '.join(map(str, changed))}")
         return run
 
-    steps = settings["run"]["steps"]
-    if step is not None and step >= steps:
-        note(f"all {steps} steps of {folder} are done; to train longer, add run.steps=N")
     with _Stage(go_on, settings, step=step or 0, changed=changed) as stage:
         experiment = Experiment(settings)
         _load(experiment, stage, place)
+        steps = settings["run"]["steps"]
+        if experiment.step >= steps:
+            note(f"all {steps} steps of {folder} are done; to train longer, add run.steps=N")
         stage.progress.done = experiment.step
         _go(experiment, stage, rewind=-1 if place is None else experiment.step)
 

@@ -195,7 +195,7 @@ def test_names_and_folders_that_fit() -> None:
 
 def test_threads_are_bounded_and_what_is_possible_is_not() -> None:
     assert RunSettings(steps=1, threads=MOST_THREADS).threads == MOST_THREADS
-    with pytest.raises(ValueError, match=f"threads between 0 and {MOST_THREADS}"):
+    with pytest.raises(ValueError, match=f"threads is between 0 and {MOST_THREADS}"):
         RunSettings(steps=1, threads=MOST_THREADS + 1)
 
 

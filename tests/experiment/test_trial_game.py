@@ -133,9 +133,9 @@ def test_what_was_seen_read_and_paid_is_printed(
         ("arena.fault=setup", "arena: RuntimeError: no coin at all ("),
         ("arena.fault=view", "test_trial_game.py, line "),
         ("arena.fault=nobody", "to end the game, call finish()"),
-        ("arena.fault=role", "acting() returned ['player_9'], not a list of agents"),
-        ("arena.fault=word_acts", "acting() returned 'player_0', not a list of agents"),
-        ("arena.fault=none_acts", "acting() returned None, not a list of agents"),
+        ("arena.fault=role", "acting() returned ['player_9'], not agents of the episode"),
+        ("arena.fault=word_acts", "acting() returned 'player_0', not agents of the episode"),
+        ("arena.fault=none_acts", "acting() returned None, not agents of the episode"),
         (
             "arena.fault=numbers",
             "view('player_1') has 1 under 'legal', which needs a list of texts",

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from selfplay.credit.arpo import ARPO
+from selfplay.errors import ConfigError
 from selfplay.models.renderer import ByteRenderer
 from selfplay.role import Role
 from selfplay.rollout.rollout import AgentSpec, EpisodeSpec, Rollout
@@ -120,15 +121,13 @@ def test_settings_that_cannot_be_are_refused() -> None:
             Branch(**settings)
 
 
-def test_nothing_to_play_is_nothing() -> None:
+def test_a_step_without_tasks_is_refused() -> None:
     class Idle(Listed):
         def tasks(self, step: int, attempt: int = 0) -> list[Task]:
             return []
 
     def play(jobs: Sequence[EpisodeSpec]) -> list[Episode]:
-        assert not jobs
-        return []
+        raise AssertionError("nothing can be played")
 
-    sampler = Branch()
-    assert sampler.sample(Idle(), play, step=1, seed=0) == []
-    assert sampler.metrics() == {"branches": 0.0, "shared_turns": 0.0}
+    with pytest.raises(ConfigError, match="it has no task for step 1"):
+        Branch().sample(Idle(), play, step=1, seed=0)
