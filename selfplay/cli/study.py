@@ -89,16 +89,16 @@ def refuse_more_runs(options: argparse.Namespace, rest: list[str]) -> None:
 
 def _take_step(options: argparse.Namespace) -> None:
     """Read RUN@STEP as RUN --step STEP; raise ConfigError if the measure needs a whole run."""
-    folder, at, step = str(options.run).rpartition("@")
-    if not at or not Path(folder).is_dir() or options.run.exists():
+    from selfplay.study.players import Reference
+
+    reference = Reference.parse(str(options.run))
+    if str(reference) == str(reference.run):
         return
-    if measures()[options.measure].option("step") is None:
-        raise ConfigError(f"{options.run}: {options.measure} measures a whole run; drop the @")
+    if reference.step is None or measures()[options.measure].option("step") is None:
+        raise ConfigError(f"{reference}: {options.measure} measures a whole run; drop the @")
     if options.step is not None:
-        raise ConfigError(f"{options.run} has a step and --step {options.step} too; drop either")
-    if not step.isdecimal():
-        raise ConfigError(f"{options.run}: {step!r} is no step; write {folder}@STEP")
-    options.run, options.step = Path(folder), int(step)
+        raise ConfigError(f"{reference} has a step and --step {options.step} too; drop either")
+    options.run, options.step = reference.run, reference.step
 
 
 def command(options: argparse.Namespace) -> str:

@@ -139,9 +139,7 @@ def _resume(folder: Path, overrides: Sequence[str]) -> None:
     changed = changes(own, settings)
     checkpoint.recover(folder / "checkpoints")
     place, faults = checkpoint.latest(folder / "checkpoints")
-    for fault in faults:
-        instead = "left out" if place is None else f"using {place}"
-        print(f"checkpoint {fault}; {instead}", file=sys.stderr)
+    checkpoint.tell(faults, place)
     if place is None:
         run.check_complete()
         print(f"{folder}: stopped before its first checkpoint; beginning again", file=sys.stderr)
@@ -158,7 +156,7 @@ def _resume(folder: Path, overrides: Sequence[str]) -> None:
     with _Stage(go_on, settings, step=step or 0, changed=changed) as stage:
         experiment = Experiment(settings)
         _load(experiment, stage, place)
-        steps = settings["run"]["steps"]
+        steps = experiment.settings.steps
         if experiment.step >= steps:
             note(f"all {steps} steps of {folder} are done; to train longer, add run.steps=N")
         stage.progress.done = experiment.step

@@ -8,7 +8,7 @@ import pickle
 import re
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Lock, Thread, current_thread
 from typing import TYPE_CHECKING, Any, cast
@@ -78,6 +78,13 @@ def latest(folder: Path) -> tuple[Path | None, list[str]]:
     return None, []
 
 
+def tell(faults: Sequence[str], place: Path | None) -> None:
+    """Print on stderr why newer checkpoints than `place` are not used."""
+    instead = "left out" if place is None else f"using {place}"
+    for fault in faults:
+        print(f"checkpoint {fault}; {instead}", file=sys.stderr)
+
+
 def choose(run: Path, *, step: int | None = None) -> Path:
     """Return the checkpoint of a step of a run, or else its newest whole one.
 
@@ -88,8 +95,7 @@ def choose(run: Path, *, step: int | None = None) -> Path:
     if step is not None:
         return at(folder, step)
     place, faults = latest(folder)
-    for fault in faults:
-        print(f"checkpoint {fault}; left out", file=sys.stderr)
+    tell(faults, place)
     if place is None:
         raise RunError(f"run {run} has no checkpoint yet; continue it: train resume={run}")
     return place

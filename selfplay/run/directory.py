@@ -54,19 +54,15 @@ class Run:
         The folder gets its name after its first files are written: a kill leaves the name free.
         """
         cls.check_new(folder)
-        run, partial = cls(folder), folder.with_name(f".{folder.name}.{os.getpid()}.partial")
+        run = cls(folder)
         run._new_parents = [path for path in folder.absolute().parents if not path.exists()]
         with reporting_disk(folder):
-            shutil.rmtree(partial, ignore_errors=True)  # left by a killed process with the same id
-            files.sweep(folder.parent, ".*.[0-9]*.partial")
             try:
-                for name in (EPISODES, "checkpoints"):
-                    (partial / name).mkdir(parents=True)
-                with files.held(partial):
+                with files.appearing(folder) as partial:
+                    for name in (EPISODES, "checkpoints"):
+                        (partial / name).mkdir()
                     write_atomic(partial / "config.yaml", compose.to_yaml(config))
-                    partial.rename(folder)
             except BaseException:
-                shutil.rmtree(partial, ignore_errors=True)
                 if folder.exists():  # another process was faster
                     cls.check_new(folder)
                 raise

@@ -7,6 +7,7 @@ the disk.
 
 import fcntl
 import hashlib
+import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -28,6 +29,26 @@ def held(folder: Path) -> Iterator[None]:
     with (folder / LOCK).open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+@contextmanager
+def appearing(folder: Path) -> Iterator[Path]:
+    """Yield a new folder to fill, which is renamed to `folder` at the end of the context.
+
+    A kill leaves the name free, and an error leaves nothing. Leftovers of other killed processes in
+    the parent folder are removed.
+    """
+    partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
+    shutil.rmtree(partial, ignore_errors=True)  # left by a killed process with the same id
+    sweep(folder.parent, ".*.[0-9]*.partial")
+    try:
+        partial.mkdir(parents=True)
+        with held(partial):
+            yield partial
+            partial.rename(folder)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
 
 
 def sweep(parent: Path, pattern: str) -> list[Path]:

@@ -1,11 +1,10 @@
-"""Which folders are runs, and the error for a folder that is none."""
+"""The test if a folder is a run folder, and the error for any other folder."""
 
 from contextlib import suppress
-from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
 
-from selfplay.errors import RunError
+from selfplay.errors import RunError, closest
 
 CONFIG = "config.yaml"
 """Name of the file that makes a folder a run folder."""
@@ -30,9 +29,9 @@ def check_run(folder: Path) -> None:
     if is_run(default := RUNS / folder):
         raise RunError(f"{problem}; did you mean {default}?")
     beside = _runs_in(folder.parent) or _runs_in(RUNS)
-    close = get_close_matches(folder.name, [run.name for run in beside], n=1)
-    if close:
-        raise RunError(f"{problem}; did you mean {beside[0].parent / close[0]}?")
+    close = closest(folder.name, [run.name for run in beside])
+    if close is not None:
+        raise RunError(f"{problem}; did you mean {beside[0].parent / close}?")
     example = f", such as {beside[0]}" if beside else ""
     raise RunError(f"{problem}; name one that training made{example}")
 

@@ -8,9 +8,7 @@ continues a sweep that was stopped.
 """
 
 import json
-import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +24,7 @@ from pydantic import TypeAdapter
 from selfplay.config.composition import parse
 from selfplay.config.trust import flags
 from selfplay.errors import ConfigError, RunError
-from selfplay.run import signals
+from selfplay.run import files, signals
 from selfplay.run.directory import reporting_disk, write_atomic
 from selfplay.run.untrusted import open_regular
 from selfplay.types import to_json
@@ -182,13 +180,5 @@ def _claim(folder: Path, sweep: Sweep) -> None:
         return
     if folder.exists():
         raise RunError(f"{folder} exists and is no sweep; choose another run.name")
-    partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
-    with reporting_disk(folder):
-        shutil.rmtree(partial, ignore_errors=True)  # left by a killed process with the same id
-        partial.mkdir(parents=True)
-        try:
-            write_atomic(partial / FILE, json.dumps(to_json(sweep), indent=2) + "\n")
-            partial.rename(folder)
-        except BaseException:
-            shutil.rmtree(partial, ignore_errors=True)
-            raise
+    with reporting_disk(folder), files.appearing(folder) as partial:
+        write_atomic(partial / FILE, json.dumps(to_json(sweep), indent=2) + "\n")

@@ -80,12 +80,12 @@ def test_a_mixture_that_cannot_be_measured_is_one_line(
     assert outcome.code == 2 and message in one_line(outcome.err)
 
 
-def test_a_damaged_checkpoint_is_left_out_and_told(folder: Path, tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_not_used_and_told(folder: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(folder / "runs/hand", tmp_path / "hand")
     (copy / "checkpoints/000002/state.json").write_text("{}")
     outcome = run("study", "exploitability", "hand", "--json", cwd=tmp_path)
     assert [each["step"] for each in json.loads(outcome.out)["results"]] == [1]
-    assert "checkpoint 000002: state.json is damaged; left out" in outcome.err
+    assert "checkpoint 000002: state.json is damaged; using hand/checkpoints/000001" in outcome.err
 
 
 def json_of(folder: Path, *arguments: str) -> dict[str, Any]:
@@ -240,7 +240,8 @@ def test_what_is_printed_reads_as_a_table(folder: Path) -> None:
         (["roleswap", "runs/hand", "--episodes", "0"], "--episodes 0: at least 1 is needed"),
         (["exploitability", "runs/hand@1", "--step", "2"], "drop either"),
         (["exploitability", "runs/hand@7"], "no checkpoint of step 7; it has 0, 1, 2"),
-        (["exploitability", "runs/hand@last"], "'last' is no step; write runs/hand@STEP"),
+        (["exploitability", "runs/hand@start"], "exploitability measures a whole run; drop the @"),
+        (["exploitability", "runs/hand@last"], "'last' is no step; write RUN, RUN@STEP"),
         (["compare", "exploitability", "a=runs/hand@7"], "no checkpoint of step 7"),
         (["dynamics", "runs/hand@1"], "dynamics measures a whole run; drop the @"),
         (["roleswap", "runs/hand@1", "./runs/hand@1"], "runs/hand@1: named twice"),

@@ -1,4 +1,4 @@
-"""What a resumed run may change: the changes are refused, or made, printed and recorded."""
+"""Changes of settings by a resumed run are refused, or made, printed and recorded."""
 
 import json
 from collections.abc import Mapping

@@ -109,9 +109,9 @@ def test_evaluate_play_and_study_choose_the_same_checkpoint(
 
     cut(place / "checkpoints/000003")
     expected = place / "checkpoints/000002"
-    told = "checkpoint 000003: policies/base/model.safetensors is damaged; left out\n"
+    told = "checkpoint 000003: policies/base/model.safetensors is damaged; using "
     assert Reference.parse(str(place)).place() == expected
-    assert capsys.readouterr().err == told
+    assert capsys.readouterr().err == f"{told}{expected}\n"
     for command in (["evaluate", str(place)], ["play", str(place)]):
         outcome = run(*command, cwd=place)
         assert told in outcome.err, outcome.err
