@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
+from torch.utils.hooks import RemovableHandle
 from transformers import DynamicCache, PreTrainedModel
 from transformers.utils import is_flash_attn_2_available
 
@@ -131,14 +132,29 @@ def attending(kernel: Kernel | None, *models: PreTrainedModel) -> Iterator[None]
         yield
         return
     before = [model.config._attn_implementation for model in models]
+    hooks: list[RemovableHandle] = []
     try:
         for model in models:
             model.set_attn_implementation(kernel)
+            if kernel == FLEX:
+                decoder: Any = model.get_decoder()
+                hooks.append(decoder.register_forward_pre_hook(_one_kernel, with_kwargs=True))
         with _compiling(kernel):
             yield
     finally:
+        for hook in hooks:
+            hook.remove()
         for model, earlier in zip(models, before, strict=True):
             model.set_attn_implementation(earlier)
+
+
+def _one_kernel(_: object, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """Add the option that makes flex attention use one kernel for rows of all lengths.
+
+    torch has another kernel for rows of less than 128 columns. It cannot be compiled if the columns
+    times the query heads of a key head are more than 128 (torch 2.11, on an H100).
+    """
+    return given, {**named, "kernel_options": {"BACKEND": "TRITON"}}
 
 
 def _compiling(kernel: Kernel) -> AbstractContextManager[Any]:

@@ -92,6 +92,28 @@ def test_rows_of_several_blocks(dense: None, settings: Any) -> None:
     assert apart(alone, rows) < 1e-6
 
 
+@pytest.mark.parametrize("packing", ["rows", "trie"])
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_rows_of_all_lengths_use_one_kernel(
+    dense: None, packing: Any, checkpointing: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch's kernel for short rows has no program for some numbers of heads."""
+    given, real = list[Any](), integration.compile_friendly_flex_attention
+
+    def recorded(*args: Any, **named: Any) -> Any:
+        given.append(named["kernel_options"])
+        return real(*args, **named)
+
+    monkeypatch.setattr(integration, "compile_friendly_flex_attention", recorded)
+    model = made("qwen3")
+    gradient(siblings(), packing, model, activation_checkpointing=checkpointing, **FLEX)
+    assert given and all(options == {"BACKEND": "TRITON"} for options in given)
+    given.clear()
+    with tree_attention.attending("sdpa", model):
+        model(input_ids=torch.tensor([[1, 2, 3]]))
+    assert not given and not model.get_decoder()._forward_pre_hooks
+
+
 @pytest.mark.parametrize(("dtype", "close"), [(torch.float32, 1e-5), (torch.bfloat16, 5e-2)])
 def test_log_probabilities_in_other_precisions(dense: None, dtype: Any, close: float) -> None:
     base: Any = llama(max_position_embeddings=512)

@@ -64,7 +64,9 @@ def learned(given: list[Sample], **settings: Any) -> tuple[Any, Any]:
 
 @PRECISIONS
 @pytest.mark.parametrize("kernel", ["sdpa", "eager", "flex_attention"])
-@pytest.mark.parametrize(("width", "count", "stem"), [(40, 2, 1), (200, 2, 128), (391, 1, 999)])
+@pytest.mark.parametrize(
+    ("width", "count", "stem"), [(40, 2, 1), (60, 1, 1), (200, 2, 128), (391, 1, 999)]
+)
 def test_trees_are_what_rows_are(
     kernel: str,
     precision: str,
@@ -73,7 +75,11 @@ def test_trees_are_what_rows_are(
     stem: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Widths that no alignment divides, after a stem and in one pass."""
+    """Widths that no alignment divides, after a stem and in one pass.
+
+    For a width of 60, rows have 65 to 127 columns: torch's kernel for short rows has no program for
+    two query heads of a key there.
+    """
     monkeypatch.setattr(batches, "STEM", stem)
     given = trees(width, count)
     exact: Any = {"precision": precision}
