@@ -7,7 +7,7 @@ from pathlib import Path
 
 from selfplay.config.trust import TrustLimit
 
-RUNS = ("average", "evaluate", "replay", "study", "report", "watch", "export", "tag")
+RUNS = ("average", "evaluate", "replay", "study", "report", "watch", "show", "export", "tag")
 """Commands that always open a run folder."""
 
 

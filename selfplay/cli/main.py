@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
 from selfplay import __version__
-from selfplay.cli import average, commands, export, new, plan, study
+from selfplay.cli import average, commands, export, new, plan, show, study
 from selfplay.cli.arguments import HOST, PLAY_PORT, Steps
 from selfplay.cli.limits import limit_of, search_current_folder, takes_trust
 from selfplay.config.threads import limit_spinning
@@ -243,6 +243,14 @@ def _add_records(add: Add) -> None:
     replay.set_defaults(later_overrides=[])
     replay.add_argument("--json", action="store_true", help="print all differences as JSON")
     takes_trust(replay)
+    shown = add(
+        "show",
+        show.run,
+        help="print recorded episodes of a run: selfplay show RUN --step 20 --best",
+        description="Print recorded episodes: prompts, completions, actions, rewards and "
+        "advantages. The command reads data and imports no code that the run names.",
+    )
+    show.add_arguments(shown)
     exported = add(
         "export",
         export.run,

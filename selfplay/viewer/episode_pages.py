@@ -20,7 +20,7 @@ from selfplay.run.drawings import read_drawings
 from selfplay.run.formatting import format_value, number
 from selfplay.run.record_reader import Advantage, Recorded
 from selfplay.run.report.html import render
-from selfplay.run.report.transcripts import show
+from selfplay.run.report.transcripts import advantages_of, show
 from selfplay.run.untrusted import is_confined
 from selfplay.types import Turn, to_json
 from selfplay.viewer.catalog import ListedRun, RunCatalogue
@@ -250,9 +250,3 @@ class EpisodePages:
 
 def _picture(drawing: StateDrawing | None) -> Markup | None:
     return None if drawing is None else svg_of(drawing)
-
-
-def advantages_of(record: Recorded) -> list[Any]:
-    """Return [turns] advantages of an episode, None for turns without one."""
-    missing = len(record.episode.turns) - len(record.advantages)
-    return [*record.advantages, *[None] * missing][: len(record.episode.turns)]

@@ -11,8 +11,8 @@ from selfplay.run.declarations import read_declared
 from selfplay.run.formatting import number
 from selfplay.run.record_reader import Recorded
 from selfplay.run.report.html import render
-from selfplay.run.report.transcripts import show
-from selfplay.viewer.episode_pages import PATIENCE, EpisodePages, advantages_of
+from selfplay.run.report.transcripts import advantages_of, show
+from selfplay.viewer.episode_pages import PATIENCE, EpisodePages
 from selfplay.viewer.word_diff import MOST_COMPARED, Pieces, size_of, turn_diffs
 
 

@@ -88,15 +88,22 @@ class ChosenEpisode(Recorded):
 
     def turns(self) -> list[TurnTranscript]:
         """Return the turns to show, in time order."""
-        # If advantages are fewer than turns, some roles do not learn, and the record does not say
-        # which turn an advantage belongs to.
-        whole = len(self.advantages) == len(self.episode.turns)
-        credited = dict(enumerate(self.advantages if whole else ()))
+        advantages = advantages_of(self)
         return [
-            show(turn, credited.get(index), index in self.marked, self.declared)
+            show(turn, advantages[index], index in self.marked, self.declared)
             for index, turn in enumerate(self.episode.turns)
             if index < MOST_TURNS or index in self.marked
         ]
+
+
+def advantages_of(record: Recorded) -> list[Advantage]:
+    """Return [turns] advantages of an episode, None for turns without one.
+
+    If some are missing, some roles do not learn, and the record does not say which turn an
+    advantage belongs to; then all are None.
+    """
+    turns = len(record.episode.turns)
+    return list(record.advantages) if len(record.advantages) == turns else [None] * turns
 
 
 def choose(run: Path, declared: RunMetrics | None = None) -> list[ChosenEpisode]:
