@@ -68,7 +68,7 @@ class StalledError(SelfplayError):
 
 def closest(name: object, choices: Iterable[str]) -> str | None:
     """Return the choice that is most like `name`, or None if none is like it."""
-    return next(iter(get_close_matches(str(name), list(choices), n=1, cutoff=0.5)), None)
+    return next(iter(get_close_matches(str(name), list(choices), n=1)), None)
 
 
 def nearest(name: object, choices: Iterable[str], prefix: str = "") -> str:

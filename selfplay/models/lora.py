@@ -182,7 +182,12 @@ def merged(folder: Path, load: Callable[[str], PreTrainedModel], *, where: str) 
     named = str(settings["base_model_name_or_path"])
     # In a checkpoint that was moved, the base is in a sibling folder of the policies.
     sibling = folder.parent.parent / BASES / Path(named).name
-    model: Any = load(str(sibling) if sibling.is_dir() else named)
+    try:
+        model: Any = load(str(sibling) if sibling.is_dir() else named)
+    except RecursionError:
+        raise ConfigError(
+            f"{where}: {folder / CONFIG} names a base that is an adapter over this one"
+        ) from None
     whole: PreTrainedModel = PeftModel.from_pretrained(model, str(folder)).merge_and_unload()
     return whole.requires_grad_(True)
 

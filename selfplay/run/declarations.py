@@ -49,6 +49,7 @@ OWN: Mapping[str, Metric] = {
     "role/*/worked": GOOD,
     "role/*/completion_tokens": TOKENS,
     "role/*/prompt_tokens": TOKENS,
+    "role/*/surprisal": NATS,
     "role/*/invalid/*": BAD,
     "limit/max_turns": COUNT,
     "limit/*/max_tokens": TOKENS,

@@ -9,7 +9,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import islice
+from itertools import compress, islice
 from typing import Any
 
 from selfplay.credit.base import pay_by_agent
@@ -213,11 +213,14 @@ def _by_role(episodes: Sequence[Episode]) -> dict[str, float]:
     sums: dict[str, list[float]] = defaultdict(list)
     noted: dict[str, list[float]] = defaultdict(list)
     named: dict[str, Counter[str]] = defaultdict(Counter)
+    logprobs: dict[str, list[float]] = defaultdict(list)
     for episode in episodes:
         for turn in episode.turns[episode.shared_turns :]:
             if turn.agent in episode.policy_map:
                 continue
             prefix = f"role/{turn.role}"
+            if turn.trainable:
+                logprobs[prefix] += compress(turn.logprobs, turn.loss_mask)
             if turn.final:
                 sums[f"{prefix}/valid"].append(float(turn.action is not None))
             sums[f"{prefix}/completion_tokens"].append(len(turn.completion_ids))
@@ -233,6 +236,7 @@ def _by_role(episodes: Sequence[Episode]) -> dict[str, float]:
             sums[f"{prefix}/{episode.task.type}"].append(reward)
     metrics = _means(noted) | _means(sums)  # a note never replaces a metric of the library
     metrics |= _of_tools(episodes)
+    metrics |= {f"{role}/surprisal": -math.fsum(of) / len(of) for role, of in logprobs.items() if of}
     for prefix, counts in named.items():
         turns = len(sums[f"{prefix}/valid"])
         metrics |= {f"{prefix}/{name}": count / turns for name, count in counts.items()}

@@ -253,6 +253,13 @@ def test_an_adapters_folder_can_be_gone_on_from_as_a_whole_model(
         load_policy("next", model=str(place))
 
 
+def test_an_adapter_that_is_its_own_base_is_one_line(tmp_path: Path) -> None:
+    settings = {"peft_type": "LORA", "base_model_name_or_path": str(tmp_path)}
+    (tmp_path / adapters.CONFIG).write_text(json.dumps(settings))
+    with pytest.raises(ConfigError, match=r"policy 'first': .* names a base that is an adapter"):
+        load_policy("first", model=str(tmp_path))
+
+
 def test_weights_of_another_adapter_change_nothing(folder: Path, tmp_path: Path) -> None:
     (policy,) = loaded(folder, "first")
     before = own(policy)

@@ -41,11 +41,27 @@ def test_figures_by_hand() -> None:
         "role/solver/valid": 0.75,
         "role/solver/completion_tokens": 1.5,
         "role/solver/prompt_tokens": 2.0,
+        "role/solver/surprisal": 1.0,
         "role/solver/depth": 3.0,
         "role/solver/verdict/correct": 0.5,
         "role/solver/verdict/wrong": 0.25,
         "role/solver/invalid/no answer": 0.25,
     }
+
+
+def test_surprisal_is_the_mean_over_sampled_tokens_of_a_role() -> None:
+    """Not over turns; without tokens that were given, frozen turns and opponents."""
+    long = {"completion_ids": (1, 2, 3), "logprobs": (-1.0, -9.0, -2.0), "loss_mask": (1, 0, 1)}
+    turns = (
+        turn("a_0", **long),
+        turn("a_1", logprobs=(-6.0,)),
+        turn("a_0", logprobs=(-50.0,), trainable=False),
+        turn("a_2", logprobs=(-70.0,)),
+        turn("b_0", logprobs=(-0.5,), trainable=False),
+    )
+    figures = of_episodes([episode(*turns, policy_map={"a_2": "old"})])
+    assert figures["role/a/surprisal"] == (1.0 + 2.0 + 6.0) / 3
+    assert "role/b/surprisal" not in figures
 
 
 def test_the_pay_of_an_agent_without_a_turn_counts() -> None:

@@ -96,6 +96,7 @@ _TITLES = {
     "role/reward": "Reward per role",
     "role/valid": "Turns whose action parsed",
     "role/completion_tokens": "Completion length, tokens",
+    "role/surprisal": "Surprisal of sampled tokens, nats",
     "arena/solve_rate": "Solve rate by task type",
     "arena/valid_proposal": "Valid proposals",
     "arena/worked": "Answers with written thinking",
