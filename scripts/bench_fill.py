@@ -1,7 +1,7 @@
 """Times training steps with and without the filling of new tensors by torch.
 
 With deterministic algorithms, torch writes NaN to every new tensor before an operation writes its
-result. `set_up_torch` turns this off. Two equal models make the steps of bench_batch.py in turns,
+result. `set_up_process` turns this off. Two equal models make the steps of bench_batch.py in turns,
 one of them with the filling; the weights of both must be equal at the end. --wide takes random
 models with the layers of SmolLM2-135M, and 4 instead of 32 prompts.
 

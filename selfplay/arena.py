@@ -228,7 +228,7 @@ class Arena(AECEnv):
         """
         if agent not in self.paid:
             raise KeyError(f"{self.name}: no agent {agent!r}; {nearest(agent, self.paid)}")
-        if isinstance(reward, str) or not isinstance(reward, SupportsFloat):
+        if isinstance(reward, str) or not isinstance(reward, float | int | SupportsFloat):
             raise ValueError(f"{self.name}: the pay of {agent} is {reward!r}, which is no number")
         paid = self.paid[agent] + float(reward)
         if not isfinite(paid):
@@ -423,7 +423,7 @@ class Arena(AECEnv):
             self.terminations = dict.fromkeys(self.agents, True)
             return
         named: Any = self.acting()
-        self._waiting = [] if isinstance(named, str | None) else list(named)
+        self._waiting = [] if named is None or isinstance(named, str) else list(named)
         different = set(self._waiting)
         if not different or not different <= set(self.agents):
             absent = [agent for agent in self._waiting if agent in self.to_come()]

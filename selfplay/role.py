@@ -4,6 +4,7 @@ Stateless."""
 import re
 from collections.abc import Mapping
 from functools import cached_property
+from types import NoneType
 from typing import Any, ClassVar, Literal
 
 from jinja2 import StrictUndefined, TemplateError
@@ -30,6 +31,14 @@ THINKING = (
     ("[THINK]", "[/THINK]"),
 )
 """Opening and closing tags of thinking, as models with thinking write them."""
+
+
+MOST_KEPT = 4096
+"""Largest number of user messages that a role keeps, for observations that come again."""
+LONGEST_KEPT = 8192
+"""Largest number of characters of a text that is part of what a role keeps."""
+LONGEST_LIST = 64
+"""Largest number of elements of a list that is part of what a role keeps."""
 
 
 class BrokenRole(RuntimeError):
@@ -81,6 +90,8 @@ class Role:
         self._system = type(self).system if system is None else system
         self.memory: Memory = memory
         self.skip_thinking = skip_thinking
+        self._random = re.search("random|lipsum", self._template) is not None
+        self._rendered: dict[Any, str] = {}
 
     @cached_property
     def _compiled(self) -> Any:
@@ -96,10 +107,23 @@ class Role:
     def prompt(self, observation: Observation) -> list[Message]:
         """Return the chat messages that show `observation`. Raises ConfigError if a field is
         missing."""
+        key = None if self._random else _key_of(observation)
+        text = None if key is None else self._rendered.get(key)
+        if text is None:
+            text = self._render(observation)
+            if key is not None and len(text) <= LONGEST_KEPT:
+                if len(self._rendered) >= MOST_KEPT:
+                    self._rendered.clear()
+                self._rendered[key] = text
+        system = [{"role": "system", "content": self._system}] if self._system else []
+        return [*system, {"role": "user", "content": text}]
+
+    def _render(self, observation: Observation) -> str:
+        """Return the text of the user message."""
         fields: Mapping[str, Any] = observation.fields
         shown = {**fields, "fields": fields, "text": observation.text}
         try:
-            text = bounded(lambda: self._compiled.render(shown))
+            text: str = bounded(lambda: self._compiled.render(shown))
         except (
             TemplateError,
             TypeError,
@@ -110,8 +134,7 @@ class Role:
             MemoryError,
         ) as error:
             raise ConfigError(f"{type(self).__name__}: template cannot render: {error}") from error
-        system = [{"role": "system", "content": self._system}] if self._system else []
-        return [*system, {"role": "user", "content": well_formed(text.strip("\n"))}]
+        return well_formed(text.strip("\n"))
 
     def parse(self, text: str) -> Action:
         """Return the action in a completion's text. Raises `InvalidAction(reason)` if there is
@@ -240,6 +263,26 @@ class ThinkingRole(Role):
             return {}
         thought = text.partition("<think>")[2].partition("</think>")[0]
         return {"worked": float(bool(thought.strip()))}
+
+
+def _key_of(observation: Observation) -> Any:
+    """Return a key that only observations with the same user message share; None for fields that
+    are no texts, whole numbers or short lists of these."""
+    try:
+        fields = [(name, *_plain(value)) for name, value in observation.fields.items()]
+        return (*_plain(observation.text), *fields)
+    except TypeError:
+        return None
+
+
+def _plain(value: Any) -> tuple[Any, ...]:
+    """Return the value with its type, because 1 equals True. Raises TypeError for other values."""
+    kind = type(value)
+    if (kind is str and len(value) <= LONGEST_KEPT) or kind in (int, bool, NoneType):
+        return kind, value
+    if kind in (list, tuple) and len(value) <= LONGEST_LIST:
+        return kind, *map(_plain, value)
+    raise TypeError(f"a value of the type {kind.__name__} is not part of a key")
 
 
 def without_thinking(text: str) -> str:

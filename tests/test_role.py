@@ -2,6 +2,7 @@
 
 import random
 import time
+from typing import Any
 
 import pytest
 
@@ -190,3 +191,79 @@ def test_a_million_tags_of_thinking_are_skipped_at_once() -> None:
     began = time.monotonic()
     assert without_thinking("<think></think>" * 300_000 + "x") == "x"
     assert time.monotonic() - began < 10
+
+
+def counted(role: Role, monkeypatch: pytest.MonkeyPatch) -> list[Observation]:
+    """The observations that the role renders from now on."""
+    rendered, render = list[Observation](), role._render
+
+    def count(observation: Observation) -> str:
+        rendered.append(observation)
+        return render(observation)
+
+    monkeypatch.setattr(role, "_render", count)
+    return rendered
+
+
+def test_an_observation_that_comes_again_is_not_rendered_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    role = Role(template="{{ text }} {{ legal | join(' ') }}", system="s")
+    rendered = counted(role, monkeypatch)
+    first, again = (
+        role.prompt(Observation(text="a", fields={"legal": ["b", "c"], "n": None}))
+        for _ in range(2)
+    )
+    assert first == again and first[1]["content"] == "a b c" and len(rendered) == 1
+    first[1]["content"] = "changed"
+    assert role.prompt(rendered[0])[1]["content"] == "a b c"
+    role.prompt(Observation(text="a", fields={"legal": ["b", "c"], "n": 0}))
+    assert len(rendered) == 2
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [(1, True), ("1", 1), ([1], (1,)), ([True], [1]), (0.0, -0.0), ([[1], []], [[], [1]])],
+)
+def test_values_that_are_equal_or_look_alike_are_not_confused(one: Any, other: Any) -> None:
+    role = Role(template="{{ x }}{{ x is string }}")
+    for value in (one, other, one):
+        (message,) = role.prompt(Observation(text="", fields={"x": value}))
+        assert message["content"] == f"{value}{isinstance(value, str)}"
+
+
+def test_the_order_of_fields_counts() -> None:
+    role = Role(template="{{ fields.keys() | join }}")
+    texts = [
+        role.prompt(Observation(text="", fields=dict.fromkeys(each)))[0] for each in ("ab", "ba")
+    ]
+    assert [text["content"] for text in texts] == ["ab", "ba"]
+
+
+@pytest.mark.parametrize(
+    ("template", "fields"),
+    [
+        ("{{ text }}{{ [1, 2] | random }}", {}),
+        ("{{ text }}", {"x": {}}),
+        ("{{ text }}", {"x": [1] * 65}),
+        ("{{ text }}", {"x": "y" * 8193}),
+        ("{{ text * 9000 }}", {}),
+    ],
+)
+def test_what_is_rendered_each_time(
+    template: str, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Random templates, fields of other kinds, and long texts."""
+    role = Role(template=template)
+    rendered = counted(role, monkeypatch)
+    for _ in range(2):
+        role.prompt(Observation(text="a", fields=fields))
+    assert len(rendered) == 2
+
+
+def test_a_role_keeps_a_limited_number_of_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("selfplay.role.MOST_KEPT", 3)
+    role = Role(template="{{ text }}")
+    for number in range(20):
+        assert role.prompt(Observation(text=str(number)))[0]["content"] == str(number)
+        assert len(role._rendered) <= 3

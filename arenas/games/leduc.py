@@ -13,6 +13,7 @@ Version history: v0, first version.
 """
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 from itertools import product
 from random import Random
 from typing import Any
@@ -60,7 +61,7 @@ class Leduc(TurnGame):
 
     def legal(self) -> list[str]:
         """Return the legal moves of the player in turn."""
-        return legal_moves(self.rounds)
+        return list(legal_moves(self.rounds))
 
     def seen(self, player: int, refused: str) -> Observation:
         """Return the player's own card, the shared card and all moves."""
@@ -122,7 +123,7 @@ def shown(
             "opened": opened,
             "first": list(rounds[0]),
             "second": list(rounds[1]),
-            "stakes": stakes(rounds),
+            "stakes": list(stakes(rounds)),
             "legal": list(legal),
             "refused": refused,
         },
@@ -150,22 +151,24 @@ def after(rounds: Rounds, move: str) -> Rounds:
     return (first, (*last, move)) if second(rounds) else ((*first, move), last)
 
 
-def stakes(rounds: Rounds) -> list[int]:
+@cache
+def stakes(rounds: Rounds) -> tuple[int, ...]:
     """Return the chips that each player has put in."""
     chips = [1, 1]
     for size, moves in zip(SIZES, rounds, strict=True):
         for number, move in enumerate(moves):
             if move != "fold":
                 chips[number % 2] = max(chips) + (size if move == "raise" else 0)
-    return chips
+    return tuple(chips)
 
 
-def legal_moves(rounds: Rounds) -> list[str]:
+@cache
+def legal_moves(rounds: Rounds) -> tuple[str, ...]:
     """Return the legal moves of the player in turn."""
     chips, moves = stakes(rounds), rounds[second(rounds)]
     may_fold = chips[0] != chips[1]
     may_raise = moves.count("raise") < MOST_RAISES
-    return [*(["fold"] if may_fold else []), "call", *(["raise"] if may_raise else [])]
+    return (*(["fold"] if may_fold else []), "call", *(["raise"] if may_raise else []))
 
 
 def payoff(cards: Sequence[str], rounds: Rounds) -> float:

@@ -337,13 +337,13 @@ def warmstart(options: argparse.Namespace, overrides: list[str]) -> None:
     settings = load(options, overrides)
     if TARGET not in settings.get("warmstart", {}):
         raise ConfigError("this config has no warmstart; choose warmstart=tiny")
-    from selfplay.config.run_config import set_up_torch
+    from selfplay.config.run_config import set_up_process
     from selfplay.experiment.experiment import Experiment
     from selfplay.models.warmstart import make
 
     experiment = Experiment(settings)
     experiment.close()
-    set_up_torch(experiment.settings, experiment.seed)
+    set_up_process(experiment.settings, experiment.seed)
     node = settings["warmstart"]
     source = node.get("demonstrations") or node.get("examples") or {}
     shown = source.get(TARGET, node[TARGET])

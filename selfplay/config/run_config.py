@@ -8,6 +8,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Literal
 
+from selfplay.config.garbage import collect_rarely
 from selfplay.config.threads import default_count
 from selfplay.errors import ConfigError
 
@@ -115,11 +116,13 @@ def _refuse_name(name: str, *, where: str, parts: bool = False) -> None:
         )
 
 
-def set_up_torch(settings: RunSettings, seed: int) -> None:
-    """Set threads, kernels and seed of torch, for a run and for its warm start."""
+def set_up_process(settings: RunSettings, seed: int) -> None:
+    """Set threads, kernels and seed of torch, and how often Python searches for cycles of objects,
+    for a run and for its warm start."""
     import torch
     from transformers.utils import logging as transformers_logging
 
+    collect_rarely()
     own = torch.get_num_threads()
     threads = settings.threads or default_count(own)
     if settings.threads or threads < own:

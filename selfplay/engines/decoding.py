@@ -205,12 +205,15 @@ class DecodingRows:
         """Record the version that sampled a policy's tokens since the last call for the policy."""
         for index, request in enumerate(self.requests):
             if request.policy == policy:
-                self.stamped[index] = self._spans(index, version)
+                self.stamped[index] = self._spans(index, version, int(self.count[index]))
 
-    def _spans(self, index: int, version: int) -> Versions:
-        """Return the versions of all tokens of a completion; `version` sampled the latest ones."""
+    def _spans(self, index: int, version: int, count: int) -> Versions:
+        """Return the versions of the `count` tokens of a completion; `version` sampled the latest
+        ones."""
         spans = self.stamped[index]
-        tokens = int(self.count[index]) - sum(said for _, said in spans)
+        if not spans:
+            return ((version, count),) if count else ()
+        tokens = count - sum(said for _, said in spans)
         if spans and spans[-1][0] == version:
             *before, (_, said) = spans
             return (*before, (version, said + tokens))
@@ -229,7 +232,7 @@ class DecodingRows:
             done.tolist(), *(state[done].tolist() for state in states), strict=True
         ):
             ids, request = tuple(tokens[:count]), self.requests[index]
-            spans = self._spans(index, versions[request.policy])
+            spans = self._spans(index, versions[request.policy], count)
             matcher = self.matchers.pop(request.id, None)
             stopped = ids[-1] in self.end_ids or (matcher is not None and bool(matcher.found))
             done_now = Completion(

@@ -12,7 +12,7 @@ import torch
 
 from selfplay.arena import Arena
 from selfplay.config import plain_data, trust
-from selfplay.config.run_config import RunSettings, set_up_torch
+from selfplay.config.run_config import RunSettings, set_up_process
 from selfplay.credit import Credit, Stateful
 from selfplay.credit.shaping import Shaping
 from selfplay.curriculum import Curriculum
@@ -145,7 +145,7 @@ class Experiment:
 
     def _load_policies(self, saved: Path | None) -> None:
         players = self.players
-        set_up_torch(self.settings, self.seed)
+        set_up_process(self.settings, self.seed)
         ACTIVITY.begin("loading models")
         self.engine = self.runtime.engine(players)
         if isinstance(self.objective, PolicyLoss):

@@ -9,7 +9,7 @@ from itertools import islice
 from random import Random
 
 from selfplay.errors import ConfigError
-from selfplay.learner.batch import computed, named, trainable_tokens
+from selfplay.learner.batch import computed_count, named, trainable_tokens
 from selfplay.learner.objective import BatchCounts, Objective
 from selfplay.learner.rollout_correction import check_logprobs_known
 from selfplay.models.position_limits import ContextBound
@@ -122,8 +122,7 @@ def check_sample(sample: Sample, longest: ContextBound | None) -> None:
     has more tokens than `longest`.
     """
     check_logprobs_known(sample, sample.turn.logprobs, whose="sampler")
-    tokens = len(computed(sample))
-    if longest is not None and tokens > longest.tokens:
+    if longest is not None and (tokens := computed_count(sample)) > longest.tokens:
         raise ConfigError(
             f"{named(sample)}: it has {tokens} tokens, and its model is correct for at most "
             f"{longest.tokens}, because it has {longest.reason}; shorten prompts or answers"

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from selfplay.number_array import NumberArray
 from selfplay.types import Sample, Turn
 
 MASK = 2**25
@@ -106,16 +107,34 @@ class Batch:
 
 def trainable_tokens(sample: Sample) -> int:
     """Return the number of tokens of the sample with a loss."""
-    return sum(sample.turn.loss_mask)
+    mask = _mask(sample.turn)
+    return len(mask) if mask.all_ones else sum(mask)
+
+
+def computed_count(sample: Sample) -> int:
+    """Return the number of tokens that must be computed."""
+    turn = sample.turn
+    offsets = _offsets(turn)
+    return len(turn.prompt_ids) + (int(offsets[-1]) if len(offsets) else 0)
 
 
 def computed(sample: Sample) -> NDArray[np.int64]:
     """Return the tokens that must be computed: all before the last one with a loss."""
-    turn = sample.turn
-    counted = np.flatnonzero(np.asarray(turn.loss_mask))
-    last = int(counted[-1]) if len(counted) else 0
-    whole = np.asarray(turn.prompt_ids), np.asarray(turn.completion_ids)[:last]
-    return np.concatenate(whole, dtype=np.int64)
+    turn, prompt = sample.turn, np.asarray(sample.turn.prompt_ids, dtype=np.int64)
+    last = computed_count(sample) - len(prompt)
+    if not last:
+        return prompt
+    return np.concatenate([prompt, np.asarray(turn.completion_ids[:last])], dtype=np.int64)
+
+
+def _offsets(turn: Turn) -> NDArray[np.int64] | range:
+    """Return the indices of the completion's tokens with a loss."""
+    mask = _mask(turn)
+    return range(len(mask)) if mask.all_ones else np.flatnonzero(np.asarray(mask))
+
+
+def _mask(turn: Turn) -> NumberArray:
+    return NumberArray.of(turn.loss_mask, "integers")
 
 
 def sort_key(ids: NDArray[np.int64]) -> bytes:
@@ -144,7 +163,7 @@ def named(sample: Sample) -> str:
 
 def alone(sample: Sample, *, far: tuple[bool, ...] = ()) -> PackedRow:
     """Return the sample as a row of its own; `far` as in `PackedRow`."""
-    width = len(computed(sample))
+    width = computed_count(sample)
     span = Span(sample=sample, columns=np.arange(width), shared=0)
     return PackedRow(width=width, stem=width, spans=(span,), far=far)
 
@@ -220,20 +239,25 @@ def pad(rows: Sequence[PackedRow], *, least: int = 1, masked: bool = False) -> B
     positions = np.zeros_like(ids)
     old = np.zeros((len(spans), length), dtype=np.float32)
     advantages, mask = np.zeros_like(old), np.zeros_like(old)
-    tokens: list[NDArray[np.float64]] = []
+    from_where: list[NDArray[np.int64]] = []
+    chosen: list[NDArray[np.int64]] = []
+    temperature: list[NDArray[np.float64]] = []
     for place, (number, span) in enumerate(spans):
         check(span.sample)
         turn, columns, count = span.sample.turn, span.columns, len(span.sample.turn.completion_ids)
-        ids[number, columns] = computed(span.sample)
-        positions[number, columns] = np.arange(len(columns))
-        mask[place, :count] = np.asarray(turn.loss_mask)
-        old[place, :count] = _known(turn.logprobs, mask[place, :count])
-        advantages[place, :count] = _known(span.sample.advantage, mask[place, :count])
-        offsets = np.flatnonzero(np.asarray(turn.loss_mask))
-        from_where = number * width + columns[len(turn.prompt_ids) - 1 + offsets]
-        chosen = np.asarray(turn.completion_ids)[offsets]
-        tokens.append(np.stack([from_where, chosen, np.full(len(chosen), turn.temperature)]))
-    read, reads = np.concatenate(tokens, axis=1), None
+        if span.shared < len(columns):  # the other tokens are those of earlier spans
+            new = columns[span.shared :]
+            ids[number, new] = computed(span.sample)[span.shared :]
+            positions[number, new] = np.arange(span.shared, len(columns))
+        mask[place, :count] = turn.loss_mask
+        old[place, :count] = _known(turn.logprobs, _mask(turn))
+        advantages[place, :count] = _known(span.sample.advantage, _mask(turn))
+        offsets = np.asarray(_offsets(turn))
+        from_where.append(number * width + columns[len(turn.prompt_ids) - 1 + offsets])
+        chosen.append(np.asarray(turn.completion_ids)[offsets])
+        temperature.append(np.full(len(offsets), turn.temperature))
+    parts = [np.concatenate(each) for each in (from_where, chosen, temperature)]
+    read, reads = np.stack(parts), None
     if len(spans) > len(rows):  # branches share tokens of completions
         read, reads = np.unique(read, axis=1, return_inverse=True)
     trees = masked or any(row.stem < row.width for row in rows)
@@ -254,13 +278,17 @@ def pad(rows: Sequence[PackedRow], *, least: int = 1, masked: bool = False) -> B
     )
 
 
-def _known(values: float | Sequence[float], mask: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return [C] values, with 0 for a value that is not finite on a token without loss.
+def _known(
+    values: float | Sequence[float], mask: NumberArray
+) -> float | Sequence[float] | NDArray[np.float64]:
+    """Return the values of [C] tokens, with 0 for one that is not finite on a token without loss.
 
     Such a value is not used, but 0 times the value would be NaN.
     """
-    array = np.broadcast_to(np.asarray(values, dtype=np.float64), mask.shape)
-    return np.where((mask > 0) | np.isfinite(array), array, 0.0)
+    if mask.all_ones:
+        return values
+    array = np.broadcast_to(np.asarray(values, dtype=np.float64), len(mask))
+    return np.where((np.asarray(mask) > 0) | np.isfinite(array), array, 0.0)
 
 
 def _ends(rows: Sequence[PackedRow], width: int) -> NDArray[np.int32]:

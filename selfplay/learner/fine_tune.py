@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from selfplay.errors import ConfigError, nearest
 from selfplay.learner.base_learner import check_sample
-from selfplay.learner.batch import computed
+from selfplay.learner.batch import computed_count
 from selfplay.learner.chat_file import ChatExample
 from selfplay.learner.learner import Learner
 from selfplay.learner.learner_settings import LearnerSettings
@@ -263,7 +263,7 @@ class FineTune:
     def _check_length(self, sample: Sample, model: PreTrainedModel) -> None:
         """Raise ConfigError for a sample that is longer than the context of the model."""
         limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-        tokens = len(computed(sample))
+        tokens = computed_count(sample)
         if limit is not None and tokens > limit:
             raise ConfigError(
                 f"{WHERE}: {sample.group}: {tokens} tokens, and the model reads {limit}; shorten "

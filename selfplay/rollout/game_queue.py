@@ -112,7 +112,7 @@ class GameQueue:
         """Games in memory that have not ended, by their place in the order of beginning."""
         self._numbers = count()
         self._in_flight: InFlight = {}
-        self._ready: list[EpisodeRunner] = []
+        self._ready: dict[EpisodeRunner, None] = {}
         self._answered: list[Answered] = []
         self._threads: ArenaThreads | None = None
         self._idle = 0
@@ -228,16 +228,16 @@ class GameQueue:
                 game = self._rollout.begin_game(call.specs[index])
                 self._owners[game] = (call, index)
                 self._places[game] = next(self._numbers)
-                self._ready.append(game)
+                self._ready[game] = None
                 self._free -= 1
 
     def _play_stages(self) -> None:
         """Advance the games that have all their moves; send the requests of their next stages."""
         rollout, arenas = self._rollout, self._arenas
         # A fixed order, independent of the order in which the engines finished.
-        self._ready.sort(key=self._places.__getitem__)
-        arenas.begin(self._ready)
-        self._ready = []
+        ready = sorted(self._ready, key=self._places.__getitem__)
+        self._ready = {}
+        arenas.begin(ready)
         live = begun = len(self._places)
         if arenas.waiting:
             full_ids = chain.from_iterable(engine.waiting_ids() for engine in self._engines())
@@ -270,8 +270,8 @@ class GameQueue:
 
     def _note_ready(self, game: EpisodeRunner) -> None:
         """Let a game go on if it has all moves of its stage, or has ended."""
-        if game not in self._places or game in self._arenas or game in self._ready:
+        if game not in self._places or game in self._arenas:
             return
         complete = len(game.moves) == len(game.arena.stage)
         if complete or game.error or game.too_long:
-            self._ready.append(game)
+            self._ready[game] = None

@@ -236,7 +236,9 @@ def _by_role(episodes: Sequence[Episode]) -> dict[str, float]:
             sums[f"{prefix}/{episode.task.type}"].append(reward)
     metrics = _means(noted) | _means(sums)  # a note never replaces a metric of the library
     metrics |= _of_tools(episodes)
-    metrics |= {f"{role}/surprisal": -math.fsum(of) / len(of) for role, of in logprobs.items() if of}
+    metrics |= {
+        f"{role}/surprisal": -math.fsum(of) / len(of) for role, of in logprobs.items() if of
+    }
     for prefix, counts in named.items():
         turns = len(sums[f"{prefix}/valid"])
         metrics |= {f"{prefix}/{name}": count / turns for name, count in counts.items()}

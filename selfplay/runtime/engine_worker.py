@@ -11,7 +11,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from selfplay.config.instantiate import build
-from selfplay.config.run_config import set_up_torch
+from selfplay.config.run_config import set_up_process
 from selfplay.engines import Engine
 from selfplay.errors import ConfigError, LearnersLost, SelfplayError, one_line
 from selfplay.league.snapshots import copy_of
@@ -102,7 +102,7 @@ class EngineWorker:
     def _begin(self, settings: WorkerConfig) -> None:
         config = settings.config
         run = build(config["run"], where="run")
-        set_up_torch(replace(run, threads=settings.threads), int(config["seed"]))
+        set_up_process(replace(run, threads=settings.threads), int(config["seed"]))
         changes = [self._fetched(change) for change in settings.changes]
         self._setup = players = RolloutSetup(config)
         if settings.saved is None:

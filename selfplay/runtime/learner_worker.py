@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 from selfplay.config.instantiate import build
-from selfplay.config.run_config import set_up_torch
+from selfplay.config.run_config import set_up_process
 from selfplay.errors import ConfigError, RunError, SelfplayError
 from selfplay.learner import fsdp, sharded_checkpoint
 from selfplay.learner.learner import Learner
@@ -154,7 +154,7 @@ class LearnerWorker:
     def _begin(self, setup: LearnerConfig) -> None:
         config, seed = setup.config, int(setup.config["seed"])
         settings = build(config["run"], where="run")
-        set_up_torch(replace(settings, threads=setup.threads), seed)
+        set_up_process(replace(settings, threads=setup.threads), seed)
         device = "cuda" if setup.gpu else "cpu"
         if not dist.is_initialized():
             self.learners = self._loaded(setup, device)

@@ -11,7 +11,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from selfplay.config import compose
 from selfplay.config.instantiate import build
-from selfplay.config.run_config import RunSettings, set_up_torch
+from selfplay.config.run_config import RunSettings, set_up_process
 from selfplay.errors import ConfigError
 from selfplay.experiment.experiment import check
 from selfplay.learner.learner_settings import LearnerSettings
@@ -231,13 +231,13 @@ def test_a_deterministic_run_tells_cublas(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv(name, "kept")
     monkeypatch.delenv(name)
     try:
-        set_up_torch(RunSettings(steps=1, deterministic=False), seed=0)
+        set_up_process(RunSettings(steps=1, deterministic=False), seed=0)
         assert name not in os.environ
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-        set_up_torch(RunSettings(steps=1), seed=0)
+        set_up_process(RunSettings(steps=1), seed=0)
         assert name not in os.environ and not torch.are_deterministic_algorithms_enabled()
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-        set_up_torch(RunSettings(steps=1), seed=0)
+        set_up_process(RunSettings(steps=1), seed=0)
         assert os.environ[name] == ":4096:8" and torch.are_deterministic_algorithms_enabled()
     finally:
         torch.use_deterministic_algorithms(False)
