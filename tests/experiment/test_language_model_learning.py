@@ -31,9 +31,9 @@ def trained(folder: Path, experiment: str, steps: int, *overrides: str) -> Path:
     return folder / "runs/run"
 
 
-def gain(run: Path, metric: str) -> float:
-    """Change of a metric of the held-out evaluation, from before training to after it."""
-    found = json.loads((run / "summary.json").read_text())["evaluations"]["held_out"]
+def gain(run: Path, metric: str, evaluation: str = "held_out") -> float:
+    """Change of a metric of an evaluation, from before training to after it."""
+    found = json.loads((run / "summary.json").read_text())["evaluations"][evaluation]
     change: float = found["after"][metric] - found["before"][metric]
     return change
 
@@ -49,6 +49,17 @@ def test_kuhn_poker_is_exploited_less(tmp_path: Path) -> None:
     pytest.importorskip("pyspiel")
     run = trained(tmp_path, "kuhn", 25)
     assert exploited(run, 25) < exploited(run, 0) - 0.1
+
+
+def test_leduc_poker_is_exploited_less(tmp_path: Path) -> None:
+    pytest.importorskip("pyspiel")
+    run = trained(tmp_path, "leduc", 15)
+    assert exploited(run, 15) < exploited(run, 0) - 0.3
+
+
+def test_more_games_of_tic_tac_toe_are_drawn_against_minimax(tmp_path: Path) -> None:
+    run = trained(tmp_path, "tic_tac_toe", 12)
+    assert gain(run, "versus/minimax/drawn", "anchors") >= 0.1
 
 
 def test_a_memory_is_kept(tmp_path: Path) -> None:
