@@ -2,9 +2,13 @@
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from selfplay.cli.arguments import nothing_more
 from selfplay.errors import ConfigError, RunError, nearest
+
+if TYPE_CHECKING:
+    from selfplay.run.record_reader import Recorded
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -27,55 +31,70 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, rest: list[str]) -> None:
     """Print the chosen episodes."""
     nothing_more(rest)
-    from selfplay.credit.base import pay_by_agent
     from selfplay.run.declarations import read_declared
     from selfplay.run.directory import Run
-    from selfplay.run.record_reader import Recorded, episodes_of, recorded_steps
     from selfplay.run.report.episode_text import text_of
-    from selfplay.types import Status
 
     if options.count < 1:
         raise ConfigError(f"--count {options.count}: 1 or more is needed")
+    if options.role is not None and not (options.best or options.worst):
+        raise ConfigError("--role names the role whose pay counts; give --best or --worst too")
     Run.open(options.run)
-    steps = recorded_steps(options.run)
+    chosen = _chosen(options, _step(options.run, options.step))
+    declared = read_declared(options.run)
+    print("\n\n".join(text_of(each, declared) for each in chosen[: options.count]))
+
+
+def _step(run: Path, step: int | None) -> int:
+    """Return the step whose episodes are meant; None means the last one."""
+    from selfplay.run.record_reader import recorded_steps
+
+    steps = recorded_steps(run)
     if not steps:
         raise RunError(
-            f"{options.run}: no episode was recorded; run.episodes_every sets how often they are"
+            f"{run}: no episode was recorded; run.episodes_every sets how often they are"
         )
-    step = steps[-1] if options.step is None else options.step
+    if step is None:
+        return steps[-1]
     if step not in steps:
         near = sorted(sorted(steps, key=lambda each: abs(each - step))[:5])
         raise RunError(
-            f"{options.run}: no episodes of step {step}; near it are those of "
-            f"{', '.join(map(str, near))}"
+            f"{run}: no episodes of step {step}; near it are those of {', '.join(map(str, near))}"
         )
-    chosen = list(episodes_of(options.run, step))
+    return step
+
+
+def _chosen(options: argparse.Namespace, step: int) -> "list[Recorded]":
+    """Return the episodes of a step that the flags choose, in the order in which they are shown."""
+    from selfplay.run.record_reader import episodes_of
+    from selfplay.types import Status
+
+    found = list(episodes_of(options.run, step))
     if options.episode is not None:
-        if not 1 <= options.episode <= len(chosen):
+        if not 1 <= options.episode <= len(found):
             raise RunError(
-                f"{options.run}: no episode {options.episode}; step {step} has {len(chosen)}"
+                f"{options.run}: no episode {options.episode}; step {step} has {len(found)}"
             )
-        chosen = [each for each in chosen if each.line == options.episode]
+        found = found[options.episode - 1 : options.episode]
     if options.failed:
-        chosen = [each for each in chosen if each.episode.status is Status.FAILED]
-
-    role = options.role
-    if role is not None and not (options.best or options.worst):
-        raise ConfigError("--role names whose pay counts; give --best or --worst too")
-    known = {turn.role for each in chosen for turn in each.episode.turns}
-    if role is not None and role not in known:
-        raise RunError(
-            f"{options.run}: no turn of the role {role!r}; {nearest(role, sorted(known))}"
-        )
-
-    def paid(record: Recorded) -> float:
-        agents = {turn.agent for turn in record.episode.turns if role in (None, turn.role)}
-        pay = pay_by_agent(record.episode)
-        return sum(pay[agent] for agent in (pay if role is None else agents))
-
+        found = [each for each in found if each.episode.status is Status.FAILED]
+        if not found:
+            raise RunError(f"{options.run}: no such episode of step {step} failed")
+    if options.role is not None:
+        roles = {turn.role for each in found for turn in each.episode.turns}
+        if options.role not in roles:
+            hint = nearest(options.role, roles)
+            raise RunError(f"{options.run}: no turn of the role {options.role!r}; {hint}")
     if options.best or options.worst:
-        chosen.sort(key=paid, reverse=options.best)
-    if not chosen:
-        raise RunError(f"{options.run}: no episode of step {step} failed")
-    declared = read_declared(options.run)
-    print("\n\n".join(text_of(each, declared) for each in chosen[: options.count]))
+        found.sort(key=lambda each: _pay(each, options.role), reverse=options.best)
+    return found
+
+
+def _pay(record: "Recorded", role: str | None) -> float:
+    """Return the pay of all agents, or of the agents that took a turn in a role."""
+    from selfplay.credit.base import pay_by_agent
+
+    pay = pay_by_agent(record.episode)
+    if role is None:
+        return sum(pay.values())
+    return sum(pay[agent] for agent in {t.agent for t in record.episode.turns if t.role == role})

@@ -102,7 +102,7 @@ def test_episodes_are_chosen(
     [
         (["--step", 7], "no episodes of step 7; near it are those of 0, 1"),
         (["--episode", 4], "no episode 4; step 1 has 3"),
-        (["--step", 0, "--failed"], "no episode of step 0 failed"),
+        (["--step", 0, "--failed"], "no such episode of step 0 failed"),
         (["--count", 0], "--count 0: 1 or more is needed"),
         (["--role", "b"], "give --best or --worst too"),
         (["--best", "--role", "c"], "no turn of the role 'c'"),

@@ -1,6 +1,5 @@
 """Recorded episodes as text, for a terminal."""
 
-import json
 from collections.abc import Iterator, Sequence
 from textwrap import indent
 
@@ -10,7 +9,7 @@ from selfplay.run.declarations import RunMetrics
 from selfplay.run.formatting import number
 from selfplay.run.record_reader import Recorded
 from selfplay.run.report.html import visible
-from selfplay.run.report.transcripts import TurnTranscript, advantages_of, shorten, show
+from selfplay.run.report.transcripts import TurnTranscript, advantages_of, fact, shorten, show
 from selfplay.types import Episode
 
 MARGIN = "    "
@@ -36,7 +35,7 @@ def text_of(record: Recorded, declared: RunMetrics) -> str:
 
 
 def _task(episode: Episode) -> str:
-    return shorten(json.dumps(dict(episode.task.payload), ensure_ascii=False), LONGEST_TASK)
+    return shorten(fact(dict(episode.task.payload)), LONGEST_TASK)
 
 
 def _turn(shown: TurnTranscript) -> Iterator[str]:

@@ -170,8 +170,8 @@ def show(
         verdict=verdict,
         judged=(declared or RunMetrics()).verdict(turn.role, verdict) if verdict else "",
         facts=tuple(
-            (name, _fact(fact))
-            for name, fact in turn.info.items()
+            (name, fact(value))
+            for name, value in turn.info.items()
             if name not in ("invalid", "verdict")
         ),
         reward=number(turn.reward),
@@ -222,7 +222,8 @@ def shorten(text: str, longest: int = LONGEST_TEXT) -> str:
     return f"{text[:longest]}\n[... {len(text) - longest:,} more characters]"
 
 
-def _fact(value: Any) -> str:
+def fact(value: Any) -> str:
+    """Return a recorded value as a text that is not too long."""
     if isinstance(value, float):
         return number(value)
     try:
