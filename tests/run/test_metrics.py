@@ -52,7 +52,11 @@ def test_figures_by_hand() -> None:
 
 def test_surprisal_is_the_mean_over_sampled_tokens_of_a_role() -> None:
     """Not over turns; without tokens that were given, frozen turns and opponents."""
-    long: dict[str, Any] = {"completion_ids": (1, 2, 3), "logprobs": (-1.0, -9.0, -2.0), "loss_mask": (1, 0, 1)}
+    long: dict[str, Any] = {
+        "completion_ids": (1, 2, 3),
+        "logprobs": (-1.0, -9.0, -2.0),
+        "loss_mask": (1, 0, 1),
+    }
     turns = (
         turn("a_0", **long),
         turn("a_1", logprobs=(-6.0,)),
