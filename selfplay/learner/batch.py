@@ -7,6 +7,7 @@ where causal attention sees no padding, so that plain rows need no mask.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -113,9 +114,11 @@ def trainable_tokens(sample: Sample) -> int:
 
 def computed_count(sample: Sample) -> int:
     """Return the number of tokens that must be computed."""
-    turn = sample.turn
-    offsets = _offsets(turn)
-    return len(turn.prompt_ids) + (int(offsets[-1]) if len(offsets) else 0)
+    turn, mask = sample.turn, _mask(sample.turn)
+    if mask.all_ones:
+        return len(turn.prompt_ids) + len(mask) - 1
+    counted = np.flatnonzero(np.asarray(mask))
+    return len(turn.prompt_ids) + (int(counted[-1]) if len(counted) else 0)
 
 
 def computed(sample: Sample) -> NDArray[np.int64]:
@@ -125,12 +128,6 @@ def computed(sample: Sample) -> NDArray[np.int64]:
     if not last:
         return prompt
     return np.concatenate([prompt, np.asarray(turn.completion_ids[:last])], dtype=np.int64)
-
-
-def _offsets(turn: Turn) -> NDArray[np.int64] | range:
-    """Return the indices of the completion's tokens with a loss."""
-    mask = _mask(turn)
-    return range(len(mask)) if mask.all_ones else np.flatnonzero(np.asarray(mask))
 
 
 def _mask(turn: Turn) -> NumberArray:
@@ -249,10 +246,15 @@ def pad(rows: Sequence[PackedRow], *, least: int = 1, masked: bool = False) -> B
             new = columns[span.shared :]
             ids[number, new] = computed(span.sample)[span.shared :]
             positions[number, new] = np.arange(span.shared, len(columns))
-        mask[place, :count] = turn.loss_mask
-        old[place, :count] = _known(turn.logprobs, _mask(turn))
-        advantages[place, :count] = _known(span.sample.advantage, _mask(turn))
-        offsets = np.asarray(_offsets(turn))
+        if _mask(turn).all_ones:
+            own, offsets = np.ones(count), np.arange(count)
+            old[place, :count], advantages[place, :count] = turn.logprobs, span.sample.advantage
+        else:
+            own = np.asarray(turn.loss_mask)
+            offsets = np.flatnonzero(own)
+            old[place, :count] = _known(turn.logprobs, own)
+            advantages[place, :count] = _known(span.sample.advantage, own)
+        mask[place, :count] = own
         from_where.append(number * width + columns[len(turn.prompt_ids) - 1 + offsets])
         chosen.append(np.asarray(turn.completion_ids)[offsets])
         temperature.append(np.full(len(offsets), turn.temperature))
@@ -278,17 +280,13 @@ def pad(rows: Sequence[PackedRow], *, least: int = 1, masked: bool = False) -> B
     )
 
 
-def _known(
-    values: float | Sequence[float], mask: NumberArray
-) -> float | Sequence[float] | NDArray[np.float64]:
-    """Return the values of [C] tokens, with 0 for one that is not finite on a token without loss.
+def _known(values: float | Sequence[float], mask: NDArray[Any]) -> NDArray[np.float64]:
+    """Return [C] values, with 0 for a value that is not finite on a token without loss.
 
     Such a value is not used, but 0 times the value would be NaN.
     """
-    if mask.all_ones:
-        return values
-    array = np.broadcast_to(np.asarray(values, dtype=np.float64), len(mask))
-    return np.where((np.asarray(mask) > 0) | np.isfinite(array), array, 0.0)
+    array = np.broadcast_to(np.asarray(values, dtype=np.float64), mask.shape)
+    return np.where((mask > 0) | np.isfinite(array), array, 0.0)
 
 
 def _ends(rows: Sequence[PackedRow], width: int) -> NDArray[np.int32]:

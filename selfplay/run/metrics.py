@@ -213,14 +213,16 @@ def _by_role(episodes: Sequence[Episode]) -> dict[str, float]:
     sums: dict[str, list[float]] = defaultdict(list)
     noted: dict[str, list[float]] = defaultdict(list)
     named: dict[str, Counter[str]] = defaultdict(Counter)
-    logprobs: dict[str, list[float]] = defaultdict(list)
+    drawn: dict[str, tuple[float, int]] = {}  # sum of log-probabilities, number of tokens
     for episode in episodes:
         for turn in episode.turns[episode.shared_turns :]:
             if turn.agent in episode.policy_map:
                 continue
             prefix = f"role/{turn.role}"
             if turn.trainable:
-                logprobs[prefix] += compress(turn.logprobs, turn.loss_mask)
+                own = list(compress(turn.logprobs, turn.loss_mask))
+                nats, tokens = drawn.get(prefix, (0.0, 0))
+                drawn[prefix] = nats + math.fsum(own), tokens + len(own)
             if turn.final:
                 sums[f"{prefix}/valid"].append(float(turn.action is not None))
             sums[f"{prefix}/completion_tokens"].append(len(turn.completion_ids))
@@ -236,9 +238,7 @@ def _by_role(episodes: Sequence[Episode]) -> dict[str, float]:
             sums[f"{prefix}/{episode.task.type}"].append(reward)
     metrics = _means(noted) | _means(sums)  # a note never replaces a metric of the library
     metrics |= _of_tools(episodes)
-    metrics |= {
-        f"{role}/surprisal": -math.fsum(of) / len(of) for role, of in logprobs.items() if of
-    }
+    metrics |= {f"{role}/surprisal": -nats / n for role, (nats, n) in drawn.items() if n}
     for prefix, counts in named.items():
         turns = len(sums[f"{prefix}/valid"])
         metrics |= {f"{prefix}/{name}": count / turns for name, count in counts.items()}
