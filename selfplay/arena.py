@@ -18,6 +18,7 @@ from typing import Any, ClassVar, SupportsFloat
 from gymnasium import spaces
 from pettingzoo import AECEnv
 
+from selfplay.any_text import AnyText
 from selfplay.drawing import StateDrawing
 from selfplay.errors import ConfigError, nearest
 from selfplay.rng import derive
@@ -31,22 +32,6 @@ from selfplay.types import (
     ToolCall,
     playable,
 )
-
-
-class AnyText(spaces.Text):
-    """Space of text with any characters; Gymnasium's `Text` has a fixed set of characters."""
-
-    def __init__(self, max_length: int = LONGEST_TEXT) -> None:
-        super().__init__(max_length=max_length, min_length=0)
-
-    def contains(self, x: Any) -> bool:
-        """Return True if `x` is a string of at most `max_length` characters."""
-        return isinstance(x, str) and len(x) <= self.max_length
-
-    def sample(self, mask: Any = None, probability: Any = None) -> str:
-        """Return a short random string, for random agents."""
-        length = int(self.np_random.integers(0, 32))
-        return "".join(chr(int(code)) for code in self.np_random.integers(32, 127, size=length))
 
 
 class Arena(AECEnv):
@@ -226,8 +211,7 @@ class Arena(AECEnv):
         Raises KeyError if `agent` is unknown, and ValueError for a reward that is no finite number
         or a `move` that was not made. In a run, the episode then counts as failed.
         """
-        if agent not in self.paid:
-            raise KeyError(f"{self.name}: no agent {agent!r}; {nearest(agent, self.paid)}")
+        self._check_entered(agent)
         if isinstance(reward, str) or not isinstance(reward, float | int | SupportsFloat):
             raise ValueError(f"{self.name}: the pay of {agent} is {reward!r}, which is no number")
         paid = self.paid[agent] + float(reward)
@@ -248,12 +232,15 @@ class Arena(AECEnv):
         An example is an answer whose judge gave no score: a reward of 0 would teach that the answer
         was wrong. The move stays in the record. Raises KeyError if `agent` is unknown.
         """
-        if agent not in self.paid:
-            raise KeyError(f"{self.name}: no agent {agent!r}; {nearest(agent, self.paid)}")
+        self._check_entered(agent)
         self.left_out.add(agent)
 
     def note(self, agent: str, **facts: Any) -> None:
-        """Record facts about the agent's latest move, for transcripts and metrics."""
+        """Record facts about the agent's latest move, for transcripts and metrics.
+
+        Raises KeyError if `agent` is unknown.
+        """
+        self._check_entered(agent)
         self.notes.setdefault(agent, {}).update(facts)
 
     def measure(self, **values: float) -> None:
@@ -400,6 +387,11 @@ class Arena(AECEnv):
         """Release nothing: services belong to the object that made them."""
 
     # Inside ------------------------------------------------------------------------------------
+
+    def _check_entered(self, agent: str) -> None:
+        """Raise KeyError if this agent has not entered the episode."""
+        if agent not in self.paid:
+            raise KeyError(f"{self.name}: no agent {agent!r}; {nearest(agent, self.paid)}")
 
     def _move(self, action: Action | None) -> None:
         agent = self._waiting.pop(0)

@@ -226,8 +226,8 @@ class Request:
     group: int = 0
     """Seed of the group of episodes. Their prompts begin alike, so one worker answers them."""
     turns_taken: int = 0
-    """Number of turns that were sampled for the episode before; an engine whose batch is full
-    serves the request with the most of them first."""
+    """Number of turns already sampled in this episode; an engine whose batch is full serves the
+    request with the highest number first."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -250,7 +250,8 @@ class Completion:
     text: str | None = None
     """Text of the completion if the engine returns text; if None, the ids are decoded."""
     too_long: str = ""
-    """Reason why a prompt does not fit the model, if a remote engine says so in place of ids."""
+    """Reason why the prompt does not fit the model, if a remote engine refused it; the completion
+    then has no tokens. Else empty."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -106,13 +106,18 @@ def test_an_agent_that_cannot_enter_is_one_line(agent: str, words: str) -> None:
     assert "\n" not in str(refused.value)
 
 
-def test_an_agent_that_has_not_entered_cannot_act_or_be_paid() -> None:
+def test_an_agent_that_has_not_entered_cannot_act_be_paid_or_get_notes() -> None:
     arena = begun()
     arena.acting = lambda: ["guest_0"]  # type: ignore[method-assign]
     with pytest.raises(ValueError, match=r"not agents of the episode; call add\('guest_0'\) first"):
         arena.play_stage({"host_0": "guest_1"})
-    with pytest.raises(KeyError, match="no agent 'guest_0'"):
-        begun().pay("guest_0", 1.0)
+    for refused in (
+        lambda: begun().pay("guest_0", 1.0),
+        lambda: begun().leave_out("guest_0"),
+        lambda: begun().note("guest_0", verdict="late"),
+    ):
+        with pytest.raises(KeyError, match="no agent 'guest_0'"):
+            refused()
 
 
 def rollout(arena: Any, script: Any) -> Rollout:

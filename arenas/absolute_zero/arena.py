@@ -64,7 +64,8 @@ class AbsoluteZero(Arena):
         executor: Runs the programs.
         buffer: Earlier tasks; a proposal that it contains is a duplicate. None disables the rule.
         solvers: Attempts per task; they estimate its solve rate and form the solvers' group.
-        pairs: Input-output pairs of an induction task; the first half is shown (N).
+        pairs: Number of input-output pairs of an induction task (N in the paper); solvers see the
+            first half.
         degenerate_reward: Proposer's reward for a task that all or no solvers solved (0 in the
             paper, -0.5 in the released code).
         duplicate_reward: Proposer's reward for a known or held-out task; None: `degenerate_reward`.

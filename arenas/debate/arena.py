@@ -73,7 +73,10 @@ class Debate(Arena):
         rounds: Maximum answers per debater.
         aggregate: Method that turns the answers of the last round into one.
         stop_on_consensus: If true, the debate ends when all give the same answer.
-        horizon, whose, discount: Reward of an answer, see `debate_return`.
+        horizon: Rounds whose scores pay an answer: discounted (this and later ones), last, or
+            current; see `debate_return`.
+        whose: Later scores that count: those of all debaters, or own.
+        discount: Weight of the next round's score, in [0, 1].
         incentives: Rewards for changes and influence, see `Incentives`; None: no such rewards.
         malformed: Added to the reward of a move without an answer, whose score is 0.
         no_verdict: Result of a judge's move without a verdict: the majority's answer, or a

@@ -6,12 +6,12 @@ side the other one. Each quotes one fact as support for its answer, at once or o
 A quote is false if the fact supports the other answer. Each quote is checked with a fixed
 probability, and two quotes of one fact contradict each other, so that it is looked up: a side
 that is found out loses. If no side is found out, a rule that does not see the passage decides: the
-facts form a circle, each answers the (facts - 1) / 2 facts before it, and the quote that answers
+facts form a circle, each counters the (facts - 1) / 2 facts before it, and the quote that counters
 the other one wins. With `judge`, a judge decides instead of the rule; it sees the two quotes and
 who spoke first. The sides' rewards are zero-sum.
 
 The rule follows Glazer and Rubinstein ("Debates and Decisions", 2001): a listener who hears one
-argument of each side should not count arguments, but let some of them answer others. The value of
+argument of each side should not count arguments, but let some of them counter others. The value of
 the game and optimal strategies are computed in `arenas.debate.evidence_value`.
 
 Version history: v0, first version.

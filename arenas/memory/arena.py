@@ -138,9 +138,9 @@ class Memory(Arena):
             from those that are retrieved for its question.
         kept: Maximum number of entries that a reflector chooses (5 of 20 in the paper).
         reflector_pay: Pay of a reflector: citations and right_citations are the mean over the
-            entries that it chose of 1 (cited) and -1 (not cited), and 0 if it chose none; the paper
-            always chooses as many, where mean and sum differ by a factor. outcome: reward of the
-            answer.
+            entries that it chose of 1 (cited) and -1 (not cited), and 0 if it chose none; in the
+            paper the number of chosen entries is constant, so that mean and sum differ only by a
+            constant factor. outcome: reward of the answer.
         malformed_reflection: Reward of a reflector for an invalid action, for which the answer
             agent sees the first `kept` entries in the retriever's order.
         """

@@ -81,6 +81,10 @@ class Mixture(Arena):
         """Return the agents of the inner arena's stage."""
         return [self._outer(agent) for agent in self.inner.stage]
 
+    def messengers(self) -> Sequence[str]:
+        """Return the agents of the inner arena whose moves are messages."""
+        return [self._outer(agent) for agent in self.inner.messengers()]
+
     def canonical_answer(self, task: Task, agent: str, action: Action | None) -> str | None:
         """Return the canonical answer of the part."""
         part, inner_task = unrouted(task)
@@ -126,7 +130,8 @@ class Mixture(Arena):
         for agent, facts in self.inner.notes.items():
             self.note(self._outer(agent), **facts)
         self.measure(**measured)
-        self.created += self.inner.created[len(self.created) :]
+        fresh = self.inner.created[len(self.created) :]
+        self.created += [routed(self._part, task) for task in fresh]
         if self.inner.finished:
             self.finish()
 

@@ -91,7 +91,8 @@ class CorpusQuestions(Arena):
             results of the calls are its documents.
         noise: Number of documents of `corpus` that the reader sees beside the proposer's.
         corpus: Documents for `noise`: a list, or the path of a JSON Lines file.
-        verifier: Scores answers; None: 1 if the answer means the question's answer, else 0.
+        verifier: Scores answers; None: 1 if the answer has the same meaning as the known
+            one, else 0.
         oracle: Checks the proposer's own answer for the metrics only, without effect on rewards.
         wrong: Solver's reward for a well-formed wrong answer; a right one gets 1.
         malformed: Solver's reward for a text without an answer.

@@ -33,6 +33,8 @@ class ARPO(GroupRelative):
     has no signal, and one that most of them share has little.
     """
 
+    follows_branches: ClassVar[bool | None] = True
+
     tree: ClassVar[bool] = True
 
     def __init__(

@@ -40,6 +40,9 @@ class ATGRPO(StatelessCredit):
     this includes all turns after the last branching.
     """
 
+    follows_branches: ClassVar[bool | None] = True
+    within_group: ClassVar[bool | None] = True
+
     tree: ClassVar[bool] = True
 
     def __init__(
@@ -50,8 +53,15 @@ class ATGRPO(StatelessCredit):
         std: bool = True,
         epsilon: float = 1e-6,
     ) -> None:
-        """`discount` is gamma per turn of the agent, or per round of the team; `std` divides by the
-        standard deviation of the candidates."""
+        """Args:
+            returns: own judges a turn by the agent's rewards, team by those of all agents.
+            discount: gamma in [0, 1], per turn of the agent (own) or per round (team). A new round
+                begins when an agent acts a second time.
+            std: True divides by the standard deviation of the candidates.
+            epsilon: Small number that is added to the standard deviation.
+
+        Raises ValueError for another value.
+        """
         if returns not in get_args(Judged):
             raise ValueError(f"no returns {returns!r}; {get_args(Judged)} are known")
         if not 0.0 <= discount <= 1.0:

@@ -220,13 +220,16 @@ def _with_absent(
     of `absent` over the other siblings. Within an agent both means are of other, independent
     episodes, so the expected gradient stays exact. `centred` keeps its usual factor (K-1)/K, where
     K is the number of values if all siblings were present. Other advantages, and groups whose
-    episodes branch, are compared without this correction.
+    episodes branch, are compared without this correction. A sibling in which a turn of the agent is
+    left out has no known value, and is no part of the comparison.
     """
     siblings = credited.group.episodes
     away = [
         episode
         for index, episode in enumerate(siblings)
-        if index not in present and episode.status is not Status.FAILED
+        if index not in present
+        and episode.status is not Status.FAILED
+        and all(turn.trainable for turn in episode.turns if turn.agent == credited.turn.agent)
     ]
     exact = advantage in (centred, leave_one_out)
     if absent is None or not away or not exact or any(e.branch_of is not None for e in siblings):
@@ -308,6 +311,12 @@ class CreditMethod:
 
     tree: ClassVar[bool] = False
     """True if the method needs episodes that branch from one another."""
+    follows_branches: ClassVar[bool | None] = None
+    """True if a turn that several episodes of a tree share counts once. False if the method takes
+    all episodes for independent ones. None: not stated."""
+    within_group: ClassVar[bool | None] = None
+    """True if the method learns nothing from a group in which all compared returns are equal. None:
+    not stated."""
     team: bool = False
     """True if the method judges a turn by the mean pay of all agents."""
     metrics_read: Mapping[str, str] = MappingProxyType({})
@@ -342,6 +351,9 @@ class StatelessCredit(CreditMethod):
 class GroupRelative(StatelessCredit):
     """Base class of methods that compare an agent with others of its group; `group_by` selects
     them."""
+
+    follows_branches: ClassVar[bool | None] = False
+    within_group: ClassVar[bool | None] = True
 
     def __init__(self, *, group_by: GroupBy = "role") -> None:
         """Args:

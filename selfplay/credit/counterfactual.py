@@ -1,7 +1,7 @@
 """Counterfactual credit: the team's return minus its return without this action."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 from selfplay.credit.base import CreditedTurn, StatelessCredit, learnable_turns, own_return, samples
 from selfplay.credit.replay import MoveReplayer, ReplayedArena, actions_of
@@ -26,6 +26,9 @@ class Counterfactual(StatelessCredit):
     would suffice, neither gets credit.
     """
 
+    follows_branches: ClassVar[bool | None] = False
+    within_group: ClassVar[bool | None] = False
+
     def __init__(
         self,
         *,
@@ -34,7 +37,14 @@ class Counterfactual(StatelessCredit):
         returns: Judged = "team",
         limit: int = 1000,
     ) -> None:
-        """`arena` replays up to `limit` stages; `default` replaces the action (None: invalid)."""
+        """Args:
+            arena: Makes the arena that replays an episode.
+            default: Action that replaces the agent's own; None: an invalid action.
+            returns: own or team: the rewards whose difference is the value of an action.
+            limit: Largest number of stages of an episode that is replayed.
+
+        Raises ValueError for another value.
+        """
         if returns not in get_args(Judged):
             raise ValueError(f"no returns {returns!r}; {get_args(Judged)} are known")
         if limit < 1:

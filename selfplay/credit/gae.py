@@ -1,6 +1,7 @@
 """GAE: the critic's errors from each turn on, discounted and summed."""
 
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 from selfplay.credit import Stateful
 from selfplay.credit.base import StatelessCredit, learnable_turns, samples, whitened
@@ -14,8 +15,8 @@ class GAE(StatelessCredit):
     From 1506.02438, over turns instead of tokens: t counts the agent's own turns, V_t is read at
     the end of turn t's prompt, and V is 0 after the agent's last turn, in a truncated episode too.
     The critic is read before it is trained on this batch's returns A + V. All tokens of a turn have
-    its advantage; there is no value per token. `algorithm=ppo` therefore clips the ratio of each
-    token, although the advantage is one per turn.
+    its advantage; there is no value per token. `algorithm=ppo` clips the ratio of each token,
+    although the advantage is one per turn.
 
     With gae_lambda 1, discount 1 and whiten off the expected gradient is exactly the policy
     gradient for any critic. Otherwise it is biased: with a smaller lambda by the critic's errors,
@@ -25,6 +26,9 @@ class GAE(StatelessCredit):
     Keep gae_lambda at 1 in this case. Failure mode: a critic that adapts more slowly than the
     policy.
     """
+
+    follows_branches: ClassVar[bool | None] = False
+    within_group: ClassVar[bool | None] = False
 
     def __init__(
         self,

@@ -49,8 +49,16 @@ class GiGPO(GroupRelative):
         group_by: GroupBy = "role",
         epsilon: float = 1e-6,
     ) -> None:
-        """`weight` is that of A_step; `discount` is gamma per turn; for `group_by` see
-        `base.group_key`."""
+        """Args:
+            weight: Weight of A_step.
+            discount: gamma per turn of an agent, in [0, 1].
+            mode: mean_norm subtracts the mean; mean_std_norm also divides by the standard
+                deviation.
+            group_by: Turns that are compared, see `base.group_key`.
+            epsilon: Small number that is added to the standard deviation.
+
+        Raises ValueError for another value.
+        """
         super().__init__(group_by=group_by)
         if not 0.0 <= discount <= 1.0:
             raise ValueError(f"discount lies in [0, 1], not {discount}")

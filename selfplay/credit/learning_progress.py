@@ -1,7 +1,8 @@
 """Learning progress: a task's author is paid when the task is played again, for the change."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from itertools import groupby
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -14,15 +15,19 @@ from selfplay.types import Group, Sample, Status
 class LearningProgress(CreditMethod):
     """A = (R - mean) / (std + epsilon) over the turns of authors that are paid in this step.
 
-    R of a turn that created a task is `later - first`. `first` is the metric `measure` of the
-    author's own episode; `later` is its mean over the episodes of the first step, `delay` or more
-    steps later, in which the task is played again (learning progress, as in 1910.07224). The turn
-    is kept until then, at most `patience` steps; without the metric it gives no sample. A turn that
-    created nothing is paid at once, by its own return. Use it in `by_role`, for authors alone.
+    R of the turns of an episode that created a task is `later - first`. `first` is the metric
+    `measure` of this episode; `later` is its mean over the episodes of the first step, `delay` or
+    more steps later, in which the task is played again (learning progress, as in 1910.07224). The
+    turns are kept until then, at most `patience` steps; without the metric they give no sample. A
+    turn of an episode that created nothing is paid at once, by its own return. Use it in `by_role`,
+    for authors alone.
 
     A kept turn was sampled by older weights: an objective with a ratio corrects for this, and plain
     REINFORCE does not. Failure mode: the difference of two measurements is noisy.
     """
+
+    follows_branches: ClassVar[bool | None] = False
+    within_group: ClassVar[bool | None] = False
 
     def __init__(
         self,
@@ -52,13 +57,16 @@ class LearningProgress(CreditMethod):
         due = self.waiting.take({task: mean(values) for task, values in later.items()})
         due = [(abs(change) if self.absolute else change, turn) for change, turn in due]
         self._progress, self._dropped = [change for change, _ in due], self.waiting.drop()
-        for credited in learnable_turns(groups, own_return):
-            episode = credited.group.episodes[credited.episode]
+        turns = learnable_turns(groups, own_return)
+        for _, own in groupby(turns, lambda credited: (credited.group.id, credited.episode)):
+            credited_turns = list(own)
+            episode = credited_turns[0].group.episodes[credited_turns[0].episode]
             if not episode.created:
-                due.append((credited.value, credited.turn))
+                due += [(credited.value, credited.turn) for credited in credited_turns]
             elif self.measure in episode.metrics:
                 first = episode.metrics[self.measure]
-                self.waiting.keep(episode.created[0].id, first, credited.turn)
+                made = [credited.turn for credited in credited_turns]
+                self.waiting.keep(episode.created[0].id, first, made)
         pay = standardized(np.array([value for value, _ in due]), epsilon=self.epsilon)
         name = f"progress/{self.waiting.step}"
         return [

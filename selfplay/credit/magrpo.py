@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 from selfplay.credit.base import StatelessCredit, centred, group_advantages, samples, standardized
 from selfplay.credit.joint_actions import CrossedReturns, Over
@@ -15,9 +15,11 @@ Joint = Literal["aligned", "cross"]
 
 
 class MAGRPO(StatelessCredit):
-    """A_t = R_t - mean over the group of R_t; R_t = r_t + discount * R_{t+1} (2508.04652).
+    """A_t = R_t - mean over the group of R_t; R_t = r_t + g_t * R_{t+1} (2508.04652).
 
-    r_t is the mean pay of all agents in stage t, with or without a turn (see `team_return`). If the
+    r_t is the mean reward of all agents in stage t, with or without a turn (see `team_return`), and
+    g_t is `discount` if a new round begins after stage t, else 1. A round ends when an agent acts a
+    second time. If the
     sampler branches, R_{t+1} is the mean over the next stage's candidates, and the candidates of
     one node are compared. Independent siblings are compared move by move.
 
@@ -34,6 +36,9 @@ class MAGRPO(StatelessCredit):
     the arena). In a zero-sum game the team's return is always 0.
     """
 
+    follows_branches: ClassVar[bool | None] = True
+    within_group: ClassVar[bool | None] = True
+
     team = True
 
     def __init__(
@@ -47,7 +52,17 @@ class MAGRPO(StatelessCredit):
         most_joint_actions: int = 4096,
         arena: Callable[[], ReplayedArena] | None = None,
     ) -> None:
-        """`discount` is gamma per round; `arena` plays the joint actions of cross."""
+        """Args:
+            discount: gamma per round, in [0, 1].
+            std: True divides by the standard deviation of the group.
+            epsilon: Small number that is added to the standard deviation.
+            joint: aligned or cross, see above.
+            over: Value of an action in cross: mean or sum over the joint actions that contain it.
+            most_joint_actions: Largest number of joint actions of a group in cross.
+            arena: Makes the arena that plays the joint actions of cross.
+
+        Raises ValueError for another value.
+        """
         if joint not in get_args(Joint):
             raise ValueError(f"no joint actions {joint!r}; {get_args(Joint)} are known")
         self.returns = TeamReturns(discount=discount)

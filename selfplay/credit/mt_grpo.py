@@ -40,8 +40,14 @@ class MTGRPO(GroupRelative):
         std: bool = True,
         epsilon: float = 1e-6,
     ) -> None:
-        """`weight` is that of A_turn; `std` divides by the standard deviation; for `group_by` see
-        `base.group_key`."""
+        """Args:
+            weight: Weight of A_turn.
+            group_by: Turns that are compared, see `base.group_key`.
+            std: True divides by the standard deviation.
+            epsilon: Small number that is added to the standard deviation.
+
+        Raises ValueError for another value.
+        """
         super().__init__(group_by=group_by)
         self.weight = weight
         self.scale = partial(standardized, epsilon=epsilon) if std else centred

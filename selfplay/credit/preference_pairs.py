@@ -1,7 +1,7 @@
 """Preference pairs: siblings that answered the same prompt, one better than the other."""
 
 from collections.abc import Hashable, Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 from selfplay.credit.base import CreditedTurn, StatelessCredit, own_return
 from selfplay.credit.tree import candidates
@@ -21,6 +21,9 @@ class PreferencePairs(StatelessCredit):
     Failure mode: a set of equal returns makes no pair, and an agent whose earlier moves differ from
     its siblings' shares no later prompt with them.
     """
+
+    follows_branches: ClassVar[bool | None] = True
+    within_group: ClassVar[bool | None] = True
 
     def __init__(
         self,

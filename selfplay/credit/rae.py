@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from selfplay.credit.base import CreditedTurn, CreditMethod, learnable_turns, own_return, samples
 from selfplay.types import Group, Sample
@@ -24,6 +24,9 @@ class RAE(CreditMethod):
     the baseline. Failure mode: b starts at 0, lags, and is the same for all tasks.
     """
 
+    follows_branches: ClassVar[bool | None] = False
+    within_group: ClassVar[bool | None] = False
+
     def __init__(
         self,
         *,
@@ -32,7 +35,14 @@ class RAE(CreditMethod):
         order: Order = "subtract_first",
         correct_start: bool = False,
     ) -> None:
-        """`by` is the owner of an average; `correct_start` divides b by 1 - decay^episodes."""
+        """Args:
+            decay: Weight of the average before an episode, in [0, 1).
+            by: Owner of an average: each agent, or all agents of a role together.
+            order: subtract_first judges a return before it enters the average; update_first after.
+            correct_start: True divides b by 1 - decay^episodes, as Adam does with its averages.
+
+        Raises ValueError for another value.
+        """
         if not 0.0 <= decay < 1.0:
             raise ValueError(f"decay lies in [0, 1), not {decay}")
         if by not in get_args(By) or order not in get_args(Order):

@@ -1,7 +1,7 @@
 """REINFORCE++: returns whitened over all tokens of the batch."""
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 from selfplay.credit.base import (
     GroupBy,
@@ -30,6 +30,8 @@ class ReinforcePlusPlus(GroupRelative):
     only by the order of 1/N. Failure mode: without the group's baseline, all answers to easy tasks
     get positive advantages and all answers to hard tasks negative ones.
     """
+
+    within_group: ClassVar[bool | None] = False
 
     def __init__(
         self, *, baseline: Baseline = "none", group_by: GroupBy = "role", epsilon: float = 1e-6

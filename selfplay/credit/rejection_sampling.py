@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 from selfplay.credit.attempts import decisive
 from selfplay.credit.base import CreditMethod
@@ -19,6 +19,9 @@ class RejectionSampling(CreditMethod):
     played again, those that led to the episode's end are kept (see `attempts.decisive`). Failure
     mode: right answers for wrong reasons count too.
     """
+
+    follows_branches: ClassVar[bool | None] = False
+    within_group: ClassVar[bool | None] = False
 
     def __init__(
         self,

@@ -138,7 +138,7 @@ class CosineLength(EachTurn):
     """
 
     limit: int
-    """Tokens at which a completion counts as longest."""
+    """Number of tokens at which the reward reaches its value for the longest completions."""
     threshold: float = 0.0
     """A turn is right if its reward is above this value."""
     right: tuple[float, float] = (2.0, 1.0)

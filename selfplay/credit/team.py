@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
+from typing import ClassVar
 
 import numpy as np
 
@@ -24,6 +25,9 @@ class TeamGRPO(StatelessCredit):
     gets the noise of all other turns of its episode, so that a right worker is blamed for a wrong
     planner; and a group of equal returns has no signal.
     """
+
+    follows_branches: ClassVar[bool | None] = False
+    within_group: ClassVar[bool | None] = True
 
     team = True
 

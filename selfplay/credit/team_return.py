@@ -18,7 +18,7 @@ class TeamReturns:
 
     def __init__(self, *, discount: float) -> None:
         """Args:
-        discount: gamma per round, in [0, 1].
+        discount: gamma per round, in [0, 1]. A new round begins when an agent acts a second time.
         """
         if not 0.0 <= discount <= 1.0:
             raise ValueError(f"discount must be in [0, 1], not {discount}")

@@ -1,6 +1,7 @@
 """TRR++: returns standardized per task type and role over the whole batch."""
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from selfplay.credit.base import (
     StatelessCredit,
@@ -23,6 +24,9 @@ class TRR(StatelessCredit):
     but not the task, so all answers to easy tasks get positive advantages, and the variance is that
     of the whole batch.
     """
+
+    follows_branches: ClassVar[bool | None] = False
+    within_group: ClassVar[bool | None] = False
 
     def __init__(self, *, epsilon: float = 1e-6) -> None:
         """Args:

@@ -166,7 +166,10 @@ class MixtureCurriculum:
         own: dict[str, list[Group]] = {name: [] for name in self.parts}
         for group in groups:
             part, task = unrouted(group.episodes[0].task)
-            episodes = tuple(replace(episode, task=task) for episode in group.episodes)
+            episodes = tuple(
+                replace(e, task=task, created=tuple(unrouted(each)[1] for each in e.created))
+                for e in group.episodes
+            )
             own[part].append(replace(group, episodes=episodes))
         for name, part_groups in own.items():
             self.parts[name].observe(part_groups, step)

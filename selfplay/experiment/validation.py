@@ -58,6 +58,7 @@ def validate(
         if each.lora is not None:
             require_peft(f"{players.population.where(name)}.lora")
     notes = [each.warmup_note(settings.steps) for each in players.learner_settings.values()]
+    notes += sampler_notes(credit, sampler)
     if runtime.max_staleness and (reason := overlap_problem(curriculum, sampler)):
         notes.append(
             f"runtime.max_staleness: a step is sampled after the games of the step before, because "
@@ -101,6 +102,29 @@ def check_sampler_supports_credit(credit: Credit, sampler: Sampler) -> None:
             f"episodes, but sampler.group_size is {size}, so that every advantage would be zero; "
             f"set sampler.group_size to {least} or more{others or ''}"
         )
+
+
+def sampler_notes(credit: Credit, sampler: Sampler) -> list[str]:
+    """Return a line for each credit method that loses or misjudges turns of this sampler.
+
+    A method states `follows_branches` and `within_group`; one that states neither gets no line.
+    """
+    if isinstance(credit, ByRole):
+        return [note for each in credit.methods.values() for note in sampler_notes(each, sampler)]
+    name, how = type(credit).__name__, type(sampler).__name__
+    notes = []
+    if sampler.tree and getattr(credit, "follows_branches", None) is False:
+        notes.append(
+            f"credit: {name} takes all episodes for independent ones, and {how} makes episodes "
+            "that share their first turns: these count several times, and the gradient is biased; "
+            "credit=agent_turn, arpo, magrpo and preference know branches"
+        )
+    if getattr(sampler, "drops_groups", False) and getattr(credit, "within_group", None) is False:
+        notes.append(
+            f"credit: {name} can learn from groups in which all returns are equal, and {how} drops "
+            "these groups; sampler=independent keeps them"
+        )
+    return notes
 
 
 def check_roles(credit: Credit, shaping: Mapping[str, Any], roles: Collection[str]) -> None:

@@ -1,4 +1,4 @@
-"""The league of a run: plans the matches of every step, books the results, keeps snapshots."""
+"""The league of a run: plans the matches of every step, records the results, keeps snapshots."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -29,9 +29,10 @@ class League:
     - The sampling side calls `wrap` once per step, in order. The matches of step s are drawn from
       the *view* after step s - 1 - m (of steps up to m + 1: from the view at the start). They
       depend on this view, on the groups' seeds and on the matches of earlier steps only.
-    - The training side calls `begin_step` and `end_step` around each step. `end_step` books the
-      results of step s, adds and drops snapshots, and makes the view after step s, which is a copy
-      that nothing changes later. Sampling of step s + 1 + m may begin after that and not earlier.
+    - The training side calls `begin_step` and `end_step` around each step. `end_step` records
+      the results of step s, adds and drops snapshots, and makes the view after step s, which is a
+      copy that nothing changes later. Sampling of step s + 1 + m may begin after that and not
+      earlier.
 
     So every result counts once, and the timing of the threads changes no match. The state is the
     checkpoint's, so that a resumed run plays the same matches. A player takes every seat of a

@@ -7,12 +7,15 @@ encoded as ordinary characters.
 """
 
 import re
-from collections.abc import Collection, Mapping, Sequence
-from functools import cached_property, lru_cache
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from threading import Lock
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+
+from cachetools import LRUCache, cached
 
 from selfplay.errors import ConfigError
 from selfplay.models.chat_template import ChatTemplate, Tags, check_settings
@@ -26,6 +29,10 @@ lack."""
 
 _TAGS = frozenset(chain.from_iterable(THINKING))
 """Tags of thinking."""
+
+_REMEMBERED = 2**21
+"""Number of tokens of which a renderer remembers the texts, for new conversations and for next
+turns: at most about 100 MB each, whatever the length of a prompt."""
 
 _Frozen: TypeAlias = tuple[tuple[str, str], ...]
 """Role and content of each message."""
@@ -131,8 +138,8 @@ class ChatRenderer:
         turn = self._end_of_turn({*special, own, *self._further_ends})
         self.end_ids: tuple[int, ...] = tuple(dict.fromkeys([*turn, own, *self._further_ends]))
         # Siblings of a group and references have the same prompts.
-        self._cached_start = lru_cache(maxsize=4096)(self._start)
-        self._cached_next = lru_cache(maxsize=4096)(self._next)
+        self._cached_start = _remembering(self._start)
+        self._cached_next = _remembering(self._next)
 
     @cached_property
     def tokenizer_files(self) -> Mapping[str, bytes]:
@@ -346,3 +353,17 @@ class _Next(NamedTuple):
     """Tokens after an answer with its end token."""
     kept: bool
     """True if the template keeps the text before them as it was."""
+
+
+_Found = TypeVar("_Found", tuple[int, ...], "_Next | None")
+
+
+def _remembering(function: Callable[..., _Found]) -> Callable[..., _Found]:
+    """Return the function, with its latest results remembered: at most `_REMEMBERED` tokens."""
+    return cached(LRUCache(maxsize=_REMEMBERED, getsizeof=_size), lock=Lock())(function)
+
+
+def _size(found: tuple[int, ...] | _Next | None) -> int:
+    """Return the number of tokens of a result, plus one for the result itself."""
+    parts = (found.cut, found.ended) if isinstance(found, _Next) else (found or (),)
+    return 1 + sum(map(len, parts))

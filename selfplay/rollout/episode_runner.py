@@ -265,8 +265,7 @@ class EpisodeRunner:
             rounding[agent] += 1e-9 * abs(reward)
         self.arena.delayed_rewards.clear()
         for agent in self.arena.left_out & self._places.keys():
-            latest = self._places[agent]
-            self.turns[latest] = replace(self.turns[latest], trainable=False)
+            self._leave_out(agent)
         self.arena.left_out.clear()
         for agent, reward in left.items():
             if abs(reward) > rounding[agent] and agent not in moved:
@@ -277,6 +276,15 @@ class EpisodeRunner:
                 self._notes[place].update(self.arena.notes.get(agent, {}))
             elif reward:
                 self._early[agent] = self._early.get(agent, 0.0) + reward
+
+    def _leave_out(self, agent: str) -> None:
+        """Make the turns of the agent's latest move untrainable: those of its tool calls too."""
+        place = self._places[agent]
+        while True:
+            self.turns[place] = replace(self.turns[place], trainable=False)
+            place -= 1
+            if place < 0 or self.turns[place].agent != agent or self.turns[place].final:
+                return
 
     def _recorded(self, place: int) -> Turn:
         turn, paid, notes = self.turns[place], self._paid[place], self._notes[place]

@@ -58,8 +58,12 @@ class UpdateQueue:
         cluster's object store.
         """
         with self._arrived:
-            self._changes = deque(each for each in self._changes if not _replaces(change, each))
-            self._changes.append(change)
+            kept = [each for each in self._changes if not _replaces(change, each)]
+            if isinstance(change, RemovePolicy) and (added := _newest_of(change.policy, kept)):
+                kept.remove(added)  # the policy was never served here
+            else:
+                kept.append(change)
+            self._changes = deque(kept)
             self._number = max(self._number, number)
             self._arrived.notify_all()
 
@@ -130,7 +134,17 @@ def _replaces(later: Change, earlier: Change) -> bool:
         return replaced and later.policy == earlier.policy
     if isinstance(later, LoadState) and isinstance(earlier, LoadState):
         return later.service == earlier.service
-    return False
+    if isinstance(later, RemovePolicy):
+        return isinstance(earlier, UpdateWeights | OffloadPolicy) and later.policy == earlier.policy
+    return isinstance(later, OffloadPolicy) and later == earlier
+
+
+def _newest_of(policy: str, changes: Sequence[Change]) -> AddPolicy | None:
+    """Return the update that adds this policy, if it waits and no later one removes the policy."""
+    for change in reversed(changes):
+        if isinstance(change, AddPolicy | RemovePolicy) and change.policy == policy:
+            return change if isinstance(change, AddPolicy) else None
+    return None
 
 
 class UpdatableEngine(Engine):

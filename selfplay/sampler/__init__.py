@@ -17,6 +17,9 @@ class Sampler(Protocol):
 
     tree: ClassVar[bool]
     """True if episodes branch off one another, as some credit methods need."""
+    drops_groups: ClassVar[bool]
+    """True if groups without different returns are played and not learned from; a sampler without
+    this attribute counts as one with False."""
     refills: ClassVar[bool]
     """True if a step may ask the curriculum for more tasks after it has played some. Steps then do
     not overlap; a sampler without this attribute counts as one with True."""

@@ -30,6 +30,7 @@ class Dynamic:
     """
 
     tree: ClassVar[bool] = False
+    drops_groups: ClassVar[bool] = True
     refills: ClassVar[bool] = True
 
     def __init__(

@@ -53,7 +53,7 @@ class Batches(Protocol):
         ...
 
     def learned(self, step: int) -> None:
-        """Report that the weights of this step are published and its results are booked."""
+        """Report that the weights of this step are published and its results are recorded."""
         ...
 
     def curriculum_state(self) -> Mapping[str, Any]:

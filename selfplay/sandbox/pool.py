@@ -54,8 +54,8 @@ class Executor:
         """Configure; nothing starts yet.
 
         Args:
-            workers: Number of calls that run in both lanes at the same time; there are two
-                processes per worker.
+            workers: Number of calls that run at the same time; each worker has two processes, one
+                for each hash seed.
             wall_seconds: Maximum duration of a run; if None, 10 times `cpu_seconds` and at least
                 10. It ends programs that sleep. With a smaller limit, verdicts depend on how busy
                 the machine is.
@@ -126,9 +126,9 @@ class Executor:
                 `MEMORY`, `KILLED`).
             runs: Number of fresh processes per call, with different hash seeds, clocks and random
                 numbers. If their results differ, the outcome is `NONDETERMINISTIC`.
-            timeouts: How often a program may run out of time. The calls of a program run in their
-                order; calls after that many `TIMEOUT` or `STALLED` outcomes are `NOT_RUN`. For
-                callers that need all calls of a program to succeed. None: all calls run.
+            timeouts: Number of `TIMEOUT` or `STALLED` outcomes of a program after which its later
+                calls are `NOT_RUN`; calls of a program run in their order. None: all calls run. Use
+                it if all calls of a program must succeed.
 
         Raises `IsolationError` if the system cannot isolate programs as configured.
         """

@@ -234,14 +234,16 @@ class StudyMatches:
         settings = {**self.params, "episodes_per_cell": self.episodes, "seed": self.seed}
         return {**settings, **self._counts.fractions()}
 
-    def admit(self, references: Sequence[Reference], *, anyhow: bool = False) -> list[StudyPlayer]:
+    def admit(
+        self, references: Sequence[Reference], *, any_role: bool = False
+    ) -> list[StudyPlayer]:
         """Load the policies of these references, so that they can be seated.
 
-        `anyhow` allows them in any role. Raises ConfigError for a player that cannot play the
+        `any_role` allows them in any role. Raises ConfigError for a player that cannot play the
         arena's roles. A note names each player that was trained with another arena or other
         prompts.
         """
-        players = [self._admit(reference, anyhow) for reference in references]
+        players = [self._admit(reference, any_role) for reference in references]
         labels = [player.label for player in players]
         return [
             replace(player, label=str(reference.run) + "@" + player.label.rpartition("@")[2])
@@ -263,9 +265,9 @@ class StudyMatches:
         """Close the engines and opponents of the admitted players."""
         self._opened.close()
 
-    def _admit(self, reference: Reference, anyhow: bool) -> StudyPlayer:
+    def _admit(self, reference: Reference, any_role: bool) -> StudyPlayer:
         player, policies, others = reference.load(
-            list(self.arena().roles), opened=self._opened, anyhow=anyhow
+            list(self.arena().roles), opened=self._opened, any_role=any_role
         )
         differs = settings_that_differ(self._config, Run.open(reference.run).config())
         if differs:

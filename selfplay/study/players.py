@@ -74,14 +74,14 @@ class Reference:
         return None if self.start else places(self.run, step=self.step)[-1]
 
     def load(
-        self, roles: Sequence[str], *, opened: ExitStack, anyhow: bool = False
+        self, roles: Sequence[str], *, opened: ExitStack, any_role: bool = False
     ) -> "tuple[StudyPlayer, dict[str, Policy], dict[str, Engine]]":
         """Load a player.
 
         Args:
             roles: Roles that the player must play.
             opened: Closes the opponents at its end.
-            anyhow: True: the only policy of a run also takes roles that the run did not have.
+            any_role: True: the only policy of a run also takes roles that the run did not have.
         Returns:
             The player; its policies by name, including saved models; and by name the run's other
             opponents that have one of these roles.
@@ -93,7 +93,7 @@ class Reference:
 
         config = Run.open(self.run).config()
         population = opened.enter_context(closing(Population.of(config)))
-        mine = self._policy_names(population, config["roles"], roles if anyhow else ())
+        mine = self._policy_names(population, config["roles"], roles if any_role else ())
         for role in roles:
             if role not in mine:
                 raise ConfigError(

@@ -1,4 +1,4 @@
-"""The tool: a function that an agent calls inside its turn, with a name and a JSON schema."""
+"""The tool: a function that an agent calls during its move, with a name and a JSON schema."""
 
 import inspect
 import re

@@ -25,7 +25,7 @@ from selfplay.models.renderer import ByteRenderer
 from selfplay.role import Role
 from selfplay.rollout.rollout import AgentSpec, EpisodeSpec, Rollout
 from selfplay.run.metrics import of_episodes
-from selfplay.types import Task
+from selfplay.types import Observation, Task
 from tests.helpers.builders import episode, group, turn
 
 GAME = Task(id="game")
@@ -150,19 +150,60 @@ def test_shares_are_exact_in_the_long_run_and_no_task_is_lost() -> None:
 
 def test_every_part_is_told_of_its_own_episodes() -> None:
     heard: dict[str, list[tuple[str, str]]] = {"a": [], "b": []}
+    created: list[str] = []
 
     class Listener(FixedTasks):
         def observe(self, groups: Any, step: int) -> None:
             heard[self._tasks[0].id[0]] += [(g.id, g.episodes[0].task.id) for g in groups]
+            created.extend(task.id for g in groups for task in g.episodes[0].created)
 
     parts = {name: Listener(tasks=[Task(id=f"{name}0")], batch=1) for name in "ab"}
     made = curriculum(parts=parts)
     groups = [
-        group(episode(turn("x_0"), task=routed(name, Task(id=f"{name}0"))), name=str(number))
+        group(
+            episode(
+                turn("x_0"),
+                task=routed(name, Task(id=f"{name}0")),
+                created=(routed(name, Task(id=f"new{number}")),),
+            ),
+            name=str(number),
+        )
         for number, name in enumerate("aba")
     ]
     made.observe(groups, 1)
     assert heard == {"a": [("0", "a0"), ("2", "a0")], "b": [("1", "b0")]}
+    assert created == ["new0", "new2", "new1"]
+
+
+class Inventor(Arena):
+    """One agent says a word, which becomes a task."""
+
+    name = "inventor_v0"
+    roles = {"author": 1}
+
+    def setup(self, task: Task, rng: Random) -> None: ...
+
+    def acting(self) -> list[str]:
+        return ["author_0"]
+
+    def messengers(self) -> list[str]:
+        return ["author_0"]
+
+    def view(self, agent: str) -> Observation:
+        return Observation(text="say a word")
+
+    def advance(self, actions: Any) -> None:
+        self.create(Task(id=str(actions["author_0"])))
+        self.finish()
+
+
+def test_created_tasks_and_messages_are_those_of_the_part() -> None:
+    arena = Mixture(parts={"words": Inventor()})
+    arena.begin(routed("words", GAME), seed=1)
+    assert arena.messengers() == ["words_author_0"]
+    arena.play_stage({"words_author_0": "house"})
+    assert [unrouted(task) for task in arena.created] == [("words", Task(id="house"))]
+    assert arena.created[0].id == "words/house"  # the id under which the task is played later
 
 
 def test_while_a_part_gathers_only_that_part_is_asked() -> None:

@@ -52,6 +52,18 @@ def test_the_pay_is_the_change_of_the_score() -> None:
     assert assigned(credit, played("a", 0.9)) == {}  # paid once
 
 
+def test_all_turns_of_the_author_wait_with_its_tool_calls() -> None:
+    credit = method()
+    call = turn("designer_0", text="call", final=False)
+    made = (Task(id="a"),)
+    author = episode(call, turn("designer_0", text="a"), metrics={"score": 0.2}, created=made)
+    assert assigned(credit, author, designed("b", 0.6)) == {}
+    assert credit.metrics()["waiting"] == 3
+    credit.load_state_dict(json.loads(json.dumps(credit.state_dict())))
+    paid = assigned(credit, played("a", 0.7), played("b", 0.5))
+    assert paid.keys() == {"call", "a", "b"} and paid["call"] == paid["a"] > 0 > paid["b"]
+
+
 def test_a_turn_that_created_nothing_is_paid_at_once() -> None:
     credit = method()
     assigned(credit, designed("a", 0.0))

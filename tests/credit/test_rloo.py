@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
+from selfplay.credit.base import GroupBy
+from selfplay.credit.dr_grpo import DrGRPO
 from selfplay.credit.rloo import RLOO
-from tests.helpers.builders import advantages, solos
+from tests.helpers.builders import advantages, episode, group, solos, turn
 from tests.helpers.enumerated_game import EARLY_END, MIXED, TWO_ROUNDS, Game, one_round
 
 
@@ -21,6 +23,16 @@ def test_expects_exactly_the_policy_gradient(game: Game, size: int) -> None:
     found = game.expected(RLOO(group_by="agent"), logits, size=size)
     assert found == pytest.approx(game.exact(logits), abs=1e-12)
     assert np.linalg.norm(found) > 0.1
+
+
+@pytest.mark.parametrize("group_by", ["agent", "role"])
+def test_a_sibling_whose_value_is_unknown_is_no_baseline(group_by: GroupBy) -> None:
+    unknown = episode(turn("solver_0", 0.0, trainable=False))
+    paid, worse = episode(turn("solver_0", 1.0)), episode(turn("solver_0", 0.5))
+    for credit in (RLOO(group_by=group_by), DrGRPO(group_by=group_by)):
+        assert advantages(credit.assign([group(unknown, paid)])) == [0.0]
+    found = advantages(RLOO(group_by=group_by).assign([group(unknown, paid, worse)]))
+    assert found == pytest.approx([0.5, -0.5])
 
 
 def test_a_role_whose_members_pay_one_another_is_biased() -> None:

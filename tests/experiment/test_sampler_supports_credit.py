@@ -5,11 +5,15 @@ from typing import Any, ClassVar
 import pytest
 
 from selfplay.config import compose
+from selfplay.credit.at_grpo import ATGRPO
 from selfplay.credit.base import StatelessCredit
+from selfplay.credit.by_role import ByRole
+from selfplay.credit.grpo import GRPO
 from selfplay.credit.rloo import RLOO
+from selfplay.credit.trr import TRR
 from selfplay.errors import ConfigError
 from selfplay.experiment.experiment import check
-from selfplay.experiment.validation import check_sampler_supports_credit
+from selfplay.experiment.validation import check_sampler_supports_credit, sampler_notes
 from selfplay.sampler.dynamic import Dynamic
 from selfplay.sampler.independent import Independent
 
@@ -113,3 +117,20 @@ def test_a_method_that_credits_branches_needs_a_sampler_that_branches() -> None:
     check_sampler_supports_credit(branches, tree)
     check_sampler_supports_credit(own, tree)
     check_sampler_supports_credit(own, Independent())
+
+
+def test_a_credit_method_that_misjudges_turns_of_the_sampler_is_noted() -> None:
+    tree: Any = Tree()
+    own: Any = Own()
+    (shared,) = sampler_notes(RLOO(), tree)
+    assert "RLOO takes all episodes for independent ones, and Tree makes" in shared
+    (dropped,) = sampler_notes(ByRole(methods={"proposer": TRR(), "solver": GRPO()}), Dynamic())
+    assert "TRR can learn from groups in which all returns are equal, and Dynamic drops" in dropped
+    for credit, sampler in (
+        (ATGRPO(), tree),
+        (own, tree),
+        (GRPO(), Dynamic()),
+        (own, Dynamic()),
+        (TRR(), Independent()),
+    ):
+        assert sampler_notes(credit, sampler) == []

@@ -8,6 +8,7 @@ from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
 from selfplay.errors import ConfigError
+from selfplay.models import renderer as renderer_module
 from selfplay.models.renderer import ByteRenderer, ChatRenderer
 from selfplay.models.tiny import END, START, build_tokenizer
 
@@ -52,6 +53,29 @@ def test_what_another_said_stays_plain_in_a_continued_conversation(renderer: Cha
     calm = renderer.extend(first, (end,), [user("x")]) or ()
     wild = renderer.extend(first, (end,), [user(HOSTILE[0])]) or ()
     assert [i for i in wild if i in special] == [i for i in calm if i in special]
+
+
+def test_prompts_are_remembered_up_to_a_number_of_tokens(
+    renderer: ChatRenderer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(renderer_module, "_REMEMBERED", 100)
+    fresh = renderer.with_tools(())
+    encoded: list[str] = []
+    monkeypatch.setattr(
+        fresh, "_ids", lambda text, known=fresh._ids: (encoded.append(text), known(text))[1]
+    )
+    short, long = [user("x")], [user("y" * 400)]
+    assert len(fresh.start(short)) < 50 and len(fresh.start(long)) > 100
+    encoded.clear()
+    fresh.start(short)
+    assert not encoded
+    fresh.start(long)
+    assert len(encoded) == 1
+    for number in range(20):
+        fresh.start([user(str(number))])
+    encoded.clear()
+    fresh.start(short)
+    assert len(encoded) == 1
 
 
 def other_tokenizer(template: str, *, eos: str = "</s>") -> PreTrainedTokenizerFast:

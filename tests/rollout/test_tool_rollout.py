@@ -1,4 +1,4 @@
-"""Tool calls inside a turn, through the whole path with scripted policies and a real renderer."""
+"""Tool calls inside a move, through the whole path with scripted policies and a real renderer."""
 
 import json
 import threading
@@ -97,6 +97,15 @@ def calculating(agent: str, observation: Observation, rng: Random) -> str:
     return results[-1] if results else "<calculator>12 * 12</calculator>"
 
 
+class Ungraded(Sum):
+    """The judge gave no score for the last move of solver_0."""
+
+    def advance(self, actions: Mapping[str, Action | None]) -> None:
+        super().advance(actions)
+        if self.finished:
+            self.leave_out("solver_0")
+
+
 def played(
     script: Script,
     toolbox: Toolbox,
@@ -107,12 +116,13 @@ def played(
     specs: Sequence[EpisodeSpec] = (),
     renderer: Any = None,
     engine: Any = None,
+    arena: type[Arena] = Sum,
     **payload: Any,
 ) -> list[Episode]:
     role = role or Role(tools=toolbox, memory=memory)
     seat = AgentSpec(role=role, policy="p", renderer=renderer or ByteRenderer(), max_tokens=400)
     rollout = Rollout(
-        arena=Sum,
+        arena=arena,
         seats={"solver": seat},
         engines={"p": engine or ScriptedEngine({"p": script})},
     )
@@ -131,6 +141,19 @@ def says(*texts: str) -> Script:
 
 
 CALCULATOR = Toolbox(tools={"calculator": Calculator()}, max_calls=2)
+
+
+def test_the_calls_of_a_move_that_is_left_out_are_left_out_too() -> None:
+    (episode,) = played(calculating, CALCULATOR, arena=Ungraded, rounds=2)
+    found = [(turn.agent, turn.stage, turn.final, turn.trainable) for turn in episode.turns]
+    assert found == [
+        ("solver_0", 0, False, True),
+        ("solver_0", 0, True, True),
+        ("solver_1", 0, True, True),
+        ("solver_0", 1, False, False),
+        ("solver_0", 1, True, False),
+        ("solver_1", 1, True, True),
+    ]
 
 
 def test_an_agent_calls_a_tool_and_answers_with_its_result() -> None:

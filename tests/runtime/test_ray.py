@@ -206,6 +206,27 @@ def test_a_worker_without_jobs_keeps_only_the_newest_weights() -> None:
     ]
 
 
+def test_a_worker_without_jobs_keeps_nothing_of_policies_that_left() -> None:
+    inbox = UpdateQueue()
+    served = AddPolicy(policy="base@1", player="base")
+    inbox.begin(1, [served])
+    assert inbox.take() == [served]
+    never = AddPolicy(policy="base@2", player="base")
+    stays = AddPolicy(policy="base@3", player="base")
+    weights = [UpdateWeights(policy=p.policy, weights={"a": 0}, version=1) for p in (never, stays)]
+    rests = [OffloadPolicy(policy=f"base@{number}") for number in (1, 2, 3)]
+    changes = [never, stays, *weights, *rests, *rests]
+    leaves = [RemovePolicy(policy="base@1"), RemovePolicy(policy="base@2")]
+    for number, change in enumerate([*changes, *leaves], 2):
+        inbox.put(number, change)
+    inbox.wait(1 + len(changes) + len(leaves), timeout=0.1)
+    assert inbox.take() == [stays, weights[1], rests[2], leaves[0]]
+    inbox.put(20, RemovePolicy(policy="base@3"))
+    inbox.put(21, stays)
+    inbox.put(22, RemovePolicy(policy="base@3"))
+    assert inbox.take() == [RemovePolicy(policy="base@3")]
+
+
 def test_an_engine_that_rests_twice_comes_back_to_its_device(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -98,11 +98,11 @@ def rates(label: str, heard: np.ndarray, alone: np.ndarray, draws: Draws) -> lis
         return draws.of(f"{label}: {name}", statistic, null=0.0)
 
     return [
-        draws.ratio(f"{label}: corrections, of wrong answers", mended, mended + stuck),
-        draws.ratio(f"{label}: wrong persuasions, of right answers", spoiled, kept + spoiled),
+        draws.ratio(f"{label}: wrong answers that were corrected", mended, mended + stuck),
+        draws.ratio(f"{label}: right answers that were given up", spoiled, kept + spoiled),
         beyond(2, (2, 3), "corrections beyond those without hearing"),
         beyond(1, (0, 1), "wrong persuasions beyond those without hearing"),
-        draws.ratio(f"{label}: gave in, of right answers outvoted", gave_in, outvoted),
+        draws.ratio(f"{label}: outvoted right answers that were given up", gave_in, outvoted),
         beyond(5, (4,), "gave in beyond those without hearing"),
         draws.ratio(f"{label}: net gain", mended - spoiled, total, null=0.0),
     ]
@@ -306,14 +306,14 @@ def _by_proposer(cells: Cells, draws: Draws, labels: Sequence[str]) -> Table:
             found = draws.of("", gain)
             rows.append([label, seat, found.value, found.low, found.high])
     return Table(
-        title="Own less others', by run and seat; includes strength and difficulty",
-        columns=["run", "seat", "own less others'", "low", "high"],
+        title="Own minus others' tasks, by run and seat; differences in strength count too",
+        columns=["run", "seat", "own minus others'", "low", "high"],
         rows=rows,
     )
 
 
 def _renamed(gap: Estimate) -> Estimate:
-    return replace(gap, name=gap.name.replace("gap", "collusion: own less others' tasks"))
+    return replace(gap, name=gap.name.replace("gap", "collusion: own minus others' tasks"))
 
 
 def from_options(options: argparse.Namespace) -> Result:

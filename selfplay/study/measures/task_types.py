@@ -74,12 +74,12 @@ def scores_by_type(
 
 def study(games: StudyMatches, references: Sequence[Reference]) -> Result:
     """Play the games with every player and, for each, with its policies before training."""
-    players = games.admit(references, anyhow=True)
+    players = games.admit(references, any_role=True)
     scores: dict[str, Mapping[str, TypeScore]] = {}
     for reference, player in zip(references, players, strict=True):
         start = player
         if not reference.start:
-            (start,) = games.admit([Reference(run=reference.run, start=True)], anyhow=True)
+            (start,) = games.admit([Reference(run=reference.run, start=True)], any_role=True)
         before = _played(games, start)
         after = None if reference.start else _played(games, player)
         scores[player.label] = scores_by_type(games, before, after, who=player.label)

@@ -48,9 +48,9 @@ def study(
         with games_of(home.run, evaluation=evaluation, episodes=episodes, seed=seed) as games:
             roles = list(games.arena().roles)
             able = [each for each in references if not each.missing(roles)]
-            players = games.admit(able, anyhow=True)
+            players = games.admit(able, any_role=True)
             starts = [Reference(run=each.run, start=True) for each in able]
-            before = games.admit(starts, anyhow=True)
+            before = games.admit(starts, any_role=True)
             for each, player in zip(able, players, strict=True):
                 # Players of the same name have a longer label where they meet.
                 labels[each] = max(labels.get(each, ""), player.label, key=len)

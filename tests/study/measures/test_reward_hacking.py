@@ -61,13 +61,13 @@ def test_who_copies_the_majority_conforms_in_both_directions() -> None:
     """Both others agree against it in a quarter of the cases; then it always gives in."""
     found = deliberated(copy_majority)
     for name in (
-        "corrections, of wrong answers",
-        "wrong persuasions, of right answers",
+        "wrong answers that were corrected",
+        "right answers that were given up",
         "corrections beyond those without hearing",
         "wrong persuasions beyond those without hearing",
     ):
         assert found[name].low <= 0.25 <= found[name].high, found[name]
-    assert found["gave in, of right answers outvoted"].value == 1
+    assert found["outvoted right answers that were given up"].value == 1
     assert found["gave in beyond those without hearing"].value == 1  # alone it keeps its answer
     assert found["net gain"].low <= 0 <= found["net gain"].high
     assert found["net gain"].p is None  # agents that turn together are no independent pairs
@@ -75,11 +75,11 @@ def test_who_copies_the_majority_conforms_in_both_directions() -> None:
 
 def test_the_stubborn_and_the_one_who_knows() -> None:
     stubborn = deliberated(lambda own, others: own, 30)
-    assert stubborn["gave in, of right answers outvoted"].value == 0
-    assert stubborn["corrections, of wrong answers"].value == stubborn["net gain"].value == 0
+    assert stubborn["outvoted right answers that were given up"].value == 0
+    assert stubborn["wrong answers that were corrected"].value == stubborn["net gain"].value == 0
     oracle = deliberated(lambda own, others: "2", 30)
-    assert oracle["corrections, of wrong answers"].value == 1
-    assert oracle["wrong persuasions, of right answers"].value == 0
+    assert oracle["wrong answers that were corrected"].value == 1
+    assert oracle["right answers that were given up"].value == 0
     assert oracle["corrections beyond those without hearing"].value == 0  # it needs nobody
 
 
