@@ -18,7 +18,6 @@ from typing import Any, ClassVar, SupportsFloat
 from gymnasium import spaces
 from pettingzoo import AECEnv
 
-from selfplay.any_text import AnyText
 from selfplay.drawing import StateDrawing
 from selfplay.errors import ConfigError, nearest
 from selfplay.rng import derive
@@ -32,6 +31,22 @@ from selfplay.types import (
     ToolCall,
     playable,
 )
+
+
+class AnyText(spaces.Text):
+    """Space of text with any characters; Gymnasium's `Text` has a fixed set of characters."""
+
+    def __init__(self, max_length: int = LONGEST_TEXT) -> None:
+        super().__init__(max_length=max_length, min_length=0)
+
+    def contains(self, x: Any) -> bool:
+        """Return True if `x` is a string of at most `max_length` characters."""
+        return isinstance(x, str) and len(x) <= self.max_length
+
+    def sample(self, mask: Any = None, probability: Any = None) -> str:
+        """Return a short random string, for random agents."""
+        length = int(self.np_random.integers(0, 32))
+        return "".join(chr(int(code)) for code in self.np_random.integers(32, 127, size=length))
 
 
 class Arena(AECEnv):
@@ -82,8 +97,7 @@ class Arena(AECEnv):
         raise NotImplementedError(f"{type(self).__name__} has no method setup; write it")
 
     def acting(self) -> Sequence[str]:
-        """Return the agents that move now. Several agents move at once, without seeing each other's
-        moves."""
+        """Return the agents that move now; none of them sees another one's move."""
         raise NotImplementedError(f"{type(self).__name__} has no method acting; write it")
 
     def view(self, agent: str) -> Observation:
@@ -98,10 +112,8 @@ class Arena(AECEnv):
         raise NotImplementedError(f"{type(self).__name__} has no method advance; write it")
 
     def messengers(self) -> Sequence[str]:
-        """Return the agents of `acting` whose moves are messages that other agents will read.
-
-        Studies change what these readers see. By default there are none.
-        """
+        """Return the agents of `acting` whose moves are messages that other agents will read;
+        studies change what these readers see. By default there are none."""
         return ()
 
     def starting_agents(self, task: Task) -> Sequence[str]:
@@ -351,8 +363,8 @@ class Arena(AECEnv):
         """Start an episode through PettingZoo; `options["task"]` is the task to play."""
         if seed is None:
             seed = derive(getattr(self, "seed", 0), "next")
-        task = (options or {}).get("task") or self.default_task(Random(derive(seed, "task")))
-        self.begin(task, seed)
+        task = (options or {}).get("task")
+        self.begin(task or self.default_task(Random(derive(seed, "task"))), seed)
 
     def observe(self, agent: str) -> dict[str, str]:
         """Return PettingZoo's observation: the text of `view`."""
@@ -379,9 +391,7 @@ class Arena(AECEnv):
 
     def render(self) -> str:
         """Return the moves of every stage so far."""
-        return "\n".join(
-            f"{agent}: {action}" for moves in self.history for agent, action in moves.items()
-        )
+        return "\n".join(f"{agent}: {a}" for moves in self.history for agent, a in moves.items())
 
     def close(self) -> None:
         """Release nothing: services belong to the object that made them."""
@@ -437,6 +447,4 @@ class Arena(AECEnv):
         return twin
 
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            name: None if name in self.services else value for name, value in self.__dict__.items()
-        }
+        return {n: None if n in self.services else value for n, value in self.__dict__.items()}

@@ -32,7 +32,6 @@ LAYERS = (
     ("role", "run"),
     ("tools",),
     ("arena", "config", "credit", "curriculum", "sandbox", "study/stats"),
-    ("any_text",),
     ("drawing", "errors", "rng", "types"),
     ("number_array",),
 )
