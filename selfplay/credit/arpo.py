@@ -33,7 +33,7 @@ class ARPO(GroupRelative):
     has no signal, and one that most of them share has little.
     """
 
-    follows_branches: ClassVar[bool | None] = True
+    compares = "tree"
 
     tree: ClassVar[bool] = True
 

@@ -40,8 +40,7 @@ class ATGRPO(StatelessCredit):
     this includes all turns after the last branching.
     """
 
-    follows_branches: ClassVar[bool | None] = True
-    within_group: ClassVar[bool | None] = True
+    compares = "tree"
 
     tree: ClassVar[bool] = True
 

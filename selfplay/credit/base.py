@@ -306,16 +306,19 @@ def leave_one_out(values: Floats) -> Floats:
     return centred(values) * count / max(count - 1, 1)
 
 
+Compares = Literal["tree", "group", "batch"]
+"""tree: turns of one group, where a turn that several episodes share counts once. group: turns of
+one group, whose episodes count as independent. batch: also turns of other groups, or none; a group
+of equal returns can teach too, and episodes count as independent."""
+
+
 class CreditMethod:
     """Base class of credit methods, with the defaults of optional members."""
 
     tree: ClassVar[bool] = False
     """True if the method needs episodes that branch from one another."""
-    follows_branches: ClassVar[bool | None] = None
-    """True if a turn that several episodes of a tree share counts once. False if the method takes
-    all episodes for independent ones. None: not stated."""
-    within_group: ClassVar[bool | None] = None
-    """True if the method learns nothing from a group in which all compared returns are equal. None:
+    compares: ClassVar[Compares | None] = None
+    """Turns that the method compares, so that `check` can note a sampler that does not fit. None:
     not stated."""
     team: bool = False
     """True if the method judges a turn by the mean pay of all agents."""
@@ -352,8 +355,7 @@ class GroupRelative(StatelessCredit):
     """Base class of methods that compare an agent with others of its group; `group_by` selects
     them."""
 
-    follows_branches: ClassVar[bool | None] = False
-    within_group: ClassVar[bool | None] = True
+    compares: ClassVar[Compares | None] = "group"
 
     def __init__(self, *, group_by: GroupBy = "role") -> None:
         """Args:

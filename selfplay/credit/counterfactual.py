@@ -1,7 +1,7 @@
 """Counterfactual credit: the team's return minus its return without this action."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar, Literal, get_args
+from typing import Literal, get_args
 
 from selfplay.credit.base import CreditedTurn, StatelessCredit, learnable_turns, own_return, samples
 from selfplay.credit.replay import MoveReplayer, ReplayedArena, actions_of
@@ -26,8 +26,7 @@ class Counterfactual(StatelessCredit):
     would suffice, neither gets credit.
     """
 
-    follows_branches: ClassVar[bool | None] = False
-    within_group: ClassVar[bool | None] = False
+    compares = "batch"
 
     def __init__(
         self,

@@ -1,7 +1,6 @@
 """GAE: the critic's errors from each turn on, discounted and summed."""
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
 
 from selfplay.credit import Stateful
 from selfplay.credit.base import StatelessCredit, learnable_turns, samples, whitened
@@ -27,8 +26,7 @@ class GAE(StatelessCredit):
     policy.
     """
 
-    follows_branches: ClassVar[bool | None] = False
-    within_group: ClassVar[bool | None] = False
+    compares = "batch"
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -26,8 +26,7 @@ class LearningProgress(CreditMethod):
     REINFORCE does not. Failure mode: the difference of two measurements is noisy.
     """
 
-    follows_branches: ClassVar[bool | None] = False
-    within_group: ClassVar[bool | None] = False
+    compares = "batch"
 
     def __init__(
         self,

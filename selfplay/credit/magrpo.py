@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import ClassVar, Literal, get_args
+from typing import Literal, get_args
 
 from selfplay.credit.base import StatelessCredit, centred, group_advantages, samples, standardized
 from selfplay.credit.joint_actions import CrossedReturns, Over
@@ -36,8 +36,7 @@ class MAGRPO(StatelessCredit):
     the arena). In a zero-sum game the team's return is always 0.
     """
 
-    follows_branches: ClassVar[bool | None] = True
-    within_group: ClassVar[bool | None] = True
+    compares = "tree"
 
     team = True
 
@@ -54,14 +53,9 @@ class MAGRPO(StatelessCredit):
     ) -> None:
         """Args:
             discount: gamma per round, in [0, 1].
-            std: True divides by the standard deviation of the group.
-            epsilon: Small number that is added to the standard deviation.
-            joint: aligned or cross, see above.
-            over: Value of an action in cross: mean or sum over the joint actions that contain it.
-            most_joint_actions: Largest number of joint actions of a group in cross.
-            arena: Makes the arena that plays the joint actions of cross.
-
-        Raises ValueError for another value.
+            std: True divides by the standard deviation of the group plus `epsilon`.
+            joint: aligned or cross, see above. In cross, `arena` makes the arena that plays at most
+                `most_joint_actions` of a group, and `over` is mean or sum.
         """
         if joint not in get_args(Joint):
             raise ValueError(f"no joint actions {joint!r}; {get_args(Joint)} are known")

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
-from typing import ClassVar, Literal
+from typing import Literal
 
 from selfplay.credit.base import StatelessCredit
 from selfplay.credit.trace import AnsweringArena, Trace, traces
@@ -24,8 +24,7 @@ class MajorityPairs(StatelessCredit):
     Failure mode: a wrong majority is preferred too; accuracy falls where most answers are wrong.
     """
 
-    follows_branches: ClassVar[bool | None] = False
-    within_group: ClassVar[bool | None] = False
+    compares = "batch"
 
     def __init__(
         self,

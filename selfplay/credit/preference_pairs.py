@@ -1,7 +1,7 @@
 """Preference pairs: siblings that answered the same prompt, one better than the other."""
 
 from collections.abc import Hashable, Sequence
-from typing import ClassVar, Literal
+from typing import Literal
 
 from selfplay.credit.base import CreditedTurn, StatelessCredit, own_return
 from selfplay.credit.tree import candidates
@@ -22,8 +22,7 @@ class PreferencePairs(StatelessCredit):
     its siblings' shares no later prompt with them.
     """
 
-    follows_branches: ClassVar[bool | None] = True
-    within_group: ClassVar[bool | None] = True
+    compares = "tree"
 
     def __init__(
         self,

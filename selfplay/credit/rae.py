@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, Literal, get_args
 
 from selfplay.credit.base import CreditedTurn, CreditMethod, learnable_turns, own_return, samples
 from selfplay.types import Group, Sample
@@ -24,8 +24,7 @@ class RAE(CreditMethod):
     the baseline. Failure mode: b starts at 0, lags, and is the same for all tasks.
     """
 
-    follows_branches: ClassVar[bool | None] = False
-    within_group: ClassVar[bool | None] = False
+    compares = "batch"
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """REINFORCE++: returns whitened over all tokens of the batch."""
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal, get_args
+from typing import Literal, get_args
 
 from selfplay.credit.base import (
     GroupBy,
@@ -31,7 +31,7 @@ class ReinforcePlusPlus(GroupRelative):
     get positive advantages and all answers to hard tasks negative ones.
     """
 
-    within_group: ClassVar[bool | None] = False
+    compares = "batch"
 
     def __init__(
         self, *, baseline: Baseline = "none", group_by: GroupBy = "role", epsilon: float = 1e-6

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from random import Random
-from typing import Any, ClassVar
+from typing import Any
 
 from selfplay.credit.attempts import decisive
 from selfplay.credit.base import CreditMethod
@@ -20,8 +20,7 @@ class RejectionSampling(CreditMethod):
     mode: right answers for wrong reasons count too.
     """
 
-    follows_branches: ClassVar[bool | None] = False
-    within_group: ClassVar[bool | None] = False
+    compares = "batch"
 
     def __init__(
         self,

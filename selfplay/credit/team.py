@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import ClassVar
 
 import numpy as np
 
@@ -26,8 +25,7 @@ class TeamGRPO(StatelessCredit):
     planner; and a group of equal returns has no signal.
     """
 
-    follows_branches: ClassVar[bool | None] = False
-    within_group: ClassVar[bool | None] = True
+    compares = "group"
 
     team = True
 

@@ -1,7 +1,6 @@
 """TRR++: returns standardized per task type and role over the whole batch."""
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from selfplay.credit.base import (
     StatelessCredit,
@@ -25,8 +24,7 @@ class TRR(StatelessCredit):
     of the whole batch.
     """
 
-    follows_branches: ClassVar[bool | None] = False
-    within_group: ClassVar[bool | None] = False
+    compares = "batch"
 
     def __init__(self, *, epsilon: float = 1e-6) -> None:
         """Args:

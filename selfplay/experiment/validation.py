@@ -107,19 +107,19 @@ def check_sampler_supports_credit(credit: Credit, sampler: Sampler) -> None:
 def sampler_notes(credit: Credit, sampler: Sampler) -> list[str]:
     """Return a line for each credit method that loses or misjudges turns of this sampler.
 
-    A method states `follows_branches` and `within_group`; one that states neither gets no line.
+    A method states `compares`; one that does not gets no line.
     """
     if isinstance(credit, ByRole):
         return [note for each in credit.methods.values() for note in sampler_notes(each, sampler)]
     name, how = type(credit).__name__, type(sampler).__name__
-    notes = []
-    if sampler.tree and getattr(credit, "follows_branches", None) is False:
+    compares, notes = getattr(credit, "compares", None), []
+    if sampler.tree and compares in ("group", "batch"):
         notes.append(
             f"credit: {name} takes all episodes for independent ones, and {how} makes episodes "
             "that share their first turns: these count several times, and the gradient is biased; "
             "credit=agent_turn, arpo, magrpo and preference know branches"
         )
-    if getattr(sampler, "drops_groups", False) and getattr(credit, "within_group", None) is False:
+    if getattr(sampler, "drops_groups", False) and compares == "batch":
         notes.append(
             f"credit: {name} can learn from groups in which all returns are equal, and {how} drops "
             "these groups; sampler=independent keeps them"

@@ -64,7 +64,7 @@ FRONT_DOOR = {"__init__", "__main__"}
 
 HEAVY = {"torch", "transformers", "vllm", "ray", "pettingzoo"}
 LONGEST_FILE = 450
-LONGEST_CREDIT_METHOD = 80
+LONGEST_CREDIT_METHOD = 90
 CREDIT_MACHINERY = {
     "__init__",
     "assigned",
