@@ -1,4 +1,4 @@
-"""What makes a folder a run folder, and which of its folders are checkpoints."""
+"""Tests if a folder is a run folder, its checkpoints, and the error for any other folder."""
 
 import re
 from contextlib import suppress
