@@ -131,6 +131,7 @@ def _resume(folder: Path, overrides: Sequence[str]) -> None:
     from selfplay.experiment.setting_changes import changes, check_changes
     from selfplay.learner import checkpoint
     from selfplay.run.directory import Run
+    from selfplay.run.run_folder import step_of
 
     run = Run.open(folder)
     run.lock()
@@ -143,7 +144,7 @@ def _resume(folder: Path, overrides: Sequence[str]) -> None:
     if place is None:
         run.check_complete()
         print(f"{folder}: stopped before its first checkpoint; beginning again", file=sys.stderr)
-    step = None if place is None else checkpoint.step_of(place)
+    step = None if place is None else step_of(place)
     check_changes(changed, settings, run=folder, step=step)
 
     def go_on() -> Run:

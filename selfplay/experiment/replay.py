@@ -18,7 +18,7 @@ from typing import Any
 from selfplay.config.instantiate import TARGET
 from selfplay.credit import Credit
 from selfplay.credit.shaping import Shaping
-from selfplay.errors import ConfigError, RunError
+from selfplay.errors import ConfigError, RunError, printable
 from selfplay.experiment.validation import check_roles, check_sampler_supports_credit
 from selfplay.learner import checkpoint
 from selfplay.rollout.episode_runner import EpisodeRunner, EpisodeSpec, notes_of
@@ -105,7 +105,9 @@ class Replay:
             for each in self.differences[:MOST_SHOWN]
         ]
         more = len(self.differences) - MOST_SHOWN
-        return [*found, f"and {more} more, all of them with --json"] if more > 0 else found
+        if more > 0:
+            found.append(f"and {more} more, all of them with --json")
+        return [printable(line) for line in found]  # roles and reasons come from the record
 
     def to_json(self) -> dict[str, Any]:
         """Return the whole result as plain data."""

@@ -4,8 +4,8 @@
 """
 
 import json
+import os
 import pickle
-import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from selfplay.credit import Stateful
-from selfplay.errors import RunError, one_line
+from selfplay.errors import RunError, one_line, printable
 from selfplay.learner import Sharded
 from selfplay.models.policy import Policy
 from selfplay.run.directory import reporting_disk
 from selfplay.run.files import sha256
+from selfplay.run.record_reader import decode
+from selfplay.run.run_folder import checkpoints_in, step_of
 from selfplay.run.untrusted import is_confined
 
 if TYPE_CHECKING:
@@ -82,7 +84,7 @@ def tell(faults: Sequence[str], place: Path | None) -> None:
     """Print on stderr why newer checkpoints than `place` are not used."""
     instead = "left out" if place is None else f"using {place}"
     for fault in faults:
-        print(f"checkpoint {fault}; {instead}", file=sys.stderr)
+        print(printable(f"checkpoint {fault}; {instead}"), file=sys.stderr)
 
 
 def choose(run: Path, *, step: int | None = None) -> Path:
@@ -105,18 +107,7 @@ def kept(folder: Path) -> list[Path]:
     """Return the checkpoints in a folder, newest first, whole or damaged; an empty folder does not
     count."""
     wait_for_writer(folder)
-    found = [path for path in folder.glob("[0-9]*") if numbered(path) and _holds_something(path)]
-    return sorted(found, key=step_of, reverse=True)
-
-
-def step_of(place: Path) -> int:
-    """Return the step of a checkpoint."""
-    return int(place.name)
-
-
-def numbered(path: Path) -> bool:
-    """Return True if `path` is a folder with the name of a checkpoint."""
-    return re.fullmatch(r"[0-9]{6}|[1-9][0-9]{6,17}", path.name) is not None and path.is_dir()
+    return [path for path in checkpoints_in(folder) if _holds_something(path)]
 
 
 def _holds_something(path: Path) -> bool:
@@ -144,20 +135,18 @@ def at(folder: Path, step: int) -> Path:
 def drop_after(folder: Path, step: int) -> None:
     """Remove the checkpoints after a step, the newest first."""
     wait_for_writer(folder)
-    found = [path for path in folder.glob("[0-9]*") if numbered(path)]
     with reporting_disk(folder):
-        for place in sorted(found, key=step_of, reverse=True):
-            if int(place.name) > step:
+        for place in checkpoints_in(folder):
+            if step_of(place) > step:
                 shutil.rmtree(place)
 
 
 def broken(place: Path) -> str | None:
     """Return the fault of a checkpoint, or None."""
-    try:
-        hashes = json.loads((place / MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    hashes = _manifest(place)
+    if hashes is None:
         return "its manifest is missing or damaged"
-    if not isinstance(hashes, dict) or "state.json" not in hashes:
+    if "state.json" not in hashes:
         return "its manifest is damaged"
     return next(filter(None, (fault_of(place, *entry) for entry in hashes.items())), None)
 
@@ -167,20 +156,24 @@ def fault_of(place: Path, name: str, expected: str) -> str | None:
     path = place / name
     if not is_confined(place, path):
         return "its manifest names a file outside it"
-    if not path.is_file():
+    if not os.path.isfile(path):  # False for a name that no disk can hold
         return f"{name} is missing"
     return None if sha256(path) == expected else f"{name} is damaged"
 
 
 def hashes_of(place: Path, at: Path) -> dict[str, str]:
     """Return the hashes that a checkpoint's manifest has for all files below one of its folders."""
-    try:
-        hashes = json.loads((place / MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    if not isinstance(hashes, dict):
-        return {}
+    hashes = _manifest(place) or {}
     return {name: known for name, known in hashes.items() if Path(name).is_relative_to(at)}
+
+
+def _manifest(place: Path) -> dict[str, Any] | None:
+    """Return the content of a checkpoint's manifest; None if it is missing or no JSON object."""
+    try:
+        found = decode((place / MANIFEST).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def load(

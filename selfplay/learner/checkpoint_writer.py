@@ -21,14 +21,13 @@ from selfplay.learner.checkpoint import (
     WRITERS,
     WRITERS_LOCK,
     before,
-    numbered,
     recover,
-    step_of,
 )
 from selfplay.learner.checkpoint_content import CheckpointContent, FrozenPolicy, named_tensors
 from selfplay.models.policy import Policy
 from selfplay.run.directory import reporting_disk, sync
 from selfplay.run.files import sha256
+from selfplay.run.run_folder import checkpoints_in, step_of
 
 
 class CheckpointWriter:
@@ -164,9 +163,9 @@ class CheckpointWriter:
     def _remove_older(self, step: int, keep: int, spare: int | None) -> None:
         # A checkpoint of a later step is not counted: the run resumed from an older one because it
         # is damaged, or a rollback is about to remove it.
-        done = [path for path in self.folder.iterdir() if numbered(path) and step_of(path) <= step]
+        done = [path for path in checkpoints_in(self.folder) if step_of(path) <= step]
         spared = [step_of(path) for path in done if spare is not None and step_of(path) <= spare]
-        for old in sorted(done, key=step_of)[:-keep]:
+        for old in reversed(done[keep:]):
             if not spared or step_of(old) < max(spared):
                 shutil.rmtree(old)
 

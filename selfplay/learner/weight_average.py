@@ -21,6 +21,7 @@ from selfplay.learner.checkpoint_content import link_folder
 from selfplay.learner.checkpoint_writer import write_manifest
 from selfplay.models import lora
 from selfplay.run.directory import Run, reporting_disk, sync, write_atomic
+from selfplay.run.run_folder import step_of
 
 RECORD = "average.json"
 """File of the new run that names the run and the steps whose weights were averaged."""
@@ -54,7 +55,7 @@ def average(
     if not isinstance(config.get("run"), dict):
         raise RunError(f"{source / 'config.yaml'}: has no 'run'; it is no config of a run")
     places = _places(source, 1 if first is None else first, last)
-    steps = [checkpoint.step_of(place) for place in places]
+    steps = [step_of(place) for place in places]
     named = {"folder": str(target.parent), "name": target.name}
     run = Run.create(target, {**config, "run": {**config["run"], **named}})
     try:
@@ -70,7 +71,7 @@ def average(
 def _places(source: Path, first: int, last: int | None) -> list[Path]:
     """Return the checkpoints between two steps, oldest first."""
     kept = checkpoint.kept(source / "checkpoints")[::-1]
-    steps = {checkpoint.step_of(place): place for place in kept}
+    steps = {step_of(place): place for place in kept}
     found = [
         place for step, place in steps.items() if first <= step and (last is None or step <= last)
     ]

@@ -20,7 +20,7 @@ from selfplay.config import compose
 from selfplay.errors import RunError
 from selfplay.run import files
 from selfplay.run.json_lines import JsonLines
-from selfplay.run.run_folder import check_run
+from selfplay.run.run_folder import check_run, checkpoints_in, step_of
 from selfplay.run.untrusted import is_confined
 from selfplay.types import Group, Sample, Status
 
@@ -124,8 +124,7 @@ class Run:
 
     def newest_checkpoint(self) -> int | None:
         """Return the step of the newest checkpoint, without reading it; None if there is none."""
-        names = (path.name for path in (self.folder / "checkpoints").glob("[0-9]*"))
-        return max((int(name) for name in names if name.isdecimal()), default=None)
+        return next(map(step_of, checkpoints_in(self.folder / "checkpoints")), None)
 
     def config(self) -> dict[str, Any]:
         """Return the resolved config of the run, with the changes of its resumes."""
@@ -274,7 +273,7 @@ class Run:
             path
             for folder in (EPISODES, FAILED)
             for path in sorted((self.folder / folder).glob("*.jsonl"))
-            if path.stem.isdigit() and int(path.stem) > step
+            if path.stem.isdecimal() and int(path.stem) > step
         ]
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
@@ -310,11 +309,12 @@ def spans(numbers: Sequence[int]) -> str:
     return ", ".join(" to ".join(map(str, each)) for each in found)
 
 
-def check_links(root: Path) -> None:
+def check_links(root: Path, *, kind: str = "run") -> None:
     """Raise RunError for the first link out of a run folder, or the first pipe or device in it.
 
-    After this check, reading and writing in the folder stays in it. A folder that disappears during
-    the walk, because the run is in progress, is not an error.
+    The error calls `root` the folder of a `kind`. After this check, reading and writing in the
+    folder stays in it. A folder that disappears during the walk, because the run is in progress, is
+    not an error.
     """
     waiting = [root]
     while waiting:
@@ -324,8 +324,8 @@ def check_links(root: Path) -> None:
                 if entry.is_symlink():
                     if not is_confined(root, path):
                         raise RunError(
-                            f"{path} is a link that leads out of the run; put a copy in its place "
-                            "(the whole run folder may be a link)"
+                            f"{path} is a link that leads out of the {kind}; put a copy in its "
+                            f"place (the whole {kind} folder may be a link)"
                         )
                 elif entry.is_dir(follow_symlinks=False):
                     waiting.append(path)

@@ -1,5 +1,6 @@
-"""The test if a folder is a run folder, and the error for any other folder."""
+"""Tests if a folder is a run folder, its checkpoints, and the error for any other folder."""
 
+import re
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -34,6 +35,24 @@ def check_run(folder: Path) -> None:
         raise RunError(f"{problem}; did you mean {beside[0].parent / close}?")
     example = f", such as {beside[0]}" if beside else ""
     raise RunError(f"{problem}; name one that training made{example}")
+
+
+def checkpoints_in(folder: Path) -> list[Path]:
+    """Return the folders in a folder that have names of checkpoints, the newest first.
+
+    They may be damaged or empty. Only names that the writer of checkpoints gives count.
+    """
+    found = [path for path in folder.glob("[0-9]*") if _numbered(path)]
+    return sorted(found, key=step_of, reverse=True)
+
+
+def step_of(place: Path) -> int:
+    """Return the step of a checkpoint."""
+    return int(place.name)
+
+
+def _numbered(path: Path) -> bool:
+    return re.fullmatch(r"[0-9]{6}|[1-9][0-9]{6,17}", path.name) is not None and path.is_dir()
 
 
 def _runs_in(folder: Path) -> list[Path]:

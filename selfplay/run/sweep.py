@@ -25,7 +25,7 @@ from selfplay.config.composition import parse
 from selfplay.config.trust import flags
 from selfplay.errors import ConfigError, RunError
 from selfplay.run import files, signals
-from selfplay.run.directory import reporting_disk, write_atomic
+from selfplay.run.directory import check_links, reporting_disk, write_atomic
 from selfplay.run.untrusted import open_regular
 from selfplay.types import to_json
 
@@ -156,14 +156,26 @@ def run(
 
 
 def read(folder: Path) -> Sweep:
-    """Read the sweep of a folder; raise RunError if there is none."""
+    """Read the sweep of a folder.
+
+    Another person may have made the folder. Raises RunError if it is no sweep, if a run of it is
+    not a folder directly in it, or if it holds links that lead out of it.
+    """
     path = folder / FILE
     try:
         with open_regular(path, root=folder) as file:
-            return TypeAdapter(Sweep).validate_json(file.read())
+            found = TypeAdapter(Sweep).validate_json(file.read())
     except (OSError, ValueError) as error:
         problem = str(error).splitlines()[0]
         raise RunError(f"{path}: not the record of a sweep ({problem})") from error
+    for name in (point.name for point in found.points):
+        if name in ("", ".", "..") or "/" in name or "\0" in name:
+            raise RunError(
+                f"{path}: the run {name[:80]!r} is no name of a folder in {folder}; write the name "
+                "without a path"
+            )
+    check_links(folder, kind="sweep")
+    return found
 
 
 def _claim(folder: Path, sweep: Sweep) -> None:

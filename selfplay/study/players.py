@@ -1,6 +1,5 @@
 """Players of a study: the policies of a run at one of its checkpoints, or before training."""
 
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -190,7 +189,7 @@ def places(folder: Path, *, step: int | None = None, every: bool = False) -> lis
     faults = {path: checkpoint.broken(path) for path in kept}
     for path, fault in faults.items():
         if fault is not None:
-            print(f"checkpoint {path.name}: {fault}; left out", file=sys.stderr)
+            checkpoint.tell([f"{path.name}: {fault}"], None)
     whole = [path for path, fault in faults.items() if fault is None]
     if not whole:
         raise RunError(f"run {folder} has no whole checkpoint; continue it: train resume=...")

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias
 from selfplay.errors import RunError
 from selfplay.run import sessions, sweep, tags
 from selfplay.run.record_reader import decode
+from selfplay.run.run_folder import checkpoints_in
 from selfplay.run.untrusted import open_regular
 
 
@@ -19,10 +20,10 @@ def newest_state(run: Path) -> dict[str, Any]:
 
     Raises RunError if there is no checkpoint or its state is damaged.
     """
-    places = sorted(p for p in (run / "checkpoints").glob("*") if p.name.isdigit())
+    places = checkpoints_in(run / "checkpoints")
     if not places:
         raise RunError(f"{run.name} has no checkpoint yet")
-    path = places[-1] / "state.json"
+    path = places[0] / "state.json"
     try:
         with open_regular(path, root=run) as file:
             state = decode(file.read())

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from selfplay.errors import RunError
 from selfplay.run.directory import EPISODES, FAILED
+from selfplay.run.run_folder import checkpoints_in
 from selfplay.run.untrusted import open_regular
 from selfplay.viewer.catalog import ListedRun, newest_state
 from selfplay.viewer.stored_studies import has_studies
@@ -66,11 +67,11 @@ def _rates_players(run: Path) -> bool:
 def _in_state(run: Path) -> frozenset[str]:
     """Return which of "tasks" and "league" the newest checkpoint stores."""
     try:
-        places = sorted(p for p in (run / "checkpoints").glob("*") if p.name.isdigit())
-        found = (places[-1] / "state.json").stat() if places else None
+        places = checkpoints_in(run / "checkpoints")
+        found = (places[0] / "state.json").stat() if places else None
     except OSError:
         return frozenset()
-    return frozenset() if found is None else _stored(run, str(places[-1]), found.st_mtime_ns)
+    return frozenset() if found is None else _stored(run, str(places[0]), found.st_mtime_ns)
 
 
 @lru_cache(maxsize=256)

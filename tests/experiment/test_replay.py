@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from selfplay.errors import RunError
-from selfplay.experiment.replay import _group
+from selfplay.experiment.replay import Difference, Replay, _group
 from selfplay.run.record_reader import Recorded
 from tests.helpers.builders import episode, turn
 from tests.helpers.command_process import SMOKE, copy_of_finished, finished, one_line, run
@@ -140,6 +140,18 @@ def test_a_branch_of_no_earlier_episode_is_a_damaged_record(parent: int) -> None
     ]
     with pytest.raises(RunError, match=f"group 3.0.0: episode 1 branches off episode {parent}, "):
         _group(records, episodes)
+
+
+def test_the_lines_give_a_terminal_nothing_to_obey() -> None:
+    attack = "\x1b]0;owned\x07\x1b[31m\u202e\nfake line"
+    difference = Difference(
+        step=1, group=attack, member=0, turn=0, agent=attack, what="reward", recorded=0, replayed=1
+    )
+    found = Replay(differences=[difference] * 6, paid={attack: (0.0, 1.0)})
+    found.unplayed[attack] = 1
+    lines = found.lines()
+    assert len(lines) == 11 and all(line.isprintable() for line in lines)
+    assert sum("owned" in line for line in lines) == 7
 
 
 def test_steps_behind_the_newest_checkpoint_are_left_out_and_told(tmp_path: Path) -> None:

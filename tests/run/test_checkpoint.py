@@ -64,6 +64,19 @@ def empty_manifest(place: Path) -> None:
     (place / checkpoint.MANIFEST).write_text("{}")
 
 
+def nest_manifest(place: Path) -> None:
+    (place / checkpoint.MANIFEST).write_text("[" * 100_000)
+
+
+def add_to_manifest(place: Path, name: str) -> None:
+    path = place / checkpoint.MANIFEST
+    path.write_text(json.dumps({**json.loads(path.read_text()), name: "0"}))
+
+
+def name_too_long(place: Path) -> None:
+    add_to_manifest(place, "x" * 300)
+
+
 DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
     "cut": (cut, "policies/base/model.safetensors is damaged"),
     "flip": (flip, "learners.pt is damaged"),
@@ -71,6 +84,8 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
     "lose_manifest": (lose_manifest, "its manifest is missing or damaged"),
     "cut_manifest": (cut_manifest, "its manifest is missing or damaged"),
     "empty_manifest": (empty_manifest, "its manifest is damaged"),
+    "nest_manifest": (nest_manifest, "its manifest is missing or damaged"),
+    "name_too_long": (name_too_long, f"{'x' * 300} is missing"),
 }
 
 
@@ -136,9 +151,28 @@ def test_checkpoints_are_ordered_by_number(tmp_path: Path) -> None:
 
 
 def test_a_manifest_that_names_files_elsewhere_is_damaged(place: Path) -> None:
-    path = place / "checkpoints/000003/manifest.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "../../config.yaml": "0"}))
-    assert checkpoint.broken(path.parent) == "its manifest names a file outside it"
+    damaged = place / "checkpoints/000003"
+    add_to_manifest(damaged, "../../config.yaml")
+    assert checkpoint.broken(damaged) == "its manifest names a file outside it"
+
+
+def test_a_manifest_that_is_nested_too_deeply_has_no_hashes(place: Path) -> None:
+    damaged = place / "checkpoints/000003"
+    assert checkpoint.hashes_of(damaged, Path("policies"))
+    nest_manifest(damaged)
+    assert checkpoint.hashes_of(damaged, Path("policies")) == {}
+
+
+def test_names_in_a_manifest_give_a_terminal_nothing_to_obey(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from selfplay.study.players import places
+
+    add_to_manifest(place / "checkpoints/000003", "\x1b]0;owned\x07\x1b[31m\u202e\nfake line")
+    assert checkpoint.choose(place).name == "000002"
+    assert [path.name for path in places(place, every=True)][-1] == "000002"
+    for line in capsys.readouterr().err.splitlines():
+        assert line.isprintable() and line.startswith("checkpoint 000003: ?]0;owned??[31m? fake")
 
 
 def test_resume_falls_back_says_so_and_comes_to_the_same_end(place: Path, tmp_path: Path) -> None:

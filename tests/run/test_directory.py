@@ -151,6 +151,13 @@ def test_steps_that_the_record_has_lost_are_told(run: Run) -> None:
     assert "steps 0 to 2 missing" in note
 
 
+def test_a_file_of_another_name_among_the_episodes_is_left_alone(run: Run) -> None:
+    other = run.folder / "episodes/\u00b2.jsonl"  # a digit, and no number
+    other.touch()
+    run.rewind(2)
+    assert other.exists()
+
+
 def test_a_record_without_checkpoints_is_not_forgotten(run: Run) -> None:
     with pytest.raises(RunError, match="a record up to step 3 and no checkpoint"):
         run.check_complete()

@@ -45,6 +45,6 @@ def test_without_any_run_nothing_is_named(tmp_path: Path, monkeypatch: pytest.Mo
 def test_the_newest_checkpoint_is_that_of_the_largest_step(here: Path) -> None:
     run = Run(here / "runs/kuhn")
     assert run.newest_checkpoint() is None
-    for name in ("000000", "000020", "1000000", ".000030.partial", "000040x"):
+    for name in ("000000", "000020", "1000000", ".000030.partial", "000040x", "2000000\u0663"):
         (run.folder / "checkpoints" / name).mkdir(parents=True)
     assert run.newest_checkpoint() == 1_000_000

@@ -9,7 +9,8 @@ from starlette.testclient import TestClient
 
 from selfplay.curriculum.mixture import MixtureCurriculum
 from selfplay.errors import RunError
-from selfplay.viewer.catalog import RunCatalogue
+from selfplay.viewer.catalog import RunCatalogue, newest_state
+from selfplay.viewer.run_tabs import tabs_of
 from selfplay.viewer.server import application
 from selfplay.viewer.task_pages import tasks_of
 from tests.helpers.recorded_run import HOSTILE
@@ -36,6 +37,23 @@ def test_a_ladder_is_shown_with_its_depths_states_and_lineage(tmp_path: Path) ->
         solved = client.get("/run/made/tasks?group=solved").text
         assert "2 tasks in the newest" in solved and "task=root" in solved
         assert "task=middling&" not in solved and ">middling</a></th>" not in solved
+
+
+def test_the_newest_checkpoint_is_that_of_the_largest_step(tmp_path: Path) -> None:
+    names = ("999999", "1000000", "01000001", "\u00b2", "2000000\u0663", ".3000000.old")
+    for name in names:
+        place = tmp_path / "checkpoints" / name
+        place.mkdir(parents=True)
+        (place / "state.json").write_text(json.dumps({"of": name}))
+    (tmp_path / "checkpoints/4000000").touch()
+    assert newest_state(tmp_path) == {"of": "1000000"}
+
+
+def test_the_tabs_are_those_of_the_newest_checkpoint(tmp_path: Path) -> None:
+    run = saved(five_episodes(tmp_path / "made"), ladder().state_dict())
+    (run / "checkpoints/000004").rename(run / "checkpoints/1000000")
+    (run / "checkpoints/999999").mkdir()
+    assert "tasks" in tabs_of(RunCatalogue([run]).run("made"))
 
 
 def listed(client: TestClient, query: str) -> list[str]:

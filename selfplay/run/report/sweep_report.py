@@ -2,7 +2,7 @@
 
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean, stdev
@@ -11,12 +11,12 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from selfplay.errors import RunError
+from selfplay.errors import RunError, printable
 from selfplay.run import sweep
 from selfplay.run.declarations import RunMetrics, read_declared
 from selfplay.run.formatting import format_value, words
 from selfplay.run.record_reader import Summary, read_metrics, read_summary
-from selfplay.run.report.charts import SERIES, bare, svg
+from selfplay.run.report.charts import LARGEST, SERIES, bare, svg
 from selfplay.run.report.html import render, write_page
 from selfplay.types import Metric
 
@@ -37,7 +37,8 @@ class AblationRow:
     missing: int
     """Number of runs that have not ended."""
     values: Mapping[str, tuple[float, ...]]
-    """Metric to its final value in every run that ended."""
+    """Metric to its final values in the runs that ended, without those that are not finite or
+    beyond `charts.LARGEST`."""
     read: Mapping[str, Metric] = field(default_factory=dict)
     """Unit and direction of each metric, as the runs declare them."""
 
@@ -56,8 +57,12 @@ def lines(folder: Path) -> list[AblationRow]:
 
     Raises RunError if `folder` is not a sweep folder or no run of the sweep has ended.
     """
+    return _rows(folder, sweep.read(folder))
+
+
+def _rows(folder: Path, made: sweep.Sweep) -> list[AblationRow]:
     together: dict[tuple[tuple[str, str], ...], list[sweep.Point]] = {}
-    for point in sweep.read(folder).points:
+    for point in made.points:
         key = tuple((k, v) for k, v in point.choices.items() if k != SEED)
         together.setdefault(key, []).append(point)
     found = []
@@ -72,7 +77,7 @@ def lines(folder: Path) -> list[AblationRow]:
             ended += 1
             declared = read_declared(folder / point.name)
             for metric, value in _outcome(folder / point.name, summary, declared).items():
-                values.setdefault(metric, []).append(value)
+                values.setdefault(metric, []).extend(_known([value]))
                 read.setdefault(metric, _read(metric, declared))
         found.append(
             AblationRow(
@@ -88,8 +93,13 @@ def lines(folder: Path) -> list[AblationRow]:
     return found
 
 
+def keys(table: Sequence[AblationRow]) -> list[str]:
+    """Return the swept keys of all rows, in the order of their first appearance."""
+    return list(dict.fromkeys(key for line in table for key in line.choices))
+
+
 def metrics(table: Sequence[AblationRow]) -> list[str]:
-    """Return the names of the columns, in the order of their first appearance."""
+    """Return the names of the columns of metrics, in the order of their first appearance."""
     return list(dict.fromkeys(metric for line in table for metric in line.values))
 
 
@@ -102,12 +112,14 @@ def readings(table: Sequence[AblationRow]) -> dict[str, Metric]:
 
 
 def text(table: Sequence[AblationRow]) -> str:
-    """Format the table for a terminal."""
-    rows = [[*table[0].choices, "runs", *map(words, metrics(table))]]
+    """Format the table for a terminal. A row has no text for a key that its runs do not have."""
+    swept, columns = keys(table), metrics(table)
+    rows = [[*swept, "runs", *map(words, columns)]]
     for line in table:
         runs = f"{line.runs} of {line.runs + line.missing}" if line.missing else str(line.runs)
-        shown = [line.shown(name) for name in metrics(table)]
-        rows.append([*line.choices.values(), runs, *shown])
+        shown = [line.shown(name) for name in columns]
+        rows.append([*(line.choices.get(key, "") for key in swept), runs, *shown])
+    rows = [[printable(cell) for cell in row] for row in rows]  # a stranger may have named them
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -122,12 +134,13 @@ def write_ablation(folder: Path) -> Path:
 
 def render_ablation(folder: Path) -> str:
     """Return the sweep's page; raise RunError as `lines` does."""
-    table = lines(folder)
+    made = sweep.read(folder)
+    table = _rows(folder, made)
     columns, read = metrics(table), readings(table)
     return render(
         "ablation.html.jinja",
         name=folder.resolve().name,
-        keys=list(table[0].choices),
+        keys=keys(table),
         columns=columns,
         better={name: metric.better for name, metric in read.items()},
         lines=table,
@@ -137,7 +150,7 @@ def render_ablation(folder: Path) -> str:
             for rows in [[each.values.get(name, ()) for each in table]]
         ],
         seeds=max(line.runs + line.missing for line in table),
-        command=shlex.join(["selfplay", "train", "-m", *sweep.read(folder).command]),
+        command=shlex.join(["selfplay", "train", "-m", *made.command]),
     )
 
 
@@ -167,7 +180,15 @@ def _outcome(run: Path, summary: Summary, declared: RunMetrics) -> dict[str, flo
         return found
     rows = list(read_metrics(run / "metrics.jsonl").values())[-LAST_STEPS:]
     names = {n for row in rows for n in row if n.startswith("role/") and n.endswith("/reward")}
-    return {name: mean(row[name] for row in rows if name in row) for name in sorted(names)}
+    return {
+        name: mean(_known(row[name] for row in rows if name in row) or [math.nan])
+        for name in sorted(names)
+    }
+
+
+def _known(values: Iterable[float]) -> list[float]:
+    """Return the values that can be averaged and drawn: those that are finite and not too large."""
+    return [value for value in values if abs(value) <= LARGEST]
 
 
 def _dots(rows: Sequence[Sequence[float]], *, share: bool) -> str:
@@ -178,11 +199,10 @@ def _dots(rows: Sequence[Sequence[float]], *, share: bool) -> str:
 
     def paint(axes: Axes) -> None:
         for number, values in enumerate(rows, 1):
-            known = [value for value in values if math.isfinite(value)]
-            if known:
-                middle = sum(known) / len(known)
+            if values:
+                middle = sum(values) / len(values)
                 axes.plot([middle] * 2, [number - 0.3, number + 0.3], color=SERIES[0], linewidth=2)
-                axes.plot(known, [number] * len(known), "o", color=SERIES[0], alpha=0.6, ms=4)
+                axes.plot(values, [number] * len(values), "o", color=SERIES[0], alpha=0.6, ms=4)
         bare(axes, grid="x")
         axes.set_ylim(len(rows) + 0.6, 0.4)
         axes.set_yticks(range(1, len(rows) + 1))
