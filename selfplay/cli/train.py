@@ -147,16 +147,13 @@ def _resume(folder: Path, overrides: Sequence[str]) -> None:
     step = None if place is None else step_of(place)
     check_changes(changed, settings, run=folder, step=step)
 
-    def go_on() -> Run:
+    with _Stage(lambda: run, settings, step=step or 0, changed=changed) as stage:
+        experiment = Experiment(settings)
+        _load(experiment, stage, place)
         if changed:
             kept = {key: own[key] for key in plain_data.LOCAL_DEFAULTS if key in own}
             run.change_config({**settings, **kept})
             note(f"from step {(step or 0) + 1} on: {', '.join(map(str, changed))}")
-        return run
-
-    with _Stage(go_on, settings, step=step or 0, changed=changed) as stage:
-        experiment = Experiment(settings)
-        _load(experiment, stage, place)
         steps = experiment.settings.steps
         if experiment.step >= steps:
             note(f"all {steps} steps of {folder} are done; to train longer, add run.steps=N")

@@ -52,10 +52,10 @@ class MAGRPO(StatelessCredit):
         arena: Callable[[], ReplayedArena] | None = None,
     ) -> None:
         """Args:
-            discount: gamma per round, in [0, 1].
-            std: True divides by the standard deviation of the group plus `epsilon`.
-            joint: aligned or cross, see above. In cross, `arena` makes the arena that plays at most
-                `most_joint_actions` of a group, and `over` is mean or sum.
+        discount: gamma per round, in [0, 1].
+        std: True divides by the standard deviation of the group plus `epsilon`.
+        joint: aligned or cross, see above. In cross, `arena` makes the arena that plays at most
+            `most_joint_actions` of a group, and `over` is mean or sum.
         """
         if joint not in get_args(Joint):
             raise ValueError(f"no joint actions {joint!r}; {get_args(Joint)} are known")

@@ -33,6 +33,7 @@ from selfplay.run.activity import ACTIVITY
 from selfplay.run.declarations import RunMetrics, measured_by, reported
 from selfplay.run.metrics import Outcomes
 from selfplay.run.record_reader import read_metrics
+from selfplay.run.run_folder import step_of
 from selfplay.run.sessions import versions
 from selfplay.run.trackers import Tracker
 from selfplay.runtime import Runtime
@@ -195,6 +196,8 @@ class Experiment:
     def _resume(self, saved: Path, *, learning: bool) -> None:
         try:
             self.restore(saved, learning=learning)
+            if self.step != step_of(saved):
+                raise ValueError(f"state.json is of step {self.step}")
         except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
             raise RunError(
                 f"checkpoint {saved}: its state does not fit the config of the run: "

@@ -11,9 +11,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Lock, Thread, current_thread
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import torch
+from pydantic import Field, TypeAdapter, ValidationError
+from typing_extensions import TypedDict
 
 from selfplay.credit import Stateful
 from selfplay.errors import RunError, one_line, printable
@@ -233,6 +235,19 @@ def _read_learners(path: Path) -> dict[str, Any]:
     return found
 
 
+class _State(TypedDict):
+    """The values of state.json that belong to no component."""
+
+    step: Annotated[int, Field(ge=0, strict=True)]
+    versions: dict[str, Annotated[int, Field(ge=0, strict=True)]]
+    seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    evaluations_before: dict[str, dict[str, float | None]] | None
+    evaluations_after: dict[str, dict[str, float | None]] | None
+
+
+_STATE: TypeAdapter[_State] = TypeAdapter(_State)
+
+
 def read_state(place: Path) -> dict[str, Any]:
     """Return the state of a whole checkpoint without weights and optimizers. Raises RunError if it
     cannot be read."""
@@ -243,6 +258,12 @@ def read_state(place: Path) -> dict[str, Any]:
         raise RunError(f"{path} cannot be read: {one_line(error)}") from error
     if not isinstance(state, dict):
         raise RunError(f"{path} cannot be read: it holds no values by name")
+    try:
+        _STATE.validate_python(state)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        key = ".".join(map(str, fault["loc"]))
+        raise RunError(f"{path} cannot be read: {printable(key)}: {fault['msg']}") from error
     return state
 
 

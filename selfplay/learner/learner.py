@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from operator import index
 from typing import Any, Protocol
 
 import torch
@@ -340,11 +341,21 @@ class Learner(BaseLearner):
         """
         own = [{**group} for group in self.optimizer.param_groups]
         self.optimizer.load_state_dict(state["optimizer"])
+        for weight, averages in self.optimizer.state.items():
+            for name, tensor in averages.items():
+                if torch.is_tensor(tensor) and tensor.dim() and tensor.shape != weight.shape:
+                    raise ValueError(
+                        f"the optimizer's {name} has the shape {[*tensor.shape]}, and its weight "
+                        f"{[*weight.shape]}"
+                    )
         for group, settings in zip(self.optimizer.param_groups, own, strict=True):
             group.update({**settings, "params": group["params"]})
-        self.steps, self.skipped = state["steps"], state.get("skipped", 0)
+        self.steps, self.skipped = index(state["steps"]), index(state.get("skipped", 0))
         if self.reference is not None and "ema" in state:
-            self.reference.load_state_dict(state["ema"], strict=False)
+            try:
+                self.reference.load_state_dict(state["ema"], strict=False)
+            except RuntimeError as error:
+                raise ValueError(f"the EMA: {error}") from error
 
 
 def update_ema(average: PreTrainedModel, model: PreTrainedModel, rate: float) -> None:

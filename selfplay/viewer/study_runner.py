@@ -22,8 +22,9 @@ from selfplay.errors import RunError
 from selfplay.run.untrusted import is_confined
 from selfplay.viewer.catalog import ListedRun
 
-REFUSED = ("--trust", "--out", "--json")
-"""Options that a study from a page cannot have."""
+REFUSED = ("--trust", "--out", "--json", "--set", "--text")
+"""Options that a study from a page cannot have: they write, allow code, change the config or read a
+file."""
 FAREWELL = 10.0
 """Seconds after which a stopped study is killed."""
 NICENESS = 5
@@ -53,9 +54,14 @@ def repeated(run: ListedRun, measure: str, command: str) -> list[str]:
         )
     if measure == "compare" or any(not word.startswith("-") for word in words[4:5]):
         raise RunError("this study has several players; measure it on the terminal")
+    before = ""
     for word in words[4:]:
         if word.startswith(REFUSED):
             raise RunError(f"this study has the option {word[:20]}; measure it on the terminal")
+        value = not word.startswith("-")
+        if value and ("/" in word or "=" in before or not before.startswith("-")):
+            raise RunError("this study reads other files; measure it on the terminal")
+        before = word
     step = re.search(r"@(\d+|start)$", words[3])
     return ["study", measure, f"{_path(run.folder)}{step[0] if step else ''}", *words[4:]]
 

@@ -14,6 +14,7 @@ from selfplay.experiment.setting_changes import changes, check_changes
 from selfplay.learner.learner import Learner
 from selfplay.learner.learner_settings import LearnerSettings
 from selfplay.learner.objective import PolicyLoss
+from selfplay.run.files import sha256
 from selfplay.run.sessions import read_sessions
 from tests.helpers.builders import llama, sample
 from tests.helpers.command_process import copy_of_finished, metrics, one_line, run
@@ -130,3 +131,17 @@ def test_a_finished_run_goes_on_with_more_steps_and_another_rate(tmp_path: Path)
     assert session.step == 3
     assert session.settings == {"run.steps": (3, 4), "learner.lr": (1e-3, 1e-4)}
     assert json.loads((place / "summary.json").read_text())["steps"] == 4
+
+
+def test_a_checkpoint_of_another_step_is_refused_and_the_config_stays(tmp_path: Path) -> None:
+    place = copy_of_finished(tmp_path)
+    before = (place / "config.yaml").read_bytes()
+    saved = place / "checkpoints" / "000003"
+    state, manifest = saved / "state.json", saved / "manifest.json"
+    state.write_text(json.dumps({**json.loads(state.read_text()), "step": 1}))
+    hashes = {**json.loads(manifest.read_text()), "state.json": sha256(state)}
+    manifest.write_text(json.dumps(hashes))
+    refused = run("train", "resume=runs/copy", "run.steps=4", cwd=tmp_path)
+    assert refused.code == 2 and "state.json is of step 1" in one_line(refused.err)
+    assert (place / "config.yaml").read_bytes() == before
+    assert [row["step"] for row in metrics(place)][-1] == 3

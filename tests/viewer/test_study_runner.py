@@ -114,6 +114,11 @@ def test_a_study_has_a_lower_priority_and_begins_without_python_after_the_fork(
         ("selfplay study dynamics made --trust os", "--trust"),
         ("selfplay study dynamics made --trust=os", "--trust"),
         ("selfplay study dynamics made --out /tmp", "--out"),
+        ("selfplay study dynamics made --set 'hydra.searchpath=[pkg://this]'", "--set"),
+        ("selfplay study dynamics made --text /etc/shadow", "--text"),
+        ("selfplay study dynamics made --role /etc/shadow", "other files"),
+        ("selfplay study dynamics made --episodes 2 other", "other files"),
+        ("selfplay study dynamics made --episodes=2 other", "other files"),
         ("selfplay study dynamics made " + "--set a=1 " * 100, "does not name"),
     ],
 )
