@@ -272,13 +272,8 @@ class Trainer:
             error: The most common error of the step's failed episodes, quoted in the diagnosis.
         """
         settings = self.experiment.settings
-        failed = row[f"episodes/{Status.FAILED}"] / max(row["episodes/count"], 1)
-        if failed > settings.max_failed_fraction:
-            raise CollapsedError(
-                f"step {step}: {failed:.0%} of the episodes failed (max_failed_fraction is "
-                f"{settings.max_failed_fraction:.0%}), {error or 'with no error on record'}; "
-                "the newest file in failed/ has all errors"
-            )
+        if fault := self._failures(row, error):
+            raise CollapsedError(f"step {step}: {fault}; the newest file in failed/ has all errors")
         for name, least in settings.minimum.items():
             if name not in row and step == 1:
                 self.progress.note(
@@ -292,8 +287,22 @@ class Trainer:
                     "from there)"
                 )
 
+    def _failures(self, row: Mapping[str, float], error: str) -> str:
+        """Return a diagnosis if more episodes failed than `max_failed_fraction`; else nothing."""
+        failed = row[f"episodes/{Status.FAILED}"] / max(row["episodes/count"], 1)
+        limit = self.experiment.settings.max_failed_fraction
+        if failed <= limit:
+            return ""
+        return (
+            f"{failed:.0%} of the episodes failed (max_failed_fraction is {limit:.0%}), "
+            f"{error or 'with no error on record'}"
+        )
+
     def fill_curriculum(self) -> None:
-        """Play rounds without updates (steps -1, -2, ...) until the curriculum has its tasks."""
+        """Play rounds without updates (steps -1, -2, ...) until the curriculum has its tasks.
+
+        Raises CollapsedError if too many episodes of a round failed.
+        """
         experiment = self.experiment
         for attempt in count(1):
             if experiment.curriculum.ready():
@@ -305,6 +314,12 @@ class Trainer:
                 step=-attempt,
                 seed=experiment.seed,
             )
+            played = [
+                episode for group in experiment.sampler.played() for episode in group.episodes
+            ]
+            error = metrics.commonest_error(played)
+            if fault := self._failures(metrics.of_episodes(played), error):
+                raise CollapsedError(f"gathering first tasks, round {attempt}: {fault}")
 
     @property
     def checkpoints(self) -> Path:

@@ -60,9 +60,9 @@ class MixtureCurriculum:
 
     A part is asked when the tasks of its last answer are used up, and none of its tasks is lost:
     the fraction counts tasks, however many a part gives at once. While some parts still gather
-    tasks, only those are asked. Every part observes its own episodes, as if it were alone. With
-    `phases`, the parts are played in order, or their fractions change, as for a study of what a
-    policy forgets.
+    tasks, only those are asked, also in the first steps of a later phase. Every part observes its
+    own episodes, as if it were alone. With `phases`, the parts are played in order, or their
+    fractions change, as for a study of what a policy forgets.
     """
 
     def __init__(

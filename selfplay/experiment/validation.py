@@ -52,6 +52,7 @@ def validate(
     check_collapse(collapse, league, players.population)
     runtime.check(players)
     check_staleness(objective, runtime.max_staleness)
+    check_temperatures(players, settings.steps)
     players.check_context_length()
     check_extra_policies(players.population, league)
     for name, each in players.population.policies.items():
@@ -166,6 +167,20 @@ def check_staleness(objective: Objective, max_staleness: int) -> None:
             f"runtime.max_staleness={max_staleness} makes them older; "
             "set objective.correction=truncated (or masked)"
         )
+
+
+def check_temperatures(players: RolloutSetup, steps: int) -> None:
+    """Raise ConfigError for a policy that learns and samples at temperature 0 in some step."""
+    for role, sampling in players.sampling.items():
+        if players.population.policy_of(role) not in players.population.learning:
+            continue
+        schedule = sampling.schedules.get("temperature")
+        for step in range(1, (steps if schedule else min(steps, 1)) + 1):
+            if (schedule.at(step) if schedule else sampling.temperature) <= 0:
+                raise ConfigError(
+                    f"sampling: role {role!r} samples at temperature 0 in step {step}, and its "
+                    "policy learns; at 0 it never explores: set a temperature above 0"
+                )
 
 
 def check_extra_policies(population: Population, league: LeagueConfig | None) -> None:

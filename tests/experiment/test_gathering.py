@@ -1,0 +1,33 @@
+"""Episodes that fail while a curriculum gathers its first tasks end the run with their error."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from arenas.absolute_zero.arena import AbsoluteZero
+from selfplay.cli.main import main
+from selfplay.types import Action
+from tests.helpers.command_process import SMOKE
+
+pytestmark = pytest.mark.usefixtures("without_charts")
+
+
+class Forgetful(AbsoluteZero):
+    """The author's arena reads a key that it never wrote."""
+
+    def advance(self, actions: Mapping[str, Action | None]) -> None:
+        raise KeyError("ledger")
+
+
+def test_the_error_of_an_arena_is_not_blamed_on_the_policy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    overrides = [
+        f"arena._target_={__name__}.Forgetful",
+        *("run.name=r", f"run.folder={tmp_path}", "run.threads=1"),
+    ]
+    assert main(["train", SMOKE, *overrides]) != 0
+    told = capsys.readouterr().err
+    assert "gathering first tasks, round 1: 100% of the episodes failed" in told
+    assert "KeyError" in told and "ledger" in told and "warm-start it longer" not in told
