@@ -5,6 +5,7 @@ from pathlib import Path
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
+from selfplay.errors import ConfigError, printable
 from selfplay.models import packaged
 
 
@@ -33,13 +34,33 @@ def positions(model: str) -> int | None:
     return found
 
 
+def config_of(source: str, *, local_files_only: bool = False) -> PretrainedConfig:
+    """Return the config of a name or folder, as transformers loads it.
+
+    Raises ConfigError if the config names an attention kernel of a hub: transformers would download
+    and import its code, whatever `trust_remote_code` says.
+    """
+    config: PretrainedConfig = AutoConfig.from_pretrained(
+        source, local_files_only=local_files_only, trust_remote_code=False
+    )
+    parts = [config, *(getattr(config, name, None) for name in config.sub_configs)]
+    for part in parts:
+        kernel = str(getattr(part, "_attn_implementation", None))
+        if "/" in kernel:
+            raise ConfigError(
+                f"config.json names the attention kernel {printable(kernel)}, which is code of a "
+                "hub; remove attn_implementation from it"
+            )
+    return config
+
+
 def _config(model: str) -> PretrainedConfig | None:
     """Return the config of a model; None if it is not on this machine or cannot be read."""
     source = _on_this_machine(model)
     if source is None:
         return None
     try:
-        return AutoConfig.from_pretrained(source, local_files_only=True, trust_remote_code=False)
+        return config_of(source, local_files_only=True)
     except Exception:  # the file can make transformers fail in any way
         return None  # the fault is reported when the model is loaded
 

@@ -15,6 +15,7 @@ from selfplay.errors import ConfigError, RunError
 from selfplay.models import load_report, packaged
 from selfplay.models import lora as adapters
 from selfplay.models.float32_head import compute_logits_in_float32
+from selfplay.models.model_outline import config_of
 from selfplay.models.policy_settings import PolicySettings
 from selfplay.models.received_model import received
 from selfplay.models.renderer import ChatRenderer
@@ -277,6 +278,7 @@ def load_model(model: str, *, where: str, dtype: str) -> PreTrainedModel:
     kind = _type_of(dtype, where)
     try:
         with load_report.held_back():
+            config_of(source)
             loading: Any = AutoModelForCausalLM.from_pretrained(
                 source,
                 dtype=kind,

@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import Module, Parameter
-from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
+from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
 from selfplay.errors import RunError
 from selfplay.models.float32_head import compute_logits_in_float32
+from selfplay.models.model_outline import config_of
 
 
 def received(
@@ -34,7 +35,7 @@ def received(
 
     Raises RunError if a parameter is missing or has another shape.
     """
-    config = AutoConfig.from_pretrained(source, trust_remote_code=False)
+    config = config_of(source)
     if getattr(config, "quantization_config", None) is not None:
         return None
     if dtype == "auto":

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from selfplay.engines.transformers import TransformersEngine
 from selfplay.errors import ConfigError, RunError
+from selfplay.models.model_outline import config_of
 from selfplay.models.policy import load_model, load_policy
 from selfplay.models.tiny import build_model, build_tokenizer
 from selfplay.types import Completion, Request
@@ -233,3 +234,17 @@ def test_weights_of_another_architecture_change_nothing(folder: Path, tmp_path: 
     assert same(before, weights(policy.model))
     with pytest.raises(ConfigError, match=r"no folder '.*nowhere'"):
         policy.load_weights(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("key", ["attn_implementation", "_attn_implementation"])
+def test_a_config_that_names_an_attention_kernel_of_a_hub_is_refused(
+    tmp_path: Path, key: str
+) -> None:
+    """transformers would download and import its code, if the package `kernels` is installed."""
+    place = save_tiny(tmp_path, **SIZES)
+    path = place / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), key: "someone/kernel"}))
+    with pytest.raises(ConfigError, match="attention kernel someone/kernel, which is code of"):
+        load_model(str(place), where="policy", dtype="float32")
+    with pytest.raises(ConfigError, match="attention kernel someone/kernel, which is code of"):
+        config_of(str(place))
