@@ -149,7 +149,9 @@ class MixtureCurriculum:
                 self._waiting[name] = self.parts[name].tasks(step, again)
                 asked[name] += 1
             if self._waiting[name]:
-                tasks.append(routed(name, self._waiting[name].pop(0)))
+                task = self._waiting[name].pop(0)
+                refreshed = getattr(self.parts[name], "refreshed", None)  # of `ScheduledTasks`
+                tasks.append(routed(name, refreshed(task, step) if refreshed else task))
                 self._drawn[name] += 1
             else:
                 dry.add(name)

@@ -55,9 +55,12 @@ class ScheduledTasks:
 
     def tasks(self, step: int, attempt: int = 0) -> list[Task]:
         """Return the tasks of the step with its number."""
+        return [self.refreshed(task, step) for task in self.curriculum.tasks(step, attempt)]
+
+    def refreshed(self, task: Task, step: int) -> Task:
+        """Return a task, which may be of an earlier step, with the number of this step."""
         self._value = self.value(step)
-        tasks = self.curriculum.tasks(step, attempt)
-        return [replace(each, payload={**each.payload, self.key: self._value}) for each in tasks]
+        return replace(task, payload={**task.payload, self.key: self._value})
 
     def observe(self, groups: Sequence[Group], step: int) -> None:
         """Pass the episodes on."""

@@ -20,6 +20,7 @@ from arenas.questions.judged import JudgedQuestions
 from selfplay.arena import Arena
 from selfplay.curriculum.fixed import FixedTasks
 from selfplay.curriculum.mixture import MixtureCurriculum, routed, unrouted
+from selfplay.curriculum.scheduled import ScheduledTasks
 from selfplay.errors import ConfigError
 from selfplay.models.renderer import ByteRenderer
 from selfplay.role import Role
@@ -146,6 +147,14 @@ def test_shares_are_exact_in_the_long_run_and_no_task_is_lost() -> None:
     # Every lap of a part has all of its tasks.
     own = [task.id for part, task in found if part == "a"]
     assert all(sorted(own[n : n + 3]) == ["a0", "a1", "a2"] for n in range(0, 36, 3))
+
+
+def test_a_task_that_waited_has_the_scheduled_number_of_the_step_that_plays_it() -> None:
+    drawn = FixedTasks(tasks=[GAME], batch=4)
+    growing = ScheduledTasks(curriculum=drawn, key="p", start=0.0, end=1.0, steps=4, base=1)
+    made = MixtureCurriculum(parts={"a": growing}, batch=1, shares={"a": 1})
+    played = [unrouted(made.tasks(step)[0])[1].payload["p"] for step in (1, 2, 3, 4)]
+    assert played == [0.25, 0.5, 0.75, 1.0] and made.metrics()["a/p"] == 1.0
 
 
 def test_every_part_is_told_of_its_own_episodes() -> None:
