@@ -256,11 +256,11 @@ class Arena(AECEnv):
         self.notes.setdefault(agent, {}).update(facts)
 
     def measure(self, **values: float) -> None:
-        """Record episode metrics. Raises ValueError for a value that is not finite."""
+        """Record episode metrics. Raises ValueError for a value that is no finite number."""
         for name, value in values.items():
-            if not isfinite(value):
+            if not isinstance(value, SupportsFloat) or not isfinite(value):
                 raise ValueError(
-                    f"{self.name}: measure({name}={value}): a metric must be a finite number; "
+                    f"{self.name}: measure({name}={value!r}): a metric must be a finite number; "
                     "leave out a metric that the episode cannot measure"
                 )
         self.metrics.update({name: float(value) for name, value in values.items()})

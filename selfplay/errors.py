@@ -3,7 +3,8 @@
 import os
 import sysconfig
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -92,8 +93,14 @@ def nearest(name: object, choices: Iterable[str], prefix: str = "") -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """Return the type and message of an error in one printable line, at most 300 characters."""
-    return printable(f"{type(error).__name__}: {error}")[:300]
+    """Return the type and message of an error in one printable line, at most 300 characters.
+
+    A sentence in a KeyError loses the quotes that Python puts around it; a missing key keeps them.
+    """
+    said: object = error
+    if isinstance(error, KeyError) and len(error.args) == 1 and " " in str(error.args[0]):
+        said = error.args[0]
+    return printable(f"{type(error).__name__}: {said}")[:300]
 
 
 def printable(text: str) -> str:
@@ -119,6 +126,30 @@ def with_place(error: BaseException) -> str:
 def raised_by_author(error: BaseException) -> bool:
     """Return True if code outside this library, Python and installed packages raised the error."""
     return bool(_calls(error)[0])
+
+
+@contextmanager
+def naming(call: str, part: object) -> Iterator[None]:
+    """A context that converts an error of an author's code to a ConfigError of one line.
+
+    Args:
+        call: What is called, for the beginning of the line, such as "credit: Median.assign".
+        part: The object that is called. Any error of a class outside this library is converted;
+            one of a class of this library is, if code outside of it raised the error.
+    """
+    try:
+        yield
+    except SelfplayError:
+        raise
+    except Exception as error:
+        if is_own(part) and not raised_by_author(error):
+            raise
+        raise ConfigError(f"{call} raised {with_place(error)}") from error
+
+
+def is_own(part: object) -> bool:
+    """Return True if this library defines the class of an object."""
+    return type(part).__module__.partition(".")[0] == _HERE.name
 
 
 def _calls(

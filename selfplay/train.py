@@ -6,7 +6,7 @@ from itertools import count
 from pathlib import Path
 
 from selfplay.credit import missing_signals
-from selfplay.credit.assigned import assigned
+from selfplay.credit.assigned import assigned, measured
 from selfplay.errors import CollapsedError, LearnersLost, nearest, one_line
 from selfplay.experiment.experiment import Experiment
 from selfplay.learner import checkpoint
@@ -37,6 +37,7 @@ class Trainer:
         """
         self.experiment, self.run_folder, self.progress = experiment, run, progress
         self.silence = missing_signals.Silence(experiment.credit)
+        self.unfinished = missing_signals.Unfinished()
 
     @cached_property
     def writer(self) -> CheckpointWriter:
@@ -115,7 +116,7 @@ class Trainer:
             samples = assigned(experiment.credit, groups)
         row = metrics.of_episodes(episode for group in played for episode in group.episodes)
         row |= prefixed("limit", experiment.limits(step))
-        row |= prefixed("credit", experiment.credit.metrics())
+        row |= prefixed("credit", measured(experiment.credit))
         row["credit/zero_advantages"] = missing_signals.zero_fraction(samples)
         self._note_missing_signals(step, played=played, groups=groups, samples=samples)
         with clock("learn"):
@@ -166,7 +167,8 @@ class Trainer:
                 results[name], episodes = evaluation.run(name, rollout_fn, seed=experiment.seed)
             groups.append(Group(id=f"evaluation/{name}", episodes=tuple(episodes)))
             if when == "before":
-                for line in evaluation.unmeasured(name, episodes):
+                lines = evaluation.unmeasured(name, episodes)
+                for line in (*lines, *evaluation.repeated_draws(name, episodes)):
                     progress.note(line)
             progress.evaluation(name, when, results[name])
         experiment.players.counts()  # reset the counters: the evaluation is not part of a step
@@ -370,7 +372,8 @@ class Trainer:
     ) -> None:
         """Print a line if the step has nothing to learn from, or a setting has no effect."""
         experiment = self.experiment
-        if line := self.silence.line(step, groups, samples):
+        said = (self.silence.line(step, groups, samples), self.unfinished.line(step, played))
+        for line in filter(None, said):
             self.progress.note(line)
         if step == 1:
             parts = {"credit": experiment.credit, "sampler": experiment.sampler}

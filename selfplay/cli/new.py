@@ -56,23 +56,25 @@ YAML_WORDS = {"null", "true", "false", "yes", "no", "on", "off"}
 class Kind:
     """One kind of part that `selfplay new` can write."""
 
-    group: str = ""
-    """Config group of the part; empty for a part without a config."""
+    groups: tuple[str, ...] = ()
+    """Config groups of the part, its own first; empty for a part without a config."""
     command: str
     """Command to try the part with; `@name@`, `@package@` and `@configs@` are filled in."""
 
 
 KINDS = {
     "arena": Kind(
-        group="arena", command="selfplay check --config-dir @configs@ arena=@name@ roles=player"
+        groups=("arena", "evaluations"),
+        command="selfplay check --config-dir @configs@ arena=@name@ roles=player "
+        "evaluations=@name@",
     ),
     "role": Kind(
-        group="roles",
+        groups=("roles",),
         command="selfplay train --config-dir @configs@ arena=stag_hunt roles=@name@ "
         "policy=huggingface policy.model=/path/or/name run.steps=20",
     ),
     "credit": Kind(
-        group="credit",
+        groups=("credit",),
         command="selfplay train --config-dir @configs@ +experiment=tiny/kuhn credit=@name@ "
         "run.steps=20",
     ),
@@ -94,9 +96,9 @@ def new(options: argparse.Namespace, rest: list[str]) -> None:
             raise ConfigError(f"new: {folder} is a package of the library; choose another folder")
     if options.package == options.configs:
         raise ConfigError("new: --package and --configs are the same folder; choose two folders")
-    group = KINDS[options.kind].group
-    if group and (config_folder() / group / f"{options.part}.yaml").exists():
-        raise ConfigError(f"new: the library has {group}={options.part}; choose another name")
+    for group in KINDS[options.kind].groups:
+        if (config_folder() / group / f"{options.part}.yaml").exists():
+            raise ConfigError(f"new: the library has {group}={options.part}; choose another name")
     if _names(options.part, options.package, options.configs)["@Class@"] in TAKEN:
         raise ConfigError(
             f"new: {options.part!r} is the name of a class of the library; choose another name"
@@ -130,8 +132,9 @@ def written(
         f"{kind}.py.txt": Path(package, f"{name}.py"),
         f"{kind}_test.py.txt": Path(package, f"test_{name}.py"),
     }
-    if group := KINDS[kind].group:
-        paths[f"{kind}.yaml"] = Path(configs, group, f"{name}.yaml")
+    for group in KINDS[kind].groups:
+        template = f"{group}.yaml" if group == "evaluations" else f"{kind}.yaml"
+        paths[template] = Path(configs, group, f"{name}.yaml")
     texts = {}
     for template, path in paths.items():
         text = files("selfplay.cli").joinpath("templates", template).read_text(encoding="utf-8")
@@ -155,8 +158,14 @@ def _names(name: str, package: str, configs: str) -> dict[str, str]:
 
 def _check_name(name: str, where: str) -> None:
     """Raise ConfigError unless `name` is a valid name of a module and of a config."""
+    if iskeyword(name) or name in YAML_WORDS:
+        language = "Python" if iskeyword(name) else "YAML"
+        raise ConfigError(
+            f"new: {where} {name!r} is a word of {language}; choose another name, such as "
+            f"{name}_game"
+        )
     valid = re.fullmatch(r"[a-z][a-z0-9_]*", name) and len(name) <= LONGEST_NAME
-    if not valid or iskeyword(name) or name in YAML_WORDS or name.startswith("test_"):
+    if not valid or name.startswith("test_"):
         raise ConfigError(
             f"new: {where} {name[:LONGEST_NAME]!r} is not valid: use at most {LONGEST_NAME} lower "
             "case letters, digits and _, a letter first, such as rock_paper_scissors"

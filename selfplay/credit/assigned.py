@@ -1,12 +1,13 @@
-"""The call of a credit method, which may be an author's own, and the check of its result."""
+"""The calls of a credit method, which may be an author's own, and the checks of their results."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from math import isfinite
 from numbers import Real
 from typing import Any
 
 from selfplay.credit import Credit
-from selfplay.errors import ConfigError, SelfplayError, raised_by_author, with_place
+from selfplay.errors import ConfigError, is_own, naming
 from selfplay.types import Group, Sample
 
 
@@ -17,24 +18,71 @@ def assigned(credit: Credit, groups: Sequence[Group]) -> list[Sample]:
     the result is not a list of samples with finite advantages.
     """
     name = f"credit: {type(credit).__name__}.assign"
-    try:
+    with naming(name, credit):
         samples: Any = credit.assign(groups)
-    except SelfplayError:
-        raise
-    except Exception as error:
-        if not raised_by_author(error):
-            raise
-        raise ConfigError(f"{name} raised {with_place(error)}") from error
     if not isinstance(samples, list) or not all(isinstance(each, Sample) for each in samples):
         raise ConfigError(f"{name} returned {type(samples).__name__}, not a list of Sample")
     for sample in samples:
         for number in _used(sample):
-            if not isinstance(number, Real) or not isfinite(number):
+            if not is_number(number):
                 raise ConfigError(
                     f"{name} gave {sample.turn.agent} the advantage {number!r}; an advantage is a "
                     "finite number, or a tuple with one for each token"
                 )
     return samples
+
+
+def measured(credit: Credit) -> dict[str, float]:
+    """Return the metrics of a credit method.
+
+    Raises ConfigError, which names the method, for an error of an author's code, and for a result
+    that is not a mapping of names to numbers.
+    """
+    name = f"credit: {type(credit).__name__}.metrics"
+    with naming(name, credit):
+        found: Any = credit.metrics()
+    if not isinstance(found, Mapping):
+        raise ConfigError(f"{name} returned {type(found).__name__}, not a mapping of numbers")
+    for metric, value in found.items():
+        if not isinstance(metric, str) or not isinstance(value, Real):
+            raise ConfigError(f"{name} gave {metric!r} the value {value!r}; a metric is a number")
+    return {
+        metric: value if isinstance(value, float | int) else float(value)
+        for metric, value in found.items()
+    }
+
+
+def saved(credit: Credit, where: str = "credit") -> dict[str, Any]:
+    """Return the state of a credit method for a checkpoint.
+
+    Args:
+        credit: The method.
+        where: Config key of the method, for errors.
+    Raises:
+        ConfigError: In one line that names the method, for an error of an author's code, and for a
+            state that is not plain data.
+    """
+    name = f"{where}: {type(credit).__name__}.state_dict"
+    with naming(name, credit):
+        state: Any = credit.state_dict()
+    if is_own(credit):
+        return dict(state)
+    if not isinstance(state, Mapping):
+        raise ConfigError(f"{name} returned {type(state).__name__}, not a dictionary of plain data")
+    for key, value in state.items():
+        try:
+            json.dumps({key: value})
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ConfigError(
+                f"{name} has {key!r}, which a checkpoint cannot hold ({error}); plain data only: "
+                "texts, numbers, lists and dictionaries (tensors belong to modules())"
+            ) from error
+    return dict(state)
+
+
+def is_number(value: object) -> bool:
+    """Return True for a finite real number."""
+    return isinstance(value, Real) and isfinite(value)
 
 
 def _used(sample: Sample) -> Sequence[Any]:

@@ -244,7 +244,12 @@ def _with_absent(
 
 
 def samples(credited_turns: Sequence[CreditedTurn], advantages: Sequence[float]) -> list[Sample]:
-    """Return the turns with their advantages; 0 for a turn in which the policy chose no token."""
+    """Return the turns with their advantages; 0 for a turn in which the policy chose no token.
+
+    Raises ValueError unless there is one advantage per turn.
+    """
+    if len(credited_turns) != len(advantages):
+        raise ValueError(f"{len(credited_turns)} turns, {len(advantages)} advantages")
     return [
         Sample(
             turn=credited.turn,

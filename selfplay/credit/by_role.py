@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from selfplay.credit import Credit, Stateful
+from selfplay.credit.assigned import saved
 from selfplay.credit.base import CreditMethod
 from selfplay.errors import ConfigError, nearest
 from selfplay.types import Group, Sample
@@ -60,7 +61,7 @@ class ByRole(CreditMethod):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the states of the methods by role."""
-        return {role: method.state_dict() for role, method in self.methods.items()}
+        return {name: saved(each, f"credit.methods.{name}") for name, each in self.methods.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the states. Raises ValueError if they are of other roles."""

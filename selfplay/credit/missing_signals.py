@@ -1,5 +1,5 @@
-"""Warnings about missing learning signals: steps in which all advantages are 0, metrics that a
-setting names but no episode has, and branches where nothing can branch."""
+"""Warnings about missing learning signals: steps in which all advantages are 0, games that are cut
+off, metrics that a setting names but no episode has, and branches where nothing can branch."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -59,6 +59,27 @@ class Silence:
                 "pay, such as credit=rloo"
             )
         return "the returns that credit compares are equal"
+
+
+class Unfinished:
+    """Detects the first step in which most games were cut off at `rollout.max_turns`."""
+
+    def __init__(self) -> None:
+        self._said = False
+
+    def line(self, step: int, groups: Sequence[Group]) -> str | None:
+        """Return one line if most episodes of this step were cut off, once in all."""
+        episodes = [episode for group in groups for episode in group.episodes]
+        # A prompt that is too long cuts an episode off too, and is its `error`.
+        cut = sum(e.status is Status.TRUNCATED and not e.error for e in episodes)
+        if self._said or cut <= len(episodes) / 2:
+            return None
+        self._said = True
+        return (
+            f"step {step}: {cut} of {len(episodes)} episodes were cut off at rollout.max_turns "
+            "before the arena ended them, so what it pays and measures at the end is missing; set "
+            "a higher rollout.max_turns, or let the arena finish() earlier"
+        )
 
 
 def zero_fraction(samples: Sequence[Sample]) -> float:

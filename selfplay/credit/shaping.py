@@ -6,17 +6,19 @@ turn keeps its reward before shaping in `info["unshaped_reward"]`.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from itertools import combinations
 from math import cos, pi
-from typing import Protocol, runtime_checkable
+from types import MappingProxyType
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
+from selfplay.credit.assigned import is_number
 from selfplay.credit.rewards import cosine_length, overlong
-from selfplay.errors import ConfigError
+from selfplay.errors import ConfigError, naming
 from selfplay.types import Episode, Group, StopReason, Turn
 
 
@@ -80,6 +82,7 @@ def clusters(texts: Sequence[str], *, distance: float) -> dict[str, int]:
     return dict(zip(texts, map(int, fcluster(tree, distance, criterion="distance")), strict=True))
 
 
+@runtime_checkable
 class Shaper(Protocol):
     """A rule that changes the rewards of turns. The config lists them; `Shaping` applies them."""
 
@@ -102,7 +105,7 @@ class EachTurn:
 
     def reward(self, turn: Turn) -> float:
         """Return the turn's new reward."""
-        raise NotImplementedError(f"{type(self).__name__}.reward")
+        raise ConfigError(f"shaping: {type(self).__name__} has no method reward; write it")
 
     def rewards(self, turns: Sequence[Turn]) -> list[float]:
         """Return the new rewards, one by one."""
@@ -229,27 +232,45 @@ class OptimalToolCalls:
         return rewards
 
 
+Shapers: TypeAlias = Mapping[str, Shaper | EpisodeShaper]
+"""Terms by their names in the config."""
+
+
 class Shaping:
     """Applies all shapers of a run, one after the other, to the trainable turns."""
 
-    def __init__(self, shapers: Sequence[Shaper | EpisodeShaper] = ()) -> None:
-        self.shapers = tuple(shapers)
+    def __init__(self, shapers: Shapers = MappingProxyType({})) -> None:
+        """Args:
+        shapers: The terms by their names in the config, for errors.
+        """
+        self.shapers = dict(shapers)
+        for name, shaper in self.shapers.items():
+            if not isinstance(shaper, Shaper | EpisodeShaper):
+                raise ConfigError(
+                    f"shaping.{name}: {type(shaper).__name__} has no method rewards; write it, or "
+                    "derive the class from selfplay.credit.shaping.EachTurn and write reward"
+                )
 
     def apply(self, *lists: Sequence[Group]) -> tuple[list[Group], ...]:
         """Return the groups with shaped rewards. Turns that several lists share stay shared.
 
-        Raises ConfigError if a turn of several episodes gets different rewards in them.
+        Raises ConfigError if a turn of several episodes gets different rewards in them, for an
+        error of an author's code, and for rewards that are not one finite number per turn.
         """
         if not self.shapers:
             return tuple(list(groups) for groups in lists)
         every = [e for groups in lists for group in groups for e in group.episodes]
         originals = {id(turn): turn for e in every for turn in e.turns if turn.trainable}
         new = dict(originals)
-        for shaper in self.shapers:
+        for name, shaper in self.shapers.items():
             if isinstance(shaper, EpisodeShaper):
-                rewards = _by_episode(shaper, every, new)
+                rewards = _by_episode(name, shaper, every, new)
             else:
-                rewards = dict(zip(new, shaper.rewards(list(new.values())), strict=True))
+                turns = list(new.values())
+                call = f"shaping.{name}: {type(shaper).__name__}.rewards"
+                with naming(call, shaper):
+                    found = shaper.rewards(turns)
+                rewards = dict(zip(new, _checked(found, turns, call), strict=True))
             new = {key: replace(turn, reward=rewards[key]) for key, turn in new.items()}
         paid = {
             key: replace(turn, info={**turn.info, "unshaped_reward": originals[key].reward})
@@ -274,18 +295,36 @@ class Shaping:
         )
 
 
+def _checked(rewards: Any, turns: Sequence[Turn], call: str) -> list[float]:
+    """Return the rewards of a term as numbers; raises ConfigError unless each turn has one."""
+    if not isinstance(rewards, Iterable) or isinstance(rewards, str):
+        raise ConfigError(f"{call} returned {type(rewards).__name__}, not a list of rewards")
+    listed = list(rewards)
+    if len(listed) != len(turns):
+        raise ConfigError(f"{call} returned {len(listed)} rewards for {len(turns)} turns")
+    for turn, reward in zip(turns, listed, strict=True):
+        if not is_number(reward):
+            raise ConfigError(
+                f"{call} gave a turn of {turn.agent} the reward {reward!r}; a reward is a finite "
+                "number"
+            )
+    return list(map(float, listed))
+
+
 def _by_episode(
-    shaper: EpisodeShaper, episodes: Sequence[Episode], turns: Mapping[int, Turn]
+    name: str, shaper: EpisodeShaper, episodes: Sequence[Episode], turns: Mapping[int, Turn]
 ) -> dict[int, float]:
     """Return the rewards of all turns by key; `turns` are the present ones."""
+    call = f"shaping.{name}: {type(shaper).__name__}.of_episode"
     rewards: dict[int, float] = {}
     for episode in episodes:
         present = tuple(turns.get(id(turn), turn) for turn in episode.turns)
-        found = shaper.of_episode(replace(episode, turns=present))
-        for turn, reward in zip(episode.turns, found, strict=True):
+        with naming(call, shaper):
+            found = shaper.of_episode(replace(episode, turns=present))
+        for turn, reward in zip(episode.turns, _checked(found, present, call), strict=True):
             if id(turn) in turns and rewards.setdefault(id(turn), reward) != reward:
                 raise ConfigError(
-                    f"shaping: {type(shaper).__name__} gives a turn that several episodes share "
-                    "different rewards; choose a sampler that does not branch"
+                    f"shaping.{name}: {type(shaper).__name__} gives a turn that several episodes "
+                    "share different rewards; choose a sampler that does not branch"
                 )
     return rewards

@@ -14,6 +14,7 @@ from selfplay.arena import Arena
 from selfplay.config import plain_data, trust
 from selfplay.config.run_config import RunSettings, set_up_process
 from selfplay.credit import Credit, Stateful
+from selfplay.credit.assigned import saved
 from selfplay.credit.shaping import Shaping
 from selfplay.curriculum import Curriculum
 from selfplay.errors import RunError, one_line
@@ -103,7 +104,7 @@ class Experiment:
         self.curriculum: Curriculum = players.build("curriculum")
         self.watch: CollapseMonitor = players.build("collapse")
         shaping = players.build("shaping")
-        self.shaping = Shaping([*shaping.values()])
+        self.shaping = Shaping(shaping)
         self.credit: Credit = players.build("credit", arena=players.arena)
         # A sampler drops groups without a signal as the credit method compares them.
         group_by = getattr(self.credit, "group_by", "role")
@@ -249,7 +250,7 @@ class Experiment:
         """Return the state besides weights and optimizers, as plain JSON data."""
         return {
             "curriculum": self.batches.curriculum_state(),
-            "credit": self.credit.state_dict(),
+            "credit": saved(self.credit),
             "league": {} if self.league is None else self.league.state_dict(),
             "collapse": self.watch.state_dict(),
             "outcomes": self.outcomes.state_dict(),

@@ -17,6 +17,7 @@ from typing import Any
 
 from selfplay.config.instantiate import TARGET
 from selfplay.credit import Credit
+from selfplay.credit.assigned import assigned
 from selfplay.credit.shaping import Shaping
 from selfplay.errors import ConfigError, RunError, printable
 from selfplay.experiment.validation import check_roles, check_sampler_supports_credit
@@ -152,7 +153,7 @@ class RunReplayer:
 
     def _build(self) -> None:
         shaping = self.components.build("shaping")
-        self.shaping = Shaping([*shaping.values()])
+        self.shaping = Shaping(shaping)
         self.credit: Credit = self.components.build("credit", arena=self.components.arena)
         group_by = getattr(self.credit, "group_by", "role")
         sampler = self.components.build("sampler", group_by=group_by)
@@ -213,7 +214,8 @@ class RunReplayer:
             if (kept := _learned_from(members, group)) is not None
         ]
         learned_from, played = self.shaping.apply(learned_from, groups)
-        given = {id(sample.turn): sample.advantage for sample in self.credit.assign(learned_from)}
+        samples = assigned(self.credit, learned_from)
+        given = {id(sample.turn): sample.advantage for sample in samples}
         found.steps += 1
         for record, episode in zip(records, chain(*(g.episodes for g in played)), strict=True):
             if episode.status is Status.FAILED:

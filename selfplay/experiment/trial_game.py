@@ -94,7 +94,7 @@ def _game(
         pool.add(PLAYER, ScriptedEngine({PLAYER: _player(roles, odd)}))
         spec = EpisodeSpec(task=task, seed=derive(seed, "check", title))
         (episode,) = pool.rollout(arena).run([spec])
-        faults = [*_faults(episode), *odd]
+        faults = [*_faults_of_class(arena()), *_faults(episode), *odd]
         if not faults:
             faults = [*_faults_of_replay(arena, episode)]
     except SelfplayError as error:
@@ -149,6 +149,18 @@ def _lines(title: str, episode: Episode) -> Iterator[str]:
     if episode.metrics:
         shown = ", ".join(f"{name} {number(value)}" for name, value in episode.metrics.items())
         yield f"  metrics       {shown}"
+
+
+def _faults_of_class(arena: Arena) -> Iterator[str]:
+    """Yield a line for each fault of an arena's name and roles."""
+    kind = type(arena).__name__
+    if arena.name == Arena.name:
+        yield f"{kind} has no name; write for example name = 'my_game_v0' in the class"
+    for role, count in arena.roles.items():
+        if not role.isidentifier():
+            yield f"{kind}.roles: {role!r} is no name; use letters, digits and _, such as player"
+        if not isinstance(count, int) or count < 1:
+            yield f"{kind}.roles: {role} has {count!r} agents; at least 1 is needed"
 
 
 def _faults(episode: Episode) -> Iterator[str]:

@@ -10,6 +10,7 @@ from selfplay.arena import Arena
 from selfplay.errors import ConfigError, PromptTooLong, SelfplayError, one_line, with_place
 from selfplay.role import Role
 from selfplay.rollout.tool_loop import NO_ROOM, UNANSWERED
+from selfplay.run.json_lines import JsonLines
 from selfplay.types import Action, Episode, Message, Status, Task, ToolCall, Turn
 
 
@@ -273,9 +274,25 @@ class EpisodeRunner:
             place = self._places.get(agent)
             if place is not None:
                 self._paid[place] += reward
-                self._notes[place].update(self.arena.notes.get(agent, {}))
+                self._notes[place].update(self._checked_notes(agent))
             elif reward:
                 self._early[agent] = self._early.get(agent, 0.0) + reward
+
+    def _checked_notes(self, agent: str) -> Mapping[str, Any]:
+        """Return the arena's notes about an agent; TypeError is raised for one that no record can
+        hold."""
+        notes: Mapping[str, Any] = self.arena.notes.get(agent, {})
+        for name, value in notes.items():
+            if isinstance(value, str | int | float | None):
+                continue
+            try:
+                JsonLines().line(value)
+            except (TypeError, ValueError, RecursionError) as error:
+                raise TypeError(
+                    f"{self.arena.name}: the note {name!r} of {agent} is no plain data "
+                    f"({one_line(error)}); note texts, numbers, lists and dictionaries"
+                ) from error
+        return notes
 
     def _leave_out(self, agent: str) -> None:
         """Make the turns of the agent's latest move untrainable: those of its tool calls too."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from selfplay.arena import Arena
 from selfplay.errors import nearest
 from selfplay.rng import derive
+from selfplay.rollout.draws import draws_matter
 from selfplay.rollout.matches import Match, match_metrics
 from selfplay.rollout.rollout import EpisodeSpec, RolloutFn
 from selfplay.rollout.sampling_settings import SamplingSettings
@@ -17,8 +18,9 @@ from selfplay.types import Episode, Status, Task
 class Evaluation:
     """Tasks to play, with the number of samples and the sampling settings.
 
-    The seeds depend only on the run's seed, the evaluation's name and the task, so that the same
-    tasks use the same random numbers before, during and after training.
+    The seeds depend only on the run's seed, the evaluation's name and the task (and, without
+    `same_draws`, on the number of the sample), so that the same tasks use the same random numbers
+    before, during and after training.
     """
 
     arena: Callable[[], Arena]
@@ -28,7 +30,11 @@ class Evaluation:
     metrics: Mapping[str, str]
     """Reported name to the name of the arena's metric, such as accuracy: solve_rate."""
     samples: int = 1
-    """Number of episodes per task."""
+    """Number of episodes per task. They differ in what the policies sample, and with `same_draws`
+    in nothing else: the luck of the arena is the same in all of them."""
+    same_draws: bool = True
+    """True: all samples of a task play the same draws of the arena, such as one deal. False: each
+    sample plays draws of its own, the same before and after training."""
     temperature: float = 1.0
     """Sampling temperature; 0 is greedy."""
     every: int = 0
@@ -65,7 +71,8 @@ class Evaluation:
         jobs = []
         for task in self.tasks:
             for _ in range(self.samples):
-                at = derive(seed, "evaluation", name, task.id)
+                own = () if self.same_draws else (members[task.id],)
+                at = derive(seed, "evaluation", name, task.id, *own)
                 jobs.append(EpisodeSpec(task=task, seed=at, member=members[task.id]))
                 members[task.id] += 1
         if not self.opponents:
@@ -96,6 +103,19 @@ class Evaluation:
             f"{measured!r}, so it is not reported; {nearest(measured, known)}"
             for shown, measured in self.metrics.items()
             if finished and measured not in known
+        ]
+
+    def repeated_draws(self, name: str, episodes: Sequence[Episode]) -> list[str]:
+        """Return a line if all episodes have the same draws of an arena, and these matter."""
+        played = len(self.tasks) * self.samples
+        first = next((each for each in episodes if each.status is Status.FINISHED), None)
+        alone = len({task.id for task in self.tasks}) == 1 and played > 1
+        if first is None or not (self.same_draws and alone and draws_matter(self.arena, first)):
+            return []
+        return [
+            f"evaluations.{name}: all {played} samples of its only task {first.task.id!r} play the "
+            f"same draws of the arena, so they measure one deal; evaluations.{name}."
+            "same_draws=false gives each sample its own"
         ]
 
     def summarize(self, episodes: Sequence[Episode]) -> dict[str, float]:

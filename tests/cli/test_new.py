@@ -38,6 +38,7 @@ def test_the_files_of_each_part(folder: Path) -> None:
         *(f"my_games/{name}.py" for name in PARTS.values()),
         *(f"my_games/test_{name}.py" for name in PARTS.values()),
         "my_configs/arena/same_side.yaml",
+        "my_configs/evaluations/same_side.yaml",
         "my_configs/roles/thinker.yaml",
         "my_configs/credit/above_median.yaml",
     }
@@ -70,6 +71,8 @@ def test_the_written_configs_work(
     assert main([*words, "--cfg"] if words[0] == "train" else words) == 0
     printed = capsys.readouterr().out
     assert "fault:" not in printed
+    if kind == "arena":
+        assert "evaluations.same_side: task game" in printed
     if kind == "credit":
         assert "my_games.above_median.AboveMedian" in printed
 
@@ -90,8 +93,9 @@ def test_the_written_code_has_the_style_of_the_library(check: list[str], folder:
         (["role", "same_side"], "my_games/same_side.py exists"),
         (["arena", "Rock"], "'Rock' is not valid"),
         (["arena", "../rock"], "'../rock' is not valid"),
-        (["arena", "class"], "'class' is not valid"),
-        (["arena", "null"], "'null' is not valid"),
+        (["arena", "class"], "NAME 'class' is a word of Python; choose another name"),
+        (["arena", "null"], "NAME 'null' is a word of YAML; choose another name"),
+        (["arena", "sums"], "the library has evaluations=sums; choose another name"),
         (["arena", "test_rock"], "'test_rock' is not valid"),
         (["arena", "r" * 61], "is not valid"),
         (["arena", "kuhn"], "the library has arena=kuhn"),

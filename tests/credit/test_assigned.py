@@ -1,18 +1,22 @@
 """Checks of the samples that a credit method returns, and of the errors that it raises."""
 
+import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 
-from selfplay.credit.assigned import assigned
+from selfplay.credit.assigned import assigned, measured, saved
 from selfplay.credit.base import (
     GroupRelative,
     StatelessCredit,
     group_relative,
     learnable_turns,
     own_return,
+    samples,
 )
+from selfplay.credit.by_role import ByRole
 from selfplay.errors import ConfigError
 from selfplay.types import Group, Sample
 from tests.helpers.builders import episode, group, turn
@@ -67,3 +71,69 @@ def test_samples_are_passed_on() -> None:
 def test_a_fault_is_one_line_that_names_the_method(credit: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         assigned(credit, GROUPS)
+
+
+class Wrong(StatelessCredit):
+    """Returns given metrics and a given state."""
+
+    def __init__(self, *, metrics: Any = None, state: Any = None) -> None:
+        self.shown, self.state = metrics, state
+
+    def assign(self, groups: Sequence[Group]) -> list[Sample]:
+        return []
+
+    def metrics(self) -> Any:
+        return self.shown
+
+    def state_dict(self) -> Any:
+        return self.state
+
+
+@pytest.mark.parametrize(
+    ("shown", "words"),
+    [
+        ({"x": "high"}, "credit: Wrong.metrics gave 'x' the value 'high'; a metric is a number"),
+        ({"x": None}, "gave 'x' the value None"),
+        ({1: 1.0}, "gave 1 the value 1.0"),
+        ([1.0], "credit: Wrong.metrics returned list, not a mapping of numbers"),
+    ],
+)
+def test_metrics_are_numbers(shown: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        measured(Wrong(metrics=shown))
+
+
+def test_metrics_that_are_numbers_are_passed_on_as_json_has_them() -> None:
+    found = measured(Wrong(metrics={"a": 1, "b": np.float32(0.5)}))
+    assert json.dumps(found) == '{"a": 1, "b": 0.5}'
+
+
+def test_a_state_is_plain_data() -> None:
+    assert saved(Wrong(state={"mean": [1.0, None]})) == {"mean": [1.0, None]}
+    words = r"credit: Wrong.state_dict has 'key', which a checkpoint cannot hold .*plain data only"
+    with pytest.raises(ConfigError, match=words):
+        saved(Wrong(state={"key": len}))
+    with pytest.raises(ConfigError, match=r"Wrong\.state_dict returned NoneType, not a dictionary"):
+        saved(Wrong())
+    by_role = ByRole(methods={"solver": Wrong(state={"key": len})})
+    with pytest.raises(ConfigError, match=r"credit.methods.solver: Wrong.state_dict has 'key'"):
+        saved(by_role)
+
+
+def test_another_number_of_advantages_than_of_turns_is_named() -> None:
+    turns = learnable_turns(GROUPS, own_return)
+    with pytest.raises(ValueError, match="2 turns, 1 advantages"):
+        samples(turns, [1.0])
+
+
+class OldSignature(StatelessCredit):
+    """Was written for another library."""
+
+    def assign(self) -> list[Sample]:
+        return []
+
+
+def test_a_method_with_another_signature_is_named() -> None:
+    wrong: Any = OldSignature()
+    with pytest.raises(ConfigError, match=r"credit: OldSignature\.assign raised TypeError"):
+        assigned(wrong, GROUPS)

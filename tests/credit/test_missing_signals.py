@@ -8,7 +8,13 @@ from selfplay.credit import Credit
 from selfplay.credit.at_grpo import ATGRPO
 from selfplay.credit.by_role import ByRole
 from selfplay.credit.magrpo import MAGRPO
-from selfplay.credit.missing_signals import Silence, unbranched, unmeasured, zero_fraction
+from selfplay.credit.missing_signals import (
+    Silence,
+    Unfinished,
+    unbranched,
+    unmeasured,
+    zero_fraction,
+)
 from selfplay.credit.rejection_sampling import RejectionSampling
 from selfplay.credit.rloo import RLOO
 from selfplay.sampler.independent import Independent
@@ -95,3 +101,15 @@ def test_a_sampler_that_cannot_branch_is_named() -> None:
     several = [*single, group(episode(call, turn("b_0", stage=1)))]
     assert list(unbranched(Branch(), several)) == list(unbranched(Branch(), [])) == []
     assert list(unbranched(Independent(), single)) == []
+
+
+def test_the_first_step_in_which_most_games_are_cut_off_is_named_once() -> None:
+    (whole,) = solos(0.0, 1.0, 1.0)
+    cut = [replace(each, status=Status.TRUNCATED) for each in whole.episodes]
+    unfinished = Unfinished()
+    few, most = group(*whole.episodes, *cut[:2]), group(*whole.episodes[:1], *cut)
+    too_long = group(*(replace(each, error="PromptTooLong: 9 tokens") for each in cut))
+    steps = [[], [few], [too_long], [most], [most]]
+    said = [unfinished.line(step, groups) for step, groups in enumerate(steps, 1)]
+    assert said[:3] == [None] * 3 and said[4] is None
+    assert said[3] and said[3].startswith("step 4: 3 of 4 episodes were cut off at rollout.max_tur")

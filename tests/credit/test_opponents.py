@@ -143,6 +143,6 @@ def test_only_what_is_learned_from_has_signal_and_is_shaped() -> None:
 
     assert not has_signal(of(1.0, 1.0)), "the opponent's pay differs, and nobody learns from it"
     assert has_signal(of(1.0, 0.0))
-    (shaped,) = Shaping([Overlong(limit=1, buffer=1)]).apply([of(1.0)])
+    (shaped,) = Shaping({"overlong": Overlong(limit=1, buffer=1)}).apply([of(1.0)])
     own, other = shaped[0].episodes[0].turns
     assert "unshaped_reward" in own.info and "unshaped_reward" not in other.info

@@ -35,7 +35,7 @@ def with_potentials(played: Episode) -> Episode:
 
 
 def shaped(played: Episode, *shapers: Any) -> Episode:
-    ((one,),) = Shaping(shapers).apply([group(played)])
+    ((one,),) = Shaping(dict(zip("abc", shapers, strict=False))).apply([group(played)])
     return one.episodes[0]
 
 
@@ -140,7 +140,7 @@ def test_a_method_that_compares_sums_gets_the_same_advantages() -> None:
     logits = TWO_ROUNDS.table(1)
     histories: list[History] = TWO_ROUNDS.histories()[:4]
     one = group(*(with_potentials(TWO_ROUNDS.played(each)) for each in histories))
-    ((after,),) = Shaping([PotentialBased()]).apply([one])
+    ((after,),) = Shaping({"potential": PotentialBased()}).apply([one])
     method = RLOO(group_by="agent")
     found = [[s.advantage for s in method.assign([each])] for each in (one, after)]
     assert np.allclose(found[0], found[1], rtol=0, atol=1e-12) and np.any(found[0])
@@ -173,9 +173,9 @@ def test_branches_with_different_next_states_are_refused() -> None:
     branched = replace(episode(stem, ends[1]), branch_of=0, shared_turns=1)
     one: Group = group(episode(stem, ends[0]), branched)
     with pytest.raises(ConfigError, match="does not branch"):
-        Shaping([PotentialBased()]).apply([one])
+        Shaping({"potential": PotentialBased()}).apply([one])
     same = replace(branched, turns=(stem, replace(ends[0])))
-    ((after,),) = Shaping([PotentialBased()]).apply([group(one.episodes[0], same)])
+    ((after,),) = Shaping({"potential": PotentialBased()}).apply([group(one.episodes[0], same)])
     assert after.episodes[0].turns[0] is after.episodes[1].turns[0]
 
 

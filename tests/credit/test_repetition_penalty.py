@@ -50,7 +50,10 @@ def test_the_whole_step_is_one_batch_and_other_roles_are_untouched() -> None:
     first = group(episode(*asked(SHORT), turn("solver_0", 0.5)), name="1")
     second = group(episode(*asked(SHORT), turn("solver_0", 0.5)), name="2")
     rest = group(episode(*asked(OTHER), turn("proposer_0", 3.0, action=SHORT, trainable=False)))
-    shapers: list[Any] = [Repetition(role="proposer"), Overlong(limit=10, buffer=4)]
+    shapers: dict[str, Any] = {
+        "repetition": Repetition(role="proposer"),
+        "overlong": Overlong(limit=10, buffer=4),
+    }
     kept, played = Shaping(shapers).apply([first], [first, second, rest])
     rewards = [[t.reward for e in each.episodes for t in e.turns] for each in played]
     assert rewards == [

@@ -1,11 +1,22 @@
 """Shaping: the penalties by hand, and who sees them."""
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import numpy as np
 import pytest
 
 from selfplay.credit.rewards import cosine_length, overlong
-from selfplay.credit.shaping import Confidence, CosineLength, OptimalToolCalls, Overlong, Shaping
-from selfplay.types import StopReason, ToolCall, Turn
+from selfplay.credit.shaping import (
+    Confidence,
+    CosineLength,
+    EachTurn,
+    OptimalToolCalls,
+    Overlong,
+    Shaping,
+)
+from selfplay.errors import ConfigError
+from selfplay.types import Episode, StopReason, ToolCall, Turn
 from tests.helpers.builders import episode, group, turn
 
 
@@ -48,7 +59,7 @@ def test_confidence_is_minus_the_entropy_on_average() -> None:
 def test_groups_are_shaped_once_and_shared_turns_stay_shared() -> None:
     stem = turn("solver_0", 1.0, completion_ids=range(8), info={"valid": True})
     one = group(episode(stem, turn("solver_0", 2.0)), episode(stem, turn("solver_0", 0.0)))
-    shapers = [Overlong(limit=8, buffer=4), Overlong(limit=8, buffer=4)]
+    shapers = {name: Overlong(limit=8, buffer=4) for name in ("first", "second")}
     (kept,), (played, other) = Shaping(shapers).apply([one], [one, group(name="2")])
     assert [t.reward for e in kept.episodes for t in e.turns] == [-1.0, 2.0, -1.0, 0.0]
     first, second = (e.turns[0] for e in kept.episodes)
@@ -95,3 +106,50 @@ def test_right_answers_are_paid_less_after_more_calls() -> None:
     assert OptimalToolCalls(c=4.0, scale=0.5).rewards(turns[1:3]) == pytest.approx([0, 0.4330127])
     with pytest.raises(ValueError, match="must be positive"):
         OptimalToolCalls(c=0)
+
+
+class Given:
+    """A term of an author that returns what a function makes of the turns."""
+
+    def __init__(self, make: Callable[[Sequence[Turn]], Any]) -> None:
+        self.make = make
+
+    def rewards(self, turns: Sequence[Turn]) -> Any:
+        return self.make(turns)
+
+
+class Whole(Given):
+    """A term of an author that is asked for one episode."""
+
+    def of_episode(self, episode: Episode) -> Any:
+        return self.make(episode.turns)
+
+
+class Unwritten(EachTurn):
+    """Has no method reward."""
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda turns: turns[9], r" raised IndexError: .*test_shaping\.py, line \d+\)"),
+        (lambda turns: [float("nan")] * 2, " gave a turn of solver_0 the reward nan; a reward is"),
+        (lambda turns: [None, 1.0], " gave a turn of solver_0 the reward None"),
+        (lambda turns: ["high", 1.0], " gave a turn of solver_0 the reward 'high'"),
+        (lambda turns: [1.0], " returned 1 rewards for 2 turns"),
+        (lambda turns: None, " returned NoneType, not a list of rewards"),
+    ],
+)
+def test_a_fault_of_a_term_is_one_line_that_names_it(make: Any, words: str) -> None:
+    one = group(episode(turn("solver_0"), turn("solver_0")))
+    for term, method in ((Given(make), "Given.rewards"), (Whole(make), "Whole.of_episode")):
+        with pytest.raises(ConfigError, match=rf"shaping\.bonus: {method}{words}"):
+            Shaping({"bonus": term}).apply([one])
+
+
+def test_a_term_without_its_method_is_refused() -> None:
+    nothing: Any = object()
+    with pytest.raises(ConfigError, match=r"shaping\.bonus: object has no method rewards; write"):
+        Shaping({"bonus": nothing})
+    with pytest.raises(ConfigError, match="shaping: Unwritten has no method reward; write it"):
+        Shaping({"bonus": Unwritten()}).apply([group(episode(turn("solver_0")))])

@@ -77,6 +77,12 @@ class Coin(Arena):
         for agent in self.possible_agents:
             self.pay(agent, float("nan") if self.fault == "pay" else 1.0)
             self.pay(agent, next(COUNT) if self.fault == "luck" else 0.0)
+        if self.fault == "note":
+            self.note("player_0", verdict={"a": object()})
+        if self.fault == "metric":
+            self.measure(landed="yes")  # type: ignore[arg-type]
+        if self.fault == "unknown":
+            self.pay("player_9", 1.0)
         if self.fault != "endless":
             self.finish()
 
@@ -152,6 +158,15 @@ def test_what_was_seen_read_and_paid_is_printed(
         ),
         ("arena.fault=seen", "view('player_0') differs for the same seed and moves; all luck must"),
         ("arena.fault=pay", "nan"),
+        (
+            "arena.fault=note",
+            "the note 'verdict' of player_0 is no plain data (Pydantic",
+        ),
+        (
+            "arena.fault=metric",
+            "measure(landed='yes'): a metric must be a finite number; leave out",
+        ),
+        ("arena.fault=unknown", "KeyError: coin_v0: no agent 'player_9'; did you mean"),
         ("arena.fault=endless", "had not ended after 200 turns"),
         ("roles.player.fault=prompt", "no style"),
         ("roles.player.fault=deaf", "roles.player: none of 2 legal moves was read as an action"),
@@ -185,6 +200,32 @@ class Nobody(Coin):
     """Has no roles."""
 
     roles = {}
+
+
+class Misnamed(Coin):
+    """Has no name of its own, a role that is no identifier and one without agents."""
+
+    name = Arena.name
+
+    def __init__(self, *, fault: str = "") -> None:
+        super().__init__(fault=fault)
+        self.roles = {"player": 2, "score-keeper": 1, "judge": 0}
+
+
+def test_names_and_numbers_of_an_arena_that_cannot_be_used_are_faults(
+    configs: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    role = f"{{_target_: {HERE}.Speaker}}"
+    nodes = (
+        f"+roles.judge={role}",
+        f"+roles.score-keeper={role}",
+        f"arena._target_={HERE}.Misnamed",
+    )
+    assert checked(configs, *nodes) == 2
+    said = capsys.readouterr().err
+    assert "fault: arena: Misnamed has no name; write for example name = 'my_game_v0'" in said
+    assert "fault: arena: Misnamed.roles: 'score-keeper' is no name; use letters, digits" in said
+    assert "fault: arena: Misnamed.roles: judge has 0 agents; at least 1 is needed" in said
 
 
 @pytest.mark.parametrize(

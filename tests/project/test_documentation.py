@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 import sys
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from random import Random
@@ -27,7 +28,7 @@ from tests.helpers.repository import ROOT
 
 DOCS = ROOT / "docs"
 PAGES = {
-    "new_arena.md": [".yaml", ".py", ".py"],
+    "new_arena.md": [".yaml", ".yaml", ".py", ".py"],
     "new_role.md": [".yaml", ".py", ".py"],
     "new_credit.md": [".yaml", ".py", ".py"],
     "new_measure.md": [".py", ".py"],
@@ -35,6 +36,7 @@ PAGES = {
 """The walk-throughs, each with the kinds of files that it prints."""
 FILE = re.compile(r"^\*\*`([^`\n]+)`\*\*\n\n```\w+\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PYTHON = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+YAML = re.compile(r"^```yaml\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMANDS = re.compile(r"^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -78,6 +80,19 @@ def test_the_printed_tests_pass(folder: Path) -> None:
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"^22 passed", done.stdout, re.MULTILINE), done.stdout
+
+
+def test_the_printed_reward_term_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    section = (DOCS / "new_credit.md").read_text(encoding="utf-8").partition("## A reward term")[2]
+    (made, tested), (node,) = PYTHON.findall(section), YAML.findall(section)
+    (tmp_path / "my_terms").mkdir()
+    (tmp_path / "my_terms/brief.py").write_text(made + tested, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    module = import_module("my_terms.brief")
+    module.test_two_tokens_cost_two_prices()
+    named = yaml.safe_load(node.replace("my_games.", "my_terms."))
+    term = build(named["brief"], where="shaping.brief")
+    assert term == module.Brief(price=0.01)
 
 
 def test_the_examples_of_the_reference_hold() -> None:

@@ -14,7 +14,7 @@ from selfplay.rng import derive
 from selfplay.rollout.evaluation import Evaluation
 from selfplay.rollout.rollout import EpisodeSpec
 from selfplay.train import Trainer
-from selfplay.types import Episode, Status, Task, ToolCall
+from selfplay.types import Episode, Observation, Status, Task, ToolCall
 from tests.helpers.builders import episode, turn
 
 TASKS = [Task(id="h", type="hard"), Task(id="e", type="easy")]
@@ -147,3 +147,67 @@ def test_a_match_against_nobody_is_refused() -> None:
     with pytest.raises(ValueError, match="two seats"):
         made(arena=lambda: Arena({"solver": 2}), opponents=["x"], seats=["solver_0", "solver_0"])
     made(arena=One, seats=["solver_0"])
+
+
+class Dice(Arena):
+    """An agent names a number, and a die of the arena is paid; `late` throws it after the move."""
+
+    name = "dice_v0"
+    roles = {"solver": 1}
+
+    def __init__(self, *, sides: int = 6, late: bool = True) -> None:
+        super().__init__()
+        self.sides, self.late = sides, late
+
+    def setup(self, task: Task, rng: Random) -> None:
+        self.shown = 0 if self.late else rng.randint(1, self.sides)
+
+    def acting(self) -> Sequence[str]:
+        return self.possible_agents
+
+    def view(self, agent: str) -> Observation:
+        return Observation(fields={"shown": self.shown})
+
+    def advance(self, actions: Any) -> None:
+        if self.late:
+            self.pay("solver_0", self.rng.randint(1, self.sides))
+        self.finish()
+
+
+def seeds(evaluation: Evaluation) -> list[int]:
+    asked: list[int] = []
+
+    def play(jobs: Sequence[EpisodeSpec]) -> list[Episode]:
+        asked.extend(job.seed for job in jobs)
+        return lottery(jobs)
+
+    evaluation.run("held_out", play, seed=1)
+    return asked
+
+
+def test_samples_share_their_draws_unless_each_has_its_own() -> None:
+    shared, own = seeds(made(samples=3)), seeds(made(samples=3, same_draws=False))
+    assert len(shared) == 6 and len(set(shared)) == 2
+    assert len(set(own)) == 6 and own == seeds(made(samples=3, same_draws=False))
+    assert shared[0] == derive(1, "evaluation", "held_out", "h"), "as in all earlier runs"
+    assert len(set(seeds(made(tasks=[TASKS[0]] * 3, samples=2, same_draws=False)))) == 6
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_samples_of_one_deal_are_named(late: bool) -> None:
+    played = [episode(turn("solver_0"), task=TASKS[0])]
+
+    def lines(sides: int = 6, tasks: Sequence[Task] = TASKS[:1], **changes: Any) -> list[str]:
+        settings = {"arena": lambda: Dice(sides=sides, late=late), "tasks": tasks, "samples": 50}
+        return made(**{**settings, **changes}).repeated_draws("dice", played)
+
+    (line,) = lines()
+    assert line.startswith("evaluations.dice: all 50 samples of its only task 'h' play the same")
+    assert line.endswith("evaluations.dice.same_draws=false gives each sample its own")
+    for fine in (
+        lines(sides=1),
+        lines(samples=1),
+        lines(tasks=TASKS),
+        lines(same_draws=False),
+    ):
+        assert fine == []

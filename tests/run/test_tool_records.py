@@ -91,7 +91,7 @@ def _page(shown: object) -> str:
 
 
 def test_the_cost_of_calls_is_paid_where_they_are_made() -> None:
-    (shaped,) = Shaping([ToolCost(cost=0.25)]).apply([group(played())])
+    (shaped,) = Shaping({"cost": ToolCost(cost=0.25)}).apply([group(played())])
     assert [turn.reward for turn in shaped[0].episodes[0].turns] == [-0.5, -0.25, 1.0]
 
 
