@@ -4,7 +4,7 @@ The probabilities of all moves are read from the model at each of the 4,520 boar
 move, at the run's own temperature or at those of --temperature. From these follow the chances to
 win, draw and lose against random play and against minimax, which plays one of its optimal moves
 uniformly at random, and the exploitability: what an opponent that knows the policy wins, in the
-mean of both seats. A text that is no legal move loses.
+mean of both seats. A text that is not a legal move loses.
 
 Usage: python scripts/tic_tac_toe_exact.py RUN [RUN ...] [--step N] [--temperature 1 0]
 """

@@ -220,12 +220,12 @@ class Arena(AECEnv):
         With `move`, the reward is for the agent's move of that number (from 0), whose value is
         known only now: records add it to that move and not to the latest move.
 
-        Raises KeyError if `agent` is unknown, and ValueError for a reward that is no finite number
-        or a `move` that was not made. In a run, the episode then counts as failed.
+        Raises KeyError if `agent` is unknown, and ValueError for a reward that is not finite, or a
+        `move` that was not made. In a run, the episode then counts as failed.
         """
         self._check_entered(agent)
         if isinstance(reward, str) or not isinstance(reward, float | int | SupportsFloat):
-            raise ValueError(f"{self.name}: the pay of {agent} is {reward!r}, which is no number")
+            raise ValueError(f"{self.name}: the pay of {agent} is {reward!r}, not a number")
         paid = self.paid[agent] + float(reward)
         if not isfinite(paid):
             raise ValueError(
@@ -256,7 +256,7 @@ class Arena(AECEnv):
         self.notes.setdefault(agent, {}).update(facts)
 
     def measure(self, **values: float) -> None:
-        """Record episode metrics. Raises ValueError for a value that is no finite number."""
+        """Record episode metrics. Raises ValueError for a value that is not a finite number."""
         for name, value in values.items():
             if not isinstance(value, SupportsFloat) or not isfinite(value):
                 raise ValueError(

@@ -131,7 +131,7 @@ def test_evaluate_measures_the_step_that_is_named_and_the_start() -> None:
         assert line[f"evaluation/held_out_sampled/{name}"] == value
     for text, words in (
         ("whole@7", "kept no checkpoint of step 7; it has 1, 2, 3"),
-        ("whole@begin", "'begin' is no step; write RUN, RUN@STEP or RUN@start"),
+        ("whole@begin", "'begin' is not a step; write RUN, RUN@STEP or RUN@start"),
         ("hole@2", "no run folder"),
     ):
         refused = run("evaluate", text, cwd=place)

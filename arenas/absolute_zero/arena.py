@@ -105,7 +105,7 @@ class AbsoluteZero(Arena):
             if "outputs" not in self.problem:
                 outputs, reason = self._run(self.problem["program"], self.problem["inputs"])
                 if reason:
-                    raise ValueError(f"task {task.id} is no valid task: {reason}")
+                    raise ValueError(f"task {task.id} is not a valid task: {reason}")
                 self.problem["outputs"] = outputs
 
     def acting(self) -> Sequence[str]:

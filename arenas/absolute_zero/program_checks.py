@@ -35,7 +35,7 @@ OPEN_DUNDERS = frozenset({"__name__", "__qualname__", "__doc__"})
 
 
 def fault(program: str, *, entry: str = "f") -> str | None:
-    """Return the name of the reason why `program` is no valid task, or None.
+    """Return the name of the reason why `program` is not a valid task, or None.
 
     A task is a module of imports and exactly one function, named `entry`, that has a parameter and
     returns something.

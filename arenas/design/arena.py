@@ -72,7 +72,7 @@ class DesignedGames(Arena):
             scores, which is 4 p (1 - p) for scores of 0 and 1. regret: 1 minus the mean score.
             random: a uniform draw from [0, 1), as a control. none: 0, for a credit method that
             pays later.
-        invalid: Designer's reward for a text that is no design.
+        invalid: Designer's reward for a text that is not a design.
         duplicate: Designer's reward for a game that is known or held out.
         forbidden: Ids of tasks (see `arenas.design.space.play_task`) that may not be designed.
         longest: Maximum characters of a design.
@@ -88,7 +88,7 @@ class DesignedGames(Arena):
         self.forbidden, self.longest = forbidden, longest
 
     def default_task(self, rng: Random) -> Task:
-        """Return a task to design, or a random game if there is no designer."""
+        """Return a task to design, or a random game if there is not a designer."""
         if DESIGNER in self.possible_agents:
             return Task(id="design", type=self.space.kind, payload={"mode": "propose", "known": 0})
         return play_task(self.space, self.space.draw(rng))

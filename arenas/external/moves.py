@@ -55,7 +55,7 @@ class Moves:
         return f"{count} numbers, separated by spaces{_bounds(self.space)}"
 
     def read(self, text: str) -> Any | None:
-        """Return the action that the text names, or None if it is no legal move."""
+        """Return the action that the text names, or None if it is not a legal move."""
         if isinstance(self.space, spaces.Discrete):
             return self.actions.get(text.strip())
         if isinstance(self.space, spaces.Text):

@@ -123,7 +123,7 @@ class ReasoningGym:
         return min(max(float(value), 0.0), 1.0) if isinstance(value, float) else 0.0
 
     def _check(self, generators: Sequence[str]) -> None:
-        """Raise ConfigError for a name that is no generator."""
+        """Raise ConfigError for a name that is not a generator."""
         known = self._value("the list of generators", self._makes.run([_call("names")])[0])
         for name in generators:
             if name not in known:

@@ -92,7 +92,7 @@ class Steps(argparse.Action):
         others = [value for value in values if value not in found]
         for value in others:
             if "=" not in value and not value.startswith("~"):
-                parser.error(f"argument {option_string}: {value!r} is no step")
+                parser.error(f"argument {option_string}: {value!r} is not a step")
         if not found:
             parser.error(f"argument {option_string}: expected at least one step")
         setattr(namespace, self.dest, [*getattr(namespace, self.dest), *map(int, found)])

@@ -203,7 +203,7 @@ def import_target(name: Any, where: str, *, key: str = TARGET) -> Any:
     module, _, attribute = str(name).rpartition(".")
     at = join(where, key)
     if not module or not attribute or module.startswith("."):
-        raise ConfigError(f"{at}: {name!r} is no dotted name, such as package.module.Class")
+        raise ConfigError(f"{at}: {name!r} is not a dotted name, such as package.module.Class")
     trust.admit(str(name), at)
     try:
         home = import_module(module)

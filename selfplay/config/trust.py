@@ -260,7 +260,7 @@ def admit_config(config: Any, *, target: str = "_target_") -> None:
         name = str(node[target])
         if not isinstance(node[target], str) or not re.fullmatch(r"\w+(\.\w+)+", name):
             where = f"{at}.{target}" if at else target
-            raise ConfigError(f"{where}: {name!r} is no dotted name, such as package.module.Class")
+            raise ConfigError(f"{where}: {name!r} is not a dotted name like package.module.Class")
         package = name.partition(".")[0]
         if package not in OWN and not _limit.trusts(name):
             foreign.setdefault(package, (at, name))

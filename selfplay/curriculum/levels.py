@@ -82,7 +82,7 @@ class LevelCurriculum:
             raise ConfigError("curriculum.generators: empty; name at least one")
         for name, weight in weights.items():
             if not 0 < weight < math.inf:
-                raise ConfigError(f"curriculum.generators.{name}: {weight} is no weight above 0")
+                raise ConfigError(f"curriculum.generators.{name}: {weight} is not a weight above 0")
         if not 0 <= down < up <= 1:
             raise ConfigError(f"curriculum: 0 <= down < up <= 1, not {down} and {up}")
         if min(batch, window) < 1 or start < 0:

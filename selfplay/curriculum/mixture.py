@@ -104,7 +104,7 @@ class MixtureCurriculum:
             if name not in self.parts:
                 raise ConfigError(f"{where}: no part {name!r}; {nearest(name, self.parts)}")
             if not isinstance(share, int | float) or not 0 < share < float("inf"):
-                raise ConfigError(f"{where}.{name}: {share!r} is no share above 0")
+                raise ConfigError(f"{where}.{name}: {share!r} is not a share above 0")
         total = sum(shares.values())
         return {name: shares[name] / total for name in self.parts if name in shares}
 

@@ -92,7 +92,7 @@ class ProposalCurriculum:
             )
         for name, band in {"band": self.band, "reference_band": self.reference_band}.items():
             if band and not 0 <= band[0] <= band[1] <= 1:
-                raise ConfigError(f"curriculum.{name}: {band} is no part of [0, 1]")
+                raise ConfigError(f"curriculum.{name}: {band} is not within [0, 1]")
         if min(self.propose_steps, self.solve_steps) < 0 or (
             bool(self.propose_steps) != bool(self.solve_steps)
         ):

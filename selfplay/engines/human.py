@@ -22,14 +22,14 @@ class HumanQuestion:
     legal: Sequence[str] = ()
     """Legal moves that the observation lists; empty if it lists none."""
     refused: str = ""
-    """Reason why the person's last text for this move is no legal move; empty the first time."""
+    """Reason why the person's last text for this move is not a legal move; empty the first time."""
 
 
 Ask = Callable[[HumanQuestion], str | None]
 """Function that shows a question and returns the text that the person enters; None if the person
 has left, whose moves are then empty."""
 Refusal = Callable[[Request, str], str]
-"""(request, text) -> the reason why the text is no legal move; empty for a move that is played."""
+"""(request, text) -> the reason why the text is not a legal move; empty for a legal move."""
 
 
 def news(messages: Sequence[Message]) -> Sequence[Message]:

@@ -128,7 +128,7 @@ def table(
     name, at, step = target.rpartition("@")
     kept = bool(at) and Path(name).is_dir() and not Path(target).exists()
     if kept and not step.isdecimal():
-        raise ConfigError(f"{target}: {step!r} is no step; write RUN, or RUN@STEP")
+        raise ConfigError(f"{target}: {step!r} is not a step; write RUN, or RUN@STEP")
     folder = Path(name if kept else target)
     if not folder.is_dir():
         opened = _arena(_config(target, overrides, search), ask, script)

@@ -143,8 +143,8 @@ class LeagueConfig:
         named = _named(self.players, owners[0])
         if owners[0] not in named or not named[owners[0]].matchmaking.main:
             raise ConfigError(
-                f"league.players: {owners[0]!r}, whose seats these are, is no main player; name it "
-                f"or {DEFAULT}"
+                f"league.players: {owners[0]!r}, whose seats these are, is not a main player; name "
+                f"it or {DEFAULT}"
             )
         return seats, owners[0]
 

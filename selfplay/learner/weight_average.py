@@ -53,7 +53,7 @@ def average(
     if target.exists():
         raise RunError(f"{target} exists and is not overwritten; choose another folder with --out")
     if not isinstance(config.get("run"), dict):
-        raise RunError(f"{source / 'config.yaml'}: has no 'run'; it is no config of a run")
+        raise RunError(f"{source / 'config.yaml'}: has no 'run'; it is not the config of a run")
     places = _places(source, 1 if first is None else first, last)
     steps = [step_of(place) for place in places]
     named = {"folder": str(target.parent), "name": target.name}

@@ -256,7 +256,7 @@ class Population:
 
 
 def _check_name(name: str, *, where: str) -> None:
-    """Raise ConfigError for a name that is no plain word."""
+    """Raise ConfigError for a name that is not a plain word."""
     if not name.replace("_", "").replace("-", "").isalnum():
         raise ConfigError(f"{where}: a name has letters, digits, '-' and '_' only")
 

@@ -374,7 +374,7 @@ class Rollout:
 
 
 def _fault_of(messages: Any) -> str:
-    """Return how the result of a role's `prompt` is no list of chat messages; "" if it is one."""
+    """Return how the result of a role's `prompt` is not a list of messages; "" if it is one."""
     if not isinstance(messages, list) or not all(isinstance(each, Mapping) for each in messages):
         return f"{type(messages).__name__}, not a list of chat messages"
     if not all(isinstance(each.get("role"), str) and "content" in each for each in messages):

@@ -68,8 +68,8 @@ class Components:
             for name, role in self.roles.items():
                 if not isinstance(role, Role):
                     raise ConfigError(
-                        f"roles.{name}.{TARGET}: {type(role).__name__} is no selfplay.Role; derive "
-                        "it from that class"
+                        f"roles.{name}.{TARGET}: {type(role).__name__} is not a selfplay.Role; "
+                        "derive it from that class"
                     )
             self.arena = self.arena_factory(config["arena"], where="arena")
         except BaseException:
@@ -121,11 +121,11 @@ class Components:
 
 
 def check_made(arena: object, *, where: str) -> None:
-    """Raise ConfigError for an object that is no arena, or an arena without agents."""
+    """Raise ConfigError for an object that is not an arena, or an arena without agents."""
     name = type(arena).__name__
     if not isinstance(arena, Arena):
         raise ConfigError(
-            f"{where}.{TARGET}: {name} is no selfplay.Arena; derive it from that class"
+            f"{where}.{TARGET}: {name} is not a selfplay.Arena; derive it from that class"
         )
     if not hasattr(arena, "possible_agents"):
         raise ConfigError(

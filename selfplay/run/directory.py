@@ -92,7 +92,7 @@ class Run:
                 f"run {folder} exists and is never overwritten; choose another run.name, or go on "
                 f"with it: selfplay train resume={folder}"
             )
-        raise RunError(f"{folder} exists and is no run folder; choose another run.name")
+        raise RunError(f"{folder} exists and is not a run folder; choose another run.name")
 
     @classmethod
     def open(cls, folder: Path) -> "Run":

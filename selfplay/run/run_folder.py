@@ -24,7 +24,7 @@ def check_run(folder: Path) -> None:
     """Raise RunError if `folder` is not a run folder; the line names a run that may be meant."""
     if is_run(folder):
         return
-    problem = f"{folder} is no run folder ({CONFIG} is missing)"
+    problem = f"{folder} is not a run folder ({CONFIG} is missing)"
     if inside := _runs_in(folder):
         raise RunError(f"{problem}, but a folder of runs; name one, such as {inside[0]}")
     if is_run(default := RUNS / folder):

@@ -112,7 +112,7 @@ def begin_session(
 def read_sessions(run: Path) -> Sequence[Session]:
     """Return the sessions of a run, the first one first; none without the file.
 
-    Raises RunError, in one line, for a file that is no list of sessions.
+    Raises RunError, in one line, for a file that is not a list of sessions.
     """
     path = run / FILE
     try:

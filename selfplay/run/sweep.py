@@ -158,7 +158,7 @@ def run(
 def read(folder: Path) -> Sweep:
     """Read the sweep of a folder.
 
-    Another person may have made the folder. Raises RunError if it is no sweep, if a run of it is
+    Another person may have made the folder. Raises RunError if it is not a sweep, if a run of it is
     not a folder directly in it, or if it holds links that lead out of it.
     """
     path = folder / FILE
@@ -191,6 +191,6 @@ def _claim(folder: Path, sweep: Sweep) -> None:
             )
         return
     if folder.exists():
-        raise RunError(f"{folder} exists and is no sweep; choose another run.name")
+        raise RunError(f"{folder} exists and is not a sweep; choose another run.name")
     with reporting_disk(folder), files.appearing(folder) as partial:
         write_atomic(partial / FILE, json.dumps(to_json(sweep), indent=2) + "\n")

@@ -22,7 +22,7 @@ TAG = re.compile(r"[\w.+-]{1,40}")
 def read_tags(run: Path) -> tuple[str, ...]:
     """Return the tags of a run, sorted; none without the file.
 
-    Raises RunError, in one line, for a file that is no list of at most `MOST_TAGS` tags.
+    Raises RunError, in one line, for a file that is not a list of at most `MOST_TAGS` tags.
     """
     path = run / FILE
     try:
@@ -35,7 +35,7 @@ def read_tags(run: Path) -> tuple[str, ...]:
         raise RunError(f"{path}: is damaged (expected a list of at most {MOST_TAGS} tags)")
     for tag in found:
         if not isinstance(tag, str) or not TAG.fullmatch(tag):
-            raise RunError(f"{path}: is damaged (it has an entry that is no tag)")
+            raise RunError(f"{path}: is damaged (it has an entry that is not a tag)")
     return tuple(sorted(set(found)))
 
 
@@ -46,13 +46,13 @@ def change_tags(run: Path, *, add: Sequence[str] = (), remove: Sequence[str] = (
     not replaced.
 
     Raises:
-        ConfigError: If a text is no tag.
-        RunError: If `run` is no run folder, has too many tags, or its file is damaged.
+        ConfigError: If a text is not a tag.
+        RunError: If `run` is not a run folder, has too many tags, or its file is damaged.
     """
     for tag in (*add, *remove):
         if not TAG.fullmatch(tag):
             raise ConfigError(
-                f"{tag[:60]!r} is no tag; write 1 to 40 letters, digits, or any of _ . + -"
+                f"{tag[:60]!r} is not a tag; write 1 to 40 letters, digits, or any of _ . + -"
             )
     Run.open(run)
     known = read_tags(run)

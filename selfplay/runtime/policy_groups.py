@@ -35,7 +35,7 @@ def policy_groups(workers: Mapping[str, int | str]) -> tuple[PolicyGroup, ...]:
                 raise ValueError(f"workers.{name} must be at least 1, not {value}")
         elif value not in held:
             raise ValueError(
-                f"workers.{name}: {value!r} is no policy with workers of its own; "
+                f"workers.{name}: {value!r} is not a policy with workers of its own; "
                 f"{nearest(value, held)}"
             )
         else:

@@ -12,14 +12,12 @@ class Sampler(Protocol):
 
     The config group `sampler` makes it; `prefetch` calls `sample` once per step. Shallow copies of
     the sampler sample overlapping steps at the same time. A call may therefore not depend on an
-    earlier one, and may not change in place any value that an earlier call stored.
+    earlier one, and may not change in place any value that an earlier call stored. A sampler that
+    plays groups without different returns and does not learn from them has `drops_groups = True`.
     """
 
     tree: ClassVar[bool]
     """True if episodes branch off one another, as some credit methods need."""
-    drops_groups: ClassVar[bool]
-    """True if groups without different returns are played and not learned from; a sampler without
-    this attribute counts as one with False."""
     refills: ClassVar[bool]
     """True if a step may ask the curriculum for more tasks after it has played some. Steps then do
     not overlap; a sampler without this attribute counts as one with True."""

@@ -61,7 +61,8 @@ class Reference:
             return cls(run=Path(folder), start=True)
         if not step.isdecimal():
             raise ConfigError(
-                f"{text}: {step!r} is no step; write RUN, RUN@STEP or RUN@{START} (before training)"
+                f"{text}: {step!r} is not a step; write RUN, RUN@STEP or RUN@{START} (before "
+                "training)"
             )
         return cls(run=Path(folder), step=int(step))
 
@@ -139,7 +140,7 @@ def config_of(run: Path) -> dict[str, Any]:
     config = Run.open(run).config()
     for key in ("population", "roles", "seed", "warmstart"):
         if key not in config:
-            raise RunError(f"{run / 'config.yaml'}: has no {key!r}; it is no config of a run")
+            raise RunError(f"{run / 'config.yaml'}: has no {key!r}; it is not the config of a run")
     return config
 
 

@@ -107,5 +107,5 @@ def _power(base: int | float, exponent: int | float) -> int | float:
         raise ToolError("raised", "the number is too large")
     value = base**exponent
     if isinstance(value, complex):
-        raise ToolError("raised", "the value is no real number")
+        raise ToolError("raised", "the value is not a real number")
     return value

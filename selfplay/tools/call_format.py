@@ -202,7 +202,7 @@ def _read(name: str, text: str) -> ParsedCall:
 
 def _with(name: str, arguments: Any, text: str) -> ParsedCall:
     if not isinstance(arguments, dict):
-        return _broken(text, "the arguments are no JSON object", name=name)
+        return _broken(text, "the arguments are not a JSON object", name=name)
     written = json.dumps(arguments, ensure_ascii=False)
     return ParsedCall(name=name, arguments=arguments, written=written)
 
@@ -224,7 +224,7 @@ def _plain(text: str) -> Any:
 
 
 def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _checked(value: Any, depth: int) -> Any:

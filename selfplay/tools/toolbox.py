@@ -48,7 +48,7 @@ class Toolbox:
         for name, tool in tools.items():
             if not isinstance(tool, Tool):
                 raise ValueError(
-                    f"tools.{name}: {type(tool).__name__} is no tool; derive it from "
+                    f"tools.{name}: {type(tool).__name__} is not a tool; derive it from "
                     "selfplay.tools.Tool, or name a function with selfplay.tools.function.Function"
                 )
             if not NAME.fullmatch(str(name)) or name in RESERVED:

@@ -50,7 +50,7 @@ class Exchange:
     legal: tuple[str, ...] = ()
     """Legal moves that the observation lists; empty if it lists none."""
     refused: str = ""
-    """Reason why the previous text for this move is no legal move; empty the first time."""
+    """Reason why the previous text for this move is not a legal move; empty the first time."""
     said: str | None = None
     """The person's move; None until it is made."""
 

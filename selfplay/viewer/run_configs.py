@@ -29,7 +29,7 @@ class RunConfigs:
         self._known: dict[Path, tuple[str, FlatConfig]] = {}
 
     def read(self, run: Path) -> FlatConfig:
-        """Return the flat config of a run; raise RunError if it is no plain config."""
+        """Return the flat config of a run; raise RunError if it is not a plain config."""
         path = run / "config.yaml"
         stamp = stamp_of(path)
         known = self._known.get(run)

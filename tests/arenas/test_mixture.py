@@ -297,7 +297,7 @@ def test_wrong_phases_are_one_line() -> None:
         ([{"steps": "9", "shares": {"a": 1}}], "phases.0: steps is a whole number .* not '9'"),
         ([{"steps": 1, "shares": {}}], "phases.0: shares holds a weight"),
         ([{"steps": 1, "shares": ["a"]}], "phases.0: shares holds a weight"),
-        ([{"steps": 1, "shares": {"a": "most"}}], "shares.a: 'most' is no share above 0"),
+        ([{"steps": 1, "shares": {"a": "most"}}], "shares.a: 'most' is not a share above 0"),
         ([{"steps": 1, "shares": {"c": 1}}], "curriculum.phases.0.shares: no part 'c'"),
         ([{"steps": 1, "shares": {"a": -1}}], "no share above 0"),
         ([{"steps": 1}], "shares"),

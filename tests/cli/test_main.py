@@ -110,8 +110,8 @@ BAD = [
     (["train", "--cfg", SMOKE, "run.name=../x"], "run.name: '../x' does not fit"),
     (["check", "--config-path", "/nowhere"], "/nowhere"),
     (["check", "kuhn"], "key=value"),
-    (["replay", "/nowhere", "--steps", "20", "credit=rloo"], "/nowhere is no run folder"),
-    (["replay", "/nowhere", "--steps", "x"], "argument --steps: 'x' is no step"),
+    (["replay", "/nowhere", "--steps", "20", "credit=rloo"], "/nowhere is not a run folder"),
+    (["replay", "/nowhere", "--steps", "x"], "argument --steps: 'x' is not a step"),
     (["replay", "/nowhere", "--steps", "credit=rloo"], "expected at least one step"),
     (["completion"], "required: SHELL"),
 ]

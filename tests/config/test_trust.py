@@ -246,7 +246,7 @@ def test_text_that_looks_like_a_reference_is_text(tmp_path: Path) -> None:
 def test_a_target_that_is_no_name_is_not_advised_to_be_trusted(name: Any) -> None:
     with (
         limited(TrustLimit()),
-        pytest.raises(ConfigError, match=r"a\._target_: .* is no dotted name"),
+        pytest.raises(ConfigError, match=r"a\._target_: .* is not a dotted name"),
     ):
         admit_config({"a": {"_target_": name}})
 

@@ -196,7 +196,7 @@ def test_a_person_cannot_be_trained() -> None:
         (("tic_tac_toe", "--as", "player_0"), "no more input"),
         (("tic_tac_toe",), "play needs --as AGENT, your agent (player_0, player_1)"),
         (("tic_tac_toe", "--as", "player_0", "--games", "0"), "--games 0: at least 1 is needed"),
-        ((".@start", "--as", "player_0"), ".@start: 'start' is no step; write RUN, or RUN@STEP"),
+        ((".@start", "--as", "player_0"), ".@start: 'start' is not a step; write RUN, or RUN@STEP"),
         (("tic_tac_toe", "--as", "player_0", "--port", "0"), "--port is for the page"),
         (("tic_tac_toe", "--as", "player_0", "--host", "::"), "--host is for the page"),
         ((".", "--as", "player_0", "--against", MINIMAX), "use the policies of the run"),

@@ -160,7 +160,7 @@ def test_what_was_seen_read_and_paid_is_printed(
         ("arena.fault=pay", "nan"),
         (
             "arena.fault=note",
-            "the note 'verdict' of player_0 is no plain data (Pydantic",
+            "the note 'verdict' of player_0 is not a plain data (Pydantic",
         ),
         (
             "arena.fault=metric",
@@ -233,8 +233,11 @@ def test_names_and_numbers_of_an_arena_that_cannot_be_used_are_faults(
     [
         (f"arena={{_target_: {HERE}.Unmade}}", "arena: Unmade.__init__ does not call super()."),
         (f"arena={{_target_: {HERE}.Nobody}}", "arena: Nobody has no roles; write for example"),
-        (f"arena={{_target_: {HERE}.Speaker}}", "arena._target_: Speaker is no selfplay.Arena"),
-        (f"roles.player={{_target_: {HERE}.Coin}}", "roles.player._target_: Coin is no selfplay.R"),
+        (f"arena={{_target_: {HERE}.Speaker}}", "arena._target_: Speaker is not a selfplay.Arena"),
+        (
+            f"roles.player={{_target_: {HERE}.Coin}}",
+            "roles.player._target_: Coin is not a self",
+        ),
     ],
 )
 def test_an_arena_and_a_role_are_what_their_classes_promise(override: str, words: str) -> None:

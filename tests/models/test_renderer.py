@@ -61,9 +61,13 @@ def test_prompts_are_remembered_up_to_a_number_of_tokens(
     monkeypatch.setattr(renderer_module, "_REMEMBERED", 100)
     fresh = renderer.with_tools(())
     encoded: list[str] = []
-    monkeypatch.setattr(
-        fresh, "_ids", lambda text, known=fresh._ids: (encoded.append(text), known(text))[1]
-    )
+    known = fresh._ids
+
+    def counted(text: str) -> tuple[int, ...]:
+        encoded.append(text)
+        return known(text)
+
+    monkeypatch.setattr(fresh, "_ids", counted)
     short, long = [user("x")], [user("y" * 400)]
     assert len(fresh.start(short)) < 50 and len(fresh.start(long)) > 100
     encoded.clear()

@@ -34,7 +34,7 @@ def test_a_new_run_has_its_config_and_is_not_made_twice(tmp_path: Path, run: Run
     with pytest.raises(RunError, match=r"exists and is never overwritten.*resume="):
         Run.create(run.folder, CONFIG)
     (tmp_path / "other").mkdir()
-    with pytest.raises(RunError, match="exists and is no run folder"):
+    with pytest.raises(RunError, match="exists and is not a run folder"):
         Run.create(tmp_path / "other", CONFIG)
     assert recorded(run.folder) == [0, 1, 2, 3]
 
@@ -100,7 +100,7 @@ def test_a_kill_while_a_run_is_made_leaves_its_name_free(tmp_path: Path) -> None
 
 
 def test_only_a_run_folder_is_opened(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"is no run folder \(config.yaml is missing\)"):
+    with pytest.raises(RunError, match=r"is not a run folder \(config.yaml is missing\)"):
         Run.open(tmp_path)
 
 

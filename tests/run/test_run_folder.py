@@ -33,7 +33,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_run_that_may_be_meant_is_named(folder: str, hint: str, here: Path) -> None:
     with pytest.raises(RunError) as caught:
         check_run(Path(folder))
-    assert str(caught.value) == f"{folder} is no run folder (config.yaml is missing){hint}"
+    assert str(caught.value) == f"{folder} is not a run folder (config.yaml is missing){hint}"
 
 
 def test_without_any_run_nothing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -176,7 +176,7 @@ def test_another_sweep_is_never_overwritten(
     with pytest.raises(RunError, match="another"):
         sweep.run(tmp_path / "sweep", plan(["credit=trr,grpo"]))
     (tmp_path / "mine").mkdir()
-    with pytest.raises(RunError, match="is no sweep"):
+    with pytest.raises(RunError, match="is not a sweep"):
         sweep.run(tmp_path / "mine", WANTED)
     with pytest.raises(ConfigError, match="--jobs"):
         sweep.run(tmp_path / "other", WANTED, jobs=0)

@@ -32,7 +32,7 @@ def test_tags_are_added_removed_and_sorted(run: Path) -> None:
 
 @pytest.mark.parametrize("tag", ["", "two words", "<b>", "a" * 41, "a\n", "a\x1b[2J", "../x"])
 def test_a_text_that_is_no_tag_is_refused(run: Path, tag: str) -> None:
-    with pytest.raises(ConfigError, match="is no tag"):
+    with pytest.raises(ConfigError, match="is not a tag"):
         change_tags(run, add=[tag])
     assert not (run / "tags.json").exists()
 
@@ -74,4 +74,4 @@ def test_the_command(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tag", str(run.parent), "--add", "x"]) == 2
     assert main(["tag", str(run), "--add", "two words"]) == 2
     errors = capsys.readouterr().err
-    assert "no run folder" in errors and "is no tag" in errors and errors.count("\n") == 2
+    assert "no run folder" in errors and "is not a tag" in errors and errors.count("\n") == 2

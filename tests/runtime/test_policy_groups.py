@@ -31,7 +31,7 @@ def test_a_mapping_makes_groups_and_a_name_joins_one() -> None:
     [
         ({"proposer": 0}, "workers.proposer must be at least 1, not 0"),
         ({}, "workers names no policy; give a number, or one for each policy"),
-        ({"a": "b", "b": "a"}, "workers.a: 'b' is no policy with workers of its own"),
+        ({"a": "b", "b": "a"}, "workers.a: 'b' is not a policy with workers of its own"),
         ({"judge": 1, "critic": "jugde"}, "did you mean 'judge'"),
     ],
 )

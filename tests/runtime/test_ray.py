@@ -215,7 +215,7 @@ def test_a_worker_without_jobs_keeps_nothing_of_policies_that_left() -> None:
     stays = AddPolicy(policy="base@3", player="base")
     weights = [UpdateWeights(policy=p.policy, weights={"a": 0}, version=1) for p in (never, stays)]
     rests = [OffloadPolicy(policy=f"base@{number}") for number in (1, 2, 3)]
-    changes = [never, stays, *weights, *rests, *rests]
+    changes: list[Change] = [never, stays, *weights, *rests, *rests]
     leaves = [RemovePolicy(policy="base@1"), RemovePolicy(policy="base@2")]
     for number, change in enumerate([*changes, *leaves], 2):
         inbox.put(number, change)

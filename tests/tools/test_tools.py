@@ -234,7 +234,7 @@ def test_a_toolbox_refuses_what_it_cannot_use() -> None:
         ("think", Calculator(), "usable name"),
         ("a b", Calculator(), "usable name"),
         ("c", Bomb(), "20000"),
-        ("c", shifted, "is no tool"),
+        ("c", shifted, "is not a tool"),
         ("c", Calculator(seconds=0), "seconds"),
     ):
         with pytest.raises(ValueError, match=problem):

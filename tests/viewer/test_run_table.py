@@ -190,7 +190,7 @@ def test_tags_are_shown_found_and_changed_by_the_form_of_the_page_alone(
     client.post("/tags", data=form | {"tags": "good", "change": "remove"})
     assert json.loads((runs / "b/tags.json").read_text()) == ["goodbye", "new"]
     for wrong, reason in (
-        ({"tags": "a<b"}, "is no tag"),
+        ({"tags": "a<b"}, "is not a tag"),
         ({"tags": " "}, "no tag is written"),
         ({"run": "nothing"}, "no run"),
         ({"run": "c"}, "damaged"),

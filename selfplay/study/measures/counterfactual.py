@@ -153,8 +153,8 @@ def _with_chances(games: StudyMatches, players: Sequence[StudyPlayer]) -> list[s
     if not found:
         names = ", ".join(dict.fromkeys(scripts.values()))
         raise ConfigError(
-            f"counterfactual: {names} is no model, so no role has probabilities to read; study a "
-            "run in which both players have a model for the same role"
+            f"counterfactual: {names} is not a model, so no role has probabilities to read; study "
+            "a run in which both players have a model for the same role"
         )
     if scripts:
         left = ", ".join(scripts)

@@ -126,7 +126,7 @@ def study(
             "intervals are about the steps of this run: other seeds are other series",
             "diversity uses the same number of words and of actions at every step",
             *(
-                [f"{name}: {lost} of {len(on_record)} values are no numbers or too large: left out"]
+                [f"{name}: {lost} of {len(on_record)} values are not finite or too large: left out"]
                 if lost
                 else []
             ),

@@ -48,7 +48,7 @@ def fired(
         # the noise of one step does nothing, be it averaged or waited out
         ({"patience": 2}, [1.0, 0.0, 1.0, 0.0, 0.0, 0.0], [5, 6]),
         ({"window": 3}, [1.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0], [9, 10]),
-        # a value that is no number is no observation
+        # a value that is not a number is no observation
         ({}, [1.0, math.nan, 0.0, math.inf, 0.9, 0.0], [3, 4, 6]),
     ],
 )

@@ -187,7 +187,7 @@ def test_sets_are_named_and_may_have_wildcards(tmp_path: Path) -> None:
         (["a="], "no set of runs; write NAME=RUN"),
         (["a=/nowhere/*"], "no such run folder"),
         (["a=runs/a", "a=runs/a"], "runs/a is named twice in a"),
-        (["a=runs/a@last"], "'last' is no step"),
+        (["a=runs/a@last"], "'last' is not a step"),
     ],
 )
 def test_what_is_no_set_is_refused(texts: list[str], words: str) -> None:

@@ -250,7 +250,7 @@ def test_numbers_that_are_too_large_are_left_out_and_told(tmp_path: Path) -> Non
     found = {each.name: each for each in result.estimates}
     assert abs(found["trend of arena/solve_rate"].value) < 1
     assert found["trend of arena/solve_rate"].count == 36
-    told = "arena/solve_rate: 4 of 40 values are no numbers or too large: left out"
+    told = "arena/solve_rate: 4 of 40 values are not finite or too large: left out"
     assert told in result.notes
     assert result.to_json() and page.write(result, tmp_path / "out", command="study").exists()
 
