@@ -25,6 +25,7 @@ from selfplay.league.league import League
 from selfplay.league.snapshots import Snapshots
 from selfplay.learner import PolicyLearner, checkpoint
 from selfplay.learner.objective import Objective, PolicyLoss
+from selfplay.learner.precision import in_bfloat16
 from selfplay.rng import derive
 from selfplay.rollout.agent_spec import scheduled_limits
 from selfplay.rollout.evaluation import Evaluation
@@ -150,9 +151,6 @@ class Experiment:
         set_up_process(self.settings, self.seed)
         ACTIVITY.begin("loading models")
         self.engine = self.runtime.engine(players)
-        if isinstance(self.objective, PolicyLoss):
-            exact = self.engine.exact and not players.truncated()
-            self.objective = self.objective.resolved(exact=exact)
         players.load(
             self.engine,
             saved=saved,
@@ -160,6 +158,14 @@ class Experiment:
             device=self.runtime.device,
         )
         self.policies = players.policies
+        if isinstance(self.objective, PolicyLoss):
+            rounded = any(
+                in_bfloat16(each.precision, self.policies[name].model.device.type)
+                for name, each in players.learner_settings.items()
+                if name in players.population.learning
+            )
+            exact = self.engine.exact and not rounded and not players.truncated()
+            self.objective = self.objective.resolved(exact=exact)
         self.learners = self.runtime.trainers(players, self.objective)
         self.rollout_fn = self.runtime.rollout_fn(players)
         self.evaluations = {

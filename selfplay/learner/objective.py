@@ -191,10 +191,9 @@ class PolicyLoss:
     correction: Correction = "none"
     """Importance weights between the engine's probabilities and the learner's, which differ if the
     two compute differently or the weights are stale: see `correct`. auto: truncated for
-    engines other than the embedded one, for workers in another type than the policy, and for
-    truncated sampling, else none: also if the passes of the learner are in bfloat16 and those of
-    the embedded engine in float32, whose distance `mismatch_kl` measures. The run chooses with
-    `resolved`."""
+    engines other than the embedded one, for workers in another type than the policy, for learners
+    whose passes are in bfloat16, and for truncated sampling; else none. The run chooses with
+    `resolved`; `mismatch_kl` measures the difference."""
     weight_low: float = 0.5
     """Smallest weight that `correction=masked` lets pass."""
     weight_high: float = 2.0

@@ -31,5 +31,9 @@ def test_an_engine_that_computes_otherwise_needs_one(monkeypatch: pytest.MonkeyP
     assert correction("objective.correction=none") == "none"
 
 
+def test_a_learner_that_computes_in_bfloat16_needs_one() -> None:
+    assert correction("learner.precision=bfloat16") == "truncated"
+
+
 def test_samples_of_truncated_distributions_need_one() -> None:
     assert correction("sampling.default.top_k=4") == "truncated"
