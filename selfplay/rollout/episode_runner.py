@@ -289,7 +289,7 @@ class EpisodeRunner:
                 JsonLines().line(value)
             except (TypeError, ValueError, RecursionError) as error:
                 raise TypeError(
-                    f"{self.arena.name}: the note {name!r} of {agent} is not a plain data "
+                    f"{self.arena.name}: the note {name!r} of {agent} is not plain data "
                     f"({one_line(error)}); note texts, numbers, lists and dictionaries"
                 ) from error
         return notes

@@ -160,7 +160,7 @@ def test_what_was_seen_read_and_paid_is_printed(
         ("arena.fault=pay", "nan"),
         (
             "arena.fault=note",
-            "the note 'verdict' of player_0 is not a plain data (Pydantic",
+            "the note 'verdict' of player_0 is not plain data (Pydantic",
         ),
         (
             "arena.fault=metric",
