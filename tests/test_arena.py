@@ -266,7 +266,9 @@ def test_pay_and_metrics_are_finite(value: float) -> None:
 def test_pay_of_none_is_refused() -> None:
     refused: list[tuple[Any, str]] = [(None, "None"), ("1.0", "'1.0'"), ([1.0], r"\[1.0\]")]
     for value, shown in refused:
-        with pytest.raises(ValueError, match=f"guess_v0: the pay of guesser_0 is {shown}, which"):
+        with pytest.raises(
+            ValueError, match=f"guess_v0: the pay of guesser_0 is {shown}, not a number"
+        ):
             started().pay("guesser_0", value)
 
 

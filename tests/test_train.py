@@ -132,7 +132,7 @@ def test_evaluate_measures_the_step_that_is_named_and_the_start() -> None:
     for text, words in (
         ("whole@7", "kept no checkpoint of step 7; it has 1, 2, 3"),
         ("whole@begin", "'begin' is not a step; write RUN, RUN@STEP or RUN@start"),
-        ("hole@2", "no run folder"),
+        ("hole@2", "not a run folder"),
     ):
         refused = run("evaluate", text, cwd=place)
         assert refused.code == 2 and words in one_line(refused.err)

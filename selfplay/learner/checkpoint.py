@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Lock, Thread, current_thread
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, Required, cast
 
 import torch
 from pydantic import Field, TypeAdapter, ValidationError
@@ -235,11 +235,11 @@ def _read_learners(path: Path) -> dict[str, Any]:
     return found
 
 
-class _State(TypedDict):
+class _State(TypedDict, total=False):
     """The values of state.json that belong to no component."""
 
-    step: Annotated[int, Field(ge=0, strict=True)]
-    versions: dict[str, Annotated[int, Field(ge=0, strict=True)]]
+    step: Required[Annotated[int, Field(ge=0, strict=True)]]
+    versions: Required[dict[str, Annotated[int, Field(ge=0, strict=True)]]]
     seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     evaluations_before: dict[str, dict[str, float | None]] | None
     evaluations_after: dict[str, dict[str, float | None]] | None

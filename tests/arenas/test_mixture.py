@@ -299,7 +299,7 @@ def test_wrong_phases_are_one_line() -> None:
         ([{"steps": 1, "shares": ["a"]}], "phases.0: shares holds a weight"),
         ([{"steps": 1, "shares": {"a": "most"}}], "shares.a: 'most' is not a share above 0"),
         ([{"steps": 1, "shares": {"c": 1}}], "curriculum.phases.0.shares: no part 'c'"),
-        ([{"steps": 1, "shares": {"a": -1}}], "no share above 0"),
+        ([{"steps": 1, "shares": {"a": -1}}], "not a share above 0"),
         ([{"steps": 1}], "shares"),
         ([{"step": 1, "shares": {"a": 1}}], "step"),
         ([], "either shares or phases"),
@@ -315,7 +315,7 @@ def test_wrong_shares_are_one_line() -> None:
     for shares, said in (({"a": 1, "c": 1}, "no part 'c'"), ({"a": 1}, "b: missing")):
         with pytest.raises(ConfigError, match=said):
             curriculum(shares=shares)
-    with pytest.raises(ConfigError, match="no share above 0"):
+    with pytest.raises(ConfigError, match="not a share above 0"):
         curriculum(shares={"a": 1, "b": 0})
     with pytest.raises(ConfigError, match="batch of at least 1"):
         curriculum(batch=0)

@@ -188,7 +188,7 @@ BAD = [
     (["cluster=gpus_8", "experiment=quickstrat"], "did you mean 'tiny/quickstart'"),
     (["cluster=gpus_8"], "no arena is chosen"),
     (["cluster=gpus_8", QUICKSTART, "policy=huggingface", "policy.model=/nowhere"], "config"),
-    (["cluster=gpus_8", "--run", "/nowhere"], "no run folder"),
+    (["cluster=gpus_8", "--run", "/nowhere"], "not a run folder"),
     (["cluster=gpus_8", QUICKSTART, "--simulate", "--steps", "2"], "at least 3"),
     (["--measure", "mine.txt"], "ends in .yaml"),
     (["--measure", "mine.yaml", "cluster=local"], "takes no config and no --run"),

@@ -228,7 +228,7 @@ def test_what_is_printed_reads_as_a_table(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["exploitability", "/nowhere"], "no run folder"),
+        (["exploitability", "/nowhere"], "not a run folder"),
         (["exploitability", "runs/hand", "--step", "7"], "no checkpoint of step 7; it has 0, 1, 2"),
         (["exploitability", "runs/hand", "--step", "1", "--all"], "drop either"),
         (["exploitability", "runs/hand", "--policy", "bas"], "did you mean 'base'?"),
@@ -251,7 +251,7 @@ def test_what_is_printed_reads_as_a_table(folder: Path) -> None:
         (["compare", "payoffs", "a=runs/hand"], "no measure 'payoffs'"),
         (["ablate", "runs/hand"], "no move is a message to others; measure a game with messages"),
         (["dynamics", "runs/hand", "--metric=role/player/valid"], "recorded no episodes; train"),
-        (["dynamics", "runs/foot"], "no run folder"),
+        (["dynamics", "runs/foot"], "not a run folder"),
         (["hacking", "runs/hand"], "name a run of arena=absolute_zero or arena=debate"),
         (["compare", "a=runs/hand"], "name a measure before 'a=runs/hand'; choose from: ablate"),
         (["runs/hand"], "name a measure before 'runs/hand'"),

@@ -156,7 +156,7 @@ def test_a_level_of_a_strange_checkpoint_is_in_range() -> None:
     ("settings", "words"),
     [
         ({"generators": []}, "generators: empty"),
-        ({"generators": {"gcd": 0.0}}, "no weight above 0"),
+        ({"generators": {"gcd": 0.0}}, "not a weight above 0"),
         ({"up": 0.2, "down": 0.3}, "0 <= down < up <= 1"),
         ({"batch": 0}, "batch and window"),
         ({"measures": []}, "measures: empty"),

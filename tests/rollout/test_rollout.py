@@ -128,7 +128,7 @@ class Careless(Role):
     [
         ("parse", "BrokenRole: roles.b: Careless.parse raised JSONDecodeError: Expecting value"),
         ("metrics", "BrokenRole: roles.b: Careless.metrics raised ZeroDivisionError: "),
-        ("prompt", "BrokenRole: roles.b: Careless.prompt raised KeyError: 'no such"),
+        ("prompt", "BrokenRole: roles.b: Careless.prompt raised KeyError: no such"),
         ("nothing", "BrokenRole: roles.b: Careless.parse returned NoneType, not a text; "),
         ("said", "BrokenRole: roles.b: Careless.prompt returned str, not a list of chat messages"),
         ("unsaid", "BrokenRole: roles.b: Careless.prompt returned a chat message without role or "),

@@ -164,7 +164,7 @@ def test_impossible_choices_are_refused(chosen: Any, complaint: str) -> None:
 
 
 def test_a_folder_that_is_no_run_or_has_no_record(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="no run folder"):
+    with pytest.raises(RunError, match="not a run folder"):
         exported(tmp_path)
     with pytest.raises(RunError, match="no episodes are recorded"):
         exported(record(tmp_path / "empty"))

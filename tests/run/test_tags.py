@@ -74,4 +74,4 @@ def test_the_command(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tag", str(run.parent), "--add", "x"]) == 2
     assert main(["tag", str(run), "--add", "two words"]) == 2
     errors = capsys.readouterr().err
-    assert "no run folder" in errors and "is not a tag" in errors and errors.count("\n") == 2
+    assert "not a run folder" in errors and "is not a tag" in errors and errors.count("\n") == 2

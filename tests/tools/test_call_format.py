@@ -74,7 +74,7 @@ def test_hermes_calls_in_order() -> None:
         ("{", "not JSON"),
         ("[]", '"name"'),
         ('{"name": 3}', '"name"'),
-        ('{"name": "f", "arguments": [1]}', "no JSON object"),
+        ('{"name": "f", "arguments": [1]}', "not a JSON object"),
         ('{"name": "f", "arguments": {"x": NaN}}', "NaN"),
         ('{"name": "f", "arguments": {"x": 1e999}}', "too large"),
         ('{"name": "f", "arguments": {"x": ' + "[" * 30 + "]" * 30 + "}}", "nested"),

@@ -313,7 +313,7 @@ def test_two_games_of_one_second_are_two_files(
         (("tic_tac_toe", "--games", "2"), "--games is for the terminal"),
         (("tic_tac_toe", "--port", "99999"), "choose another with --port"),
         (("tic_tac_toe", "--host", "203.0.113.9"), "cannot listen on 203.0.113.9"),
-        ((".",), "no run folder (config.yaml is missing)"),
+        ((".",), "not a run folder (config.yaml is missing)"),
         (("nothing",), "no run folder and no arena 'nothing'"),
     ],
 )

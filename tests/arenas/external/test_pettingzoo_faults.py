@@ -22,7 +22,7 @@ ENVS = pettingzoo_envs.__name__
 
 
 CONTRACT = [
-    (pettingzoo_envs.StepRaises, "KeyError: 'no such\\nsquare'"),
+    (pettingzoo_envs.StepRaises, "KeyError: no such square"),
     (pettingzoo_envs.ResetRaises, "RuntimeError: out of cards"),
     (pettingzoo_envs.NobodyLeft, "BrokenEnv: reset leaves no agents"),
     (pettingzoo_envs.Leaves, "BrokenEnv: the game tried to exit the process"),

@@ -192,9 +192,9 @@ def test_file_that_cannot_be_read_is_one_line(
 
 
 def test_folder_that_is_no_run_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="no run folder"):
+    with pytest.raises(RunError, match="not a run folder"):
         write_report(tmp_path)
-    with pytest.raises(RunError, match="no run folder"):
+    with pytest.raises(RunError, match="not a run folder"):
         write_report(tmp_path / "nowhere")
     (tmp_path / "metrics.jsonl").mkdir()
     with pytest.raises(RunError, match="is a folder, not a regular file"):

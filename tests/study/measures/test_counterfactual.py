@@ -267,5 +267,5 @@ def test_players_must_read_alike() -> None:
     with pytest.raises(ConfigError, match="share a tokenizer"):
         study(games, players(games), default="none")
     del games.models["now"]
-    with pytest.raises(ConfigError, match="now is no model"):
+    with pytest.raises(ConfigError, match="now is not a model"):
         study(games, players(games), default="none")
