@@ -10,7 +10,9 @@ class Curriculum(Protocol):
     """A source of tasks. Its state is part of the checkpoint.
 
     The config group `curriculum` makes it; a sampler calls `tasks` and `observe` in every step. A
-    curriculum whose `observe` does nothing may state `reads_outcomes = False`.
+    curriculum whose `observe` does nothing may state `reads_outcomes = False`. One
+    whose tasks depend on the step may have `refreshed(task, step)`, which a mixture calls for a
+    task that it plays later than it was drawn.
     """
 
     def tasks(self, step: int, attempt: int = 0) -> list[Task]:

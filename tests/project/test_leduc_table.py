@@ -1,0 +1,47 @@
+"""`scripts/leduc_table.py`: its tree of Leduc poker, and that its rule learns."""
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.helpers.scripts import script
+
+pyspiel = pytest.importorskip("pyspiel")
+leduc = script("leduc_table")
+
+
+@cache
+def tree() -> Any:
+    return leduc.Tree()
+
+
+def rule(**settings: float) -> Any:
+    known = {"hands": 8, "steps": 80, "kl": 2.0, "ema": 0.01, "entropy": 0.0, "lr": 0.1}
+    return leduc.Rule(**{**known, **settings})
+
+
+def test_the_tree_is_leduc_poker() -> None:
+    game = pyspiel.load_game("leduc_poker(suit_isomorphism=true)")
+    made, uniform = tree(), tree().probabilities(np.zeros((288, 3)))
+    assert made.legal.shape == (288, 3) and len(made.deals) == 120
+    exact = pyspiel.exploitability(game, pyspiel.UniformRandomPolicy(game))
+    assert made.exploitability(uniform) == pytest.approx(exact, abs=1e-9)
+    hands = 400
+    sets, moves, better = made.play(uniform, hands, np.random.default_rng(0))
+    assert made.legal[sets, moves].all()
+    first = better[: 120 * hands]  # the first turn of each hand: the first player's
+    assert np.abs(first.reshape(120, hands).mean(1)).max() < 1e-9
+    raised = moves[: 120 * hands] == 2
+    assert raised.mean() == pytest.approx(0.5, abs=0.02)  # call and raise are legal there
+
+
+def test_the_rule_learns_and_a_large_entropy_bonus_keeps_it_uniform() -> None:
+    uniform = tree().exploitability(tree().probabilities(np.zeros((288, 3))))
+    found, of_mean = leduc.train(tree(), rule(), seed=0)
+    assert len(found) == leduc.CHECKS and found[-1] < 0.5 * uniform > of_mean
+    again, _ = leduc.train(tree(), rule(), seed=0)
+    assert again == found
+    kept, _ = leduc.train(tree(), rule(entropy=100.0), seed=0)
+    assert kept[-1] == pytest.approx(uniform, abs=0.3)
