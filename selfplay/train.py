@@ -52,7 +52,6 @@ class Trainer:
         """
         try:
             self._train()
-            self.writer.wait()
         except BaseException:
             self._finish_checkpoint()
             raise
@@ -60,15 +59,18 @@ class Trainer:
     def _train(self) -> None:
         self._announce()
         experiment, lost = self.experiment, None
-        while lost or experiment.evaluations_before is None or experiment.step < self.steps:
+        while True:
             try:
                 if lost:
                     self.recover(lost)
                     lost = None
                 elif experiment.evaluations_before is None:
                     self.initialize()
-                else:
+                elif experiment.step < self.steps:
                     self.step()
+                else:
+                    self.writer.wait()  # ranks may be lost before the last checkpoint is whole
+                    return
             except LearnersLost as error:
                 lost = error
 
@@ -233,7 +235,8 @@ class Trainer:
         for fault in faults:
             progress.note(f"checkpoint {fault}; it is not used")
         where = f"checkpoint {path.name}" if path else "the beginning"
-        progress.note(f"step {experiment.step + 1}: {lost}; going on from {where}")
+        step = min(experiment.step + 1, self.steps)
+        progress.note(f"step {step}: {lost}; going on from {where}")
         experiment.runtime.restart(lost, path)
         if path is None:  # no step was learned yet
             self.save()

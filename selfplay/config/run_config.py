@@ -38,7 +38,7 @@ class RunSettings:
     async_checkpoints: bool = False
     """True to copy the state at a checkpoint to main memory and to write the copy in a thread while
     training goes on. The copy takes the memory of the trained weights, their optimizer and an EMA
-    until it is written. Learner ranks write their parts at once. The thread needs a free core."""
+    until it is written. Learner ranks do the same with their parts. A thread needs a free core."""
     episodes_every: int = 1
     """Steps between records of all episodes; 0 records only failed ones."""
     threads: int = 0

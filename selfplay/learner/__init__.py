@@ -1,6 +1,6 @@
 """The learner turns samples into gradient steps. This module holds its interfaces."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -59,6 +59,13 @@ class Sharded(Protocol):
     def save_shards(self, folder: Path) -> Mapping[str, str]:
         """Write everything except the weights into an existing folder. Returns SHA-256 by file
         name."""
+        ...
+
+    def begin_shards(self, folder: Path) -> Callable[[], Mapping[str, str]]:
+        """Copy what `save_shards` writes, and begin to write the copy.
+
+        Returns a function that waits for the files. Any thread may call it.
+        """
         ...
 
     def load_shards(self, folder: Path) -> None:

@@ -66,7 +66,8 @@ class CheckpointWriter:
         Everything is written into a partial folder that is then renamed, so that a kill leaves
         either the old state or the new one. A checkpoint that already exists is set aside before
         the renaming, and removed only after it. The manifest with the hash of every file is written
-        last. Ranks write their parts before this method returns.
+        last. Ranks write their parts before this method returns; with `background` they copy them
+        before, and write the copies beside the training.
 
         Raises DivergedError, and writes nothing, if a trained weight (of a policy or of a credit
         method) is not finite: a run cannot continue from such weights. Raises the error of the
@@ -83,7 +84,7 @@ class CheckpointWriter:
         recover(self.folder)
         with self._cleared(partial):
             partial.mkdir(parents=True)
-            known = _save_shards(learners, partial)
+            shards = _save_shards(learners, partial, background=self.background)
             versions = {name: policy.version for name, policy in policies.items()}
             content = CheckpointContent(
                 policies=policies,
@@ -97,7 +98,7 @@ class CheckpointWriter:
             )
             if self.background:
                 content = content.copied()
-        write = functools.partial(self._write, content, partial, place, known, keep, spare)
+        write = functools.partial(self._write, content, partial, place, shards, keep, spare)
         if self.background:
             self._start(write)
         else:
@@ -136,19 +137,19 @@ class CheckpointWriter:
         content: CheckpointContent,
         partial: Path,
         place: Path,
-        known: Mapping[str, str],
+        shards: Callable[[], Mapping[str, str]],
         keep: int,
         spare: int | None,
     ) -> None:
         """Write the files and the manifest, put the folder in its place, and remove older ones.
 
-        `known` has the hashes of files that exist already.
+        `shards` waits for the files that ranks write, and returns their hashes.
         """
         aside = self.folder / f".{place.name}{ASIDE}"
         try:
             with self._cleared(partial):
-                known = {**known, **content.write(partial, place)}
-                write_manifest(partial, known)
+                written = content.write(partial, place)
+                write_manifest(partial, {**written, **shards()})
                 for path in (*partial.rglob("*"), partial):
                     sync(path)
                 if place.exists():
@@ -180,16 +181,27 @@ class CheckpointWriter:
                 raise
 
 
-def _save_shards(learners: Mapping[str, Stateful], partial: Path) -> dict[str, str]:
-    """Let ranks write their parts of the state; return the hashes of their files."""
-    hashes: dict[str, str] = {}
+def _save_shards(
+    learners: Mapping[str, Stateful], partial: Path, *, background: bool
+) -> Callable[[], dict[str, str]]:
+    """Let ranks write their parts of the state, or with `background` begin to write copies.
+
+    Returns a function that waits for the files and returns their hashes.
+    """
+    written: dict[Path, Callable[[], Mapping[str, str]]] = {}
     for name, learner in learners.items():
         if isinstance(learner, Sharded):
             folder = Path(SHARDS, name)
             (partial / folder).mkdir(parents=True)
-            written = learner.save_shards(partial / folder)
-            hashes |= {str(folder / file): digest for file, digest in written.items()}
-    return hashes
+            if background:
+                written[folder] = learner.begin_shards(partial / folder)
+            else:
+                written[folder] = functools.partial(dict, learner.save_shards(partial / folder))
+    return lambda: {
+        str(folder / file): digest
+        for folder, wait in written.items()
+        for file, digest in wait().items()
+    }
 
 
 def write_manifest(partial: Path, known: Mapping[str, str]) -> None:

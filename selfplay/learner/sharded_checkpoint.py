@@ -33,6 +33,7 @@ from torch.serialization import _get_layout
 from selfplay.errors import RunError, one_line
 from selfplay.learner.fsdp import learned, like
 from selfplay.learner.learner import Learner, ema_pairs
+from selfplay.models.main_memory import in_main_memory
 from selfplay.run.hashing_file import HashingFile
 
 _KNOWN: dict[tuple[str, str], Any] = {
@@ -134,18 +135,39 @@ ADAM = "optimizer"
 EMA = "ema"
 
 
-def save(learner: Learner, folder: Path) -> dict[str, str]:
-    """Write this rank's part. Returns the SHA-256 of its files by name. All ranks save together."""
+def parts(learner: Learner) -> dict[str, Tensor]:
+    """Return this rank's parts of the state by name; they are the learner's own tensors."""
     state: dict[str, Tensor] = {STEPS: torch.tensor(learner.steps)}
     state[SKIPPED] = torch.tensor(learner.skipped)
     for name, parameter in learned(learner.model).items():
         for key, value in learner.optimizer.state.get(parameter, {}).items():
             state[f"{ADAM}/{name}/{key}"] = value
-    state |= {f"{EMA}/{name}": mean for name, mean in _ema(learner).items()}
+    return state | {f"{EMA}/{name}": mean for name, mean in _ema(learner).items()}
+
+
+def copied(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return a copy of these parts in main memory, which training does not change."""
+    return {name: in_main_memory(tensor, copy=True) for name, tensor in state.items()}
+
+
+def save(
+    state: Mapping[str, Tensor], folder: Path, group: dist.ProcessGroup | None = None
+) -> dict[str, str]:
+    """Write this rank's parts. All ranks save together.
+
+    Args:
+        state: The parts.
+        folder: An existing folder, the same for all ranks.
+        group: Process group of the calling threads; None: the one of all other work.
+
+    Returns:
+        The SHA-256 of this rank's files by name.
+    """
     writer = FileSystemWriter(folder)
     writer.fs = written = _HashingFiles()
+    alone = not dist.is_initialized()
     try:
-        write(state, storage_writer=writer, no_dist=not dist.is_initialized())
+        write(dict(state), storage_writer=writer, process_group=group, no_dist=alone)
     except (CheckpointException, OSError) as error:
         raise RunError(f"cannot write to {folder}: {_cause(error)}") from error
     return written.hashes

@@ -3,6 +3,7 @@
 import gc
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -74,7 +75,8 @@ MORE_ROOM = (
 class LearnerWorker:
     """Ray actor that learns as one of several ranks. `LearnerWorkerGroup` starts and calls it.
 
-    Methods from `join` on are collective: call each of them on all ranks, in the same order.
+    Methods from `join` on are collective: call each of them on all ranks, in the same order. Only
+    `end_save` may run beside them, in a thread of its own.
     """
 
     def __init__(self) -> None:
@@ -82,6 +84,12 @@ class LearnerWorker:
         self._store: dist.TCPStore | None = None
         self._restores: list[Callable[[], None]] = []
         """Functions that move the learners back to their device; none while they are there."""
+        self._writers: dist.ProcessGroup | None = None
+        """The group of the threads that write; two threads must not use the same group."""
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        """One thread, so that all ranks write their policies in the same order."""
+        self._writes: dict[str, Future[dict[str, str]]] = {}
+        """Writes that have begun, by policy."""
 
     # Beginning ---------------------------------------------------------------------------------
 
@@ -126,6 +134,7 @@ class LearnerWorker:
             world_size=count,
             timeout=patience,
         )
+        self._writers = dist.new_group(backend="gloo", timeout=patience)
 
     def begin(self, setup: LearnerConfig) -> dict[str, LearnerInfo]:
         """Load all learners, and shard them if there are several ranks."""
@@ -259,12 +268,20 @@ class LearnerWorker:
 
     def save(self, name: str, folder: Path) -> dict[str, str]:
         """Write this rank's part of the state, without the weights; return hashes by file."""
-        if not folder.is_dir():
-            raise RunError(
-                f"{socket.gethostname()} does not see {folder}; set run.folder to a folder that "
-                "all machines of the cluster share"
-            )
-        return sharded_checkpoint.save(self._learner(name), folder)
+        _check_shared(folder)
+        return sharded_checkpoint.save(sharded_checkpoint.parts(self._learner(name)), folder)
+
+    def begin_save(self, name: str, folder: Path) -> None:
+        """Copy this rank's part of the state to main memory, and begin to write the copy."""
+        _check_shared(folder)
+        copied = sharded_checkpoint.copied(sharded_checkpoint.parts(self._learner(name)))
+        self._writes[name] = self._thread.submit(
+            sharded_checkpoint.save, copied, folder, self._writers
+        )
+
+    def end_save(self, name: str) -> dict[str, str]:
+        """Wait until the copy is written; return hashes by file."""
+        return self._writes.pop(name).result()
 
     def load(self, name: str, folder: Path) -> None:
         """Load the state that any number of ranks wrote."""
@@ -273,6 +290,14 @@ class LearnerWorker:
     def load_state(self, name: str, state: Mapping[str, Any]) -> None:
         """Load the state that a learner of one process saved."""
         sharded_checkpoint.take(self._learner(name), state)
+
+
+def _check_shared(folder: Path) -> None:
+    if not folder.is_dir():
+        raise RunError(
+            f"{socket.gethostname()} does not see {folder}; set run.folder to a folder that all "
+            "machines of the cluster share"
+        )
 
 
 def _address() -> str:

@@ -3,10 +3,12 @@
 import gc
 import multiprocessing
 import os
+import threading
 import traceback
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,8 +25,8 @@ from selfplay.learner.objective import BatchCounts
 from selfplay.learner.outline import shared
 from selfplay.learner.process_group import shard
 from selfplay.models.policy import Policy
+from selfplay.runtime.distributed_learner import DistributedLearner
 from selfplay.runtime.learner_worker import LearnerInfo, LearnerWorker
-from selfplay.runtime.learner_worker_group import DistributedLearner
 from selfplay.types import Sample
 from tests.helpers.builders import sample
 
@@ -36,7 +38,7 @@ Make = Callable[[], Learner]
 
 
 class Forks:
-    """A team of ranks: see `selfplay.runtime.learner_worker_group.WorkerGroup`."""
+    """A team of ranks: see `selfplay.runtime.distributed_learner.Ranks`."""
 
     def __init__(self, pipes: Sequence[Connection]) -> None:
         self.pipes, self.count = pipes, len(pipes)
@@ -51,6 +53,9 @@ class Forks:
 
     def ask_apart(self, method: str, *arguments: Any) -> tuple[Any, Any]:
         return self.ask(method, *arguments)[0]
+
+    def ask_beside(self, method: str, *arguments: Any) -> Callable[[], list[Any]]:
+        return partial(self.ask, method, *arguments)
 
     def put(self, value: Any) -> Any:
         return value
@@ -111,6 +116,7 @@ def _child(rank: int, count: int, store: Path, pipe: Connection) -> None:
         torch.set_num_threads(1)
         dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=count)
         served = Rank()
+        served._writers = dist.new_group(backend="gloo")
         while True:
             method, arguments, named = pipe.recv()
             try:
@@ -127,7 +133,15 @@ def _child(rank: int, count: int, store: Path, pipe: Connection) -> None:
 
 
 class Rank(LearnerWorker):
-    """A rank that tells how many trained numbers it holds."""
+    """A rank that tells how many trained numbers it holds, and that can be kept from writing."""
+
+    def hold(self) -> None:
+        """Keep the thread that writes files until `release`."""
+        self._held = threading.Event()
+        self._thread.submit(self._held.wait, LONGEST)
+
+    def release(self) -> None:
+        self._held.set()
 
     def held(self) -> int:
         parameters = self.learners["base"].parameters

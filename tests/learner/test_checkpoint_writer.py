@@ -7,7 +7,7 @@ import io
 import json
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import torch
 
-from selfplay.errors import DivergedError, RunError
-from selfplay.learner import checkpoint, sharded_checkpoint
+from selfplay.errors import DivergedError, LearnersLost, RunError
+from selfplay.learner import Sharded, checkpoint, sharded_checkpoint
 from selfplay.learner.checkpoint_content import CheckpointContent, FrozenPolicy
 from selfplay.learner.checkpoint_writer import CheckpointWriter
 from selfplay.learner.learner import Learner
@@ -310,7 +310,58 @@ def test_weights_that_are_not_finite_are_refused_at_once(gate: Gate, tmp_path: P
 def test_parts_of_ranks_are_hashed_while_they_are_written(tmp_path: Path) -> None:
     training = Training(tmp_path)
     training.learn(1)
-    hashes = sharded_checkpoint.save(training.learner, tmp_path)
+    hashes = sharded_checkpoint.save(sharded_checkpoint.parts(training.learner), tmp_path)
     written = contents(tmp_path)
     assert ".metadata" in written and len(written) == 2
     assert hashes == {name: hashlib.sha256(data).hexdigest() for name, data in written.items()}
+
+
+class Ranks:
+    """A learner on ranks that write a file when they are let."""
+
+    def __init__(self) -> None:
+        self.let = threading.Event()
+        self.error: Exception | None = None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        raise AssertionError
+
+    def fetch_weights(self) -> None:
+        pass
+
+    def save_shards(self, folder: Path) -> Mapping[str, str]:
+        raise AssertionError("the ranks write while the training waits")
+
+    def begin_shards(self, folder: Path) -> Callable[[], Mapping[str, str]]:
+        assert folder.is_dir()
+
+        def written() -> Mapping[str, str]:
+            assert self.let.wait(LONGEST)
+            if self.error is not None:
+                raise self.error
+            (folder / "part").write_bytes(b"part")
+            return {"part": hashlib.sha256(b"part").hexdigest()}
+
+        return written
+
+    def load_shards(self, folder: Path) -> None:
+        raise AssertionError
+
+
+def test_ranks_write_beside_the_training_too(tmp_path: Path) -> None:
+    ranks, writer = Ranks(), CheckpointWriter(tmp_path, background=True)
+    assert isinstance(ranks, Sharded)
+    place = writer.save(step=1, policies={}, learners={"base": ranks}, state={}, keep=2)
+    assert not place.exists()
+    ranks.let.set()
+    writer.wait()
+    manifest = json.loads((place / "manifest.json").read_text())
+    assert manifest["learners/base/part"] == hashlib.sha256(b"part").hexdigest()
+    ranks.error = LearnersLost("learner rank 1 died (end_save)")
+    writer.save(step=2, policies={}, learners={"base": ranks}, state={}, keep=2)
+    with pytest.raises(LearnersLost, match="rank 1"):
+        writer.wait()
+    assert [path.name for path in tmp_path.iterdir()] == ["000001"]

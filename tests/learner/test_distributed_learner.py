@@ -1,33 +1,23 @@
-"""Ranks that learn together come to what one learner comes to, and take up each other's state."""
+"""Ranks that learn together come to what one learner comes to."""
 
-import hashlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 from unittest import mock
 
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
-from selfplay.errors import ConfigError, DivergedError, RunError
+from selfplay.errors import ConfigError, DivergedError
 from selfplay.learner import sharded_checkpoint
-from selfplay.learner.dpo import DPO
 from selfplay.learner.learner import Learner
-from selfplay.learner.learner_settings import LearnerSettings
 from selfplay.learner.logprobs import Scorer
-from selfplay.learner.objective import Objective, PolicyLoss
-from selfplay.models.lora import adapted, frozen_copy
-from selfplay.models.policy_settings import Lora
 from selfplay.types import Sample
 from tests.helpers.builders import llama, sample
 from tests.helpers.failing_objective import FailingLoss
 from tests.helpers.learner_processes import Forks, batch, fetched, forked, ranked
-
-REINFORCE = PolicyLoss(ratio="none", clip="none")
-LONG = 160
-"""A prompt that is long enough to be computed first, as the stem of a row."""
+from tests.helpers.rank_learners import CASES, EMA, MAGNET, ONE, Make, assert_close, state
 
 
 class Blind(Learner):
@@ -35,95 +25,6 @@ class Blind(Learner):
 
     def __init__(self, *given: Any, **settings: Any) -> None:
         super().__init__(*given, **{**settings, "reference": None})
-
-
-@dataclass(frozen=True, kw_only=True)
-class Make:
-    """Makes the same learner in every process that it is called in."""
-
-    objective: Objective = REINFORCE
-    model: Literal["llama", "peaked", "gpt2", "adapter"] = "llama"
-    dtype: torch.dtype = torch.float64
-    settings: dict[str, Any] = field(default_factory=dict)
-    kind: type[Learner] = Learner
-
-    def __call__(self) -> Learner:
-        model, reference = self._models()
-        settings = {"lr": 0.01, "clip_norm": 0.5, "max_tokens": 40, **self.settings}
-        return self.kind(
-            model,
-            objective=self.objective,
-            settings=LearnerSettings(**settings),
-            reference=reference if self.objective.reads_reference else None,
-        )
-
-    def _llama(self, seed: int) -> Any:
-        made: Any = llama(seed=seed, max_position_embeddings=256)
-        return made.to(self.dtype)
-
-    def _models(self) -> tuple[PreTrainedModel, PreTrainedModel]:
-        model: Any
-        if self.model == "gpt2":  # its output embedding is its input embedding
-            torch.manual_seed(0)
-            sizes: Any = {"vocab_size": 24, "n_positions": 64, "n_embd": 16}
-            model = GPT2LMHeadModel(GPT2Config(**sizes, n_layer=2, n_head=4))
-            model = model.to(self.dtype)
-            return model, frozen_copy(model)
-        model = self._llama(0)
-        if self.model == "peaked":
-            with torch.no_grad():
-                model.get_output_embeddings().weight.mul_(100.0)
-        if self.model in ("llama", "peaked"):
-            return model, frozen_copy(self._llama(1))
-        model.requires_grad_(False)
-        made = adapted(model, Lora(rank=2), seed=0, where="policy")
-        for parameter in made.parameters():
-            if parameter.requires_grad:
-                parameter.data = torch.randn_like(parameter.data).to(self.dtype) / 4
-        moves = self.objective.reference == "ema"
-        return made, frozen_copy(made) if moves else model
-
-
-PAIRS = [
-    replace(sample(prompt, completion, sign), pair=name)
-    for name, prompt, good, bad in (("a", [1, 2, 3], [5, 6, 7], [4]), ("b", [7], [8, 9], [2, 2]))
-    for completion, sign in ((good, 1.0), (bad, -1.0))
-]
-EMA: dict[str, Any] = {"kl": 0.2, "reference": "ema", "ema_rate": 0.3}
-MAGNET = PolicyLoss(**EMA)
-ONE = {"max_tokens": 10_000, "packing": "rows"}
-"""One micro-batch on every rank."""
-SEQUENCES = PolicyLoss(ratio="sequence", aggregate="sequence_mean", entropy=0.05)
-
-CASES: dict[str, tuple[Make, list[Sample]]] = {
-    "reinforce": (Make(), batch()),
-    "float32": (Make(dtype=torch.float32), batch()),
-    "several steps": (Make(objective=PolicyLoss(), settings={"mini_batches": 3}), batch()),
-    "sequences and entropy": (Make(objective=SEQUENCES), batch()),
-    "one long micro-batch": (Make(settings={"max_tokens": 10_000}), batch()),
-    "reference": (Make(objective=PolicyLoss(kl=0.2)), batch()),
-    "ema": (Make(objective=MAGNET), batch()),
-    "exact KL": (Make(objective=PolicyLoss(kl=0.2, estimator="exact")), batch()),
-    "forward KL, EMA": (Make(objective=PolicyLoss(**EMA, estimator="forward")), batch()),
-    "exact KL, one embedding": (
-        Make(model="gpt2", objective=PolicyLoss(kl=0.2, estimator="exact", entropy=0.1)),
-        batch(),
-    ),
-    "correction": (Make(objective=replace(REINFORCE, correction="truncated")), batch()),
-    "pairs": (Make(objective=DPO()), PAIRS),
-    "adapter": (Make(model="adapter", objective=PolicyLoss(kl=0.2)), batch()),
-    "adapter's EMA": (Make(model="adapter", objective=MAGNET), batch()),
-    "one embedding": (Make(model="gpt2", objective=PolicyLoss(kl=0.2)), batch()),
-    "fewer samples than ranks": (Make(), batch(1)),
-    "stems": (
-        Make(settings={"packing": "trie", "max_tokens": 500}),
-        batch(length=12, stem=LONG),
-    ),
-    "stems, computed again": (
-        Make(settings={"packing": "trie", "max_tokens": 500, "activation_checkpointing": True}),
-        batch(length=12, stem=LONG),
-    ),
-}
 
 
 @pytest.fixture(scope="module")
@@ -142,23 +43,6 @@ def four() -> Iterator[Forks]:
 def three() -> Iterator[Forks]:
     with forked(3) as forks:
         yield forks
-
-
-def state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    return {name: tensor.detach().clone() for name, tensor in model.named_parameters()}
-
-
-def assert_close(
-    found: torch.nn.Module, wanted: torch.nn.Module, make: Make, tolerance: float = 1e-4
-) -> None:
-    """Moved alike from where both began. Norms and rotations are float32 in a llama of any dtype,
-    and AdamW makes as much of a gradient that is nothing but rounding as of any other."""
-    start, now, other = state(make().model), state(wanted), state(found)
-    moved = [name for name in start if not torch.equal(start[name], now[name])]
-    assert moved, "nothing was learned"
-    for name in start:
-        apart, way = (other[name] - now[name]).norm(), (now[name] - start[name]).norm()
-        assert apart <= tolerance * way, f"{name}: {apart:.1e} apart after {way:.1e}"
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -208,25 +92,6 @@ def test_so_do_two_copies_of_two_ranks_each(case: str, four: Forks) -> None:
     size = sum(parameter.numel() for parameter in make().parameters)
     first, second, *others = four.ask("held")
     assert first + second == size and others == [first, second]
-
-
-def test_copies_save_what_any_number_of_ranks_reads(
-    four: Forks, two: Forks, tmp_path: Path
-) -> None:
-    make, given = CASES["float32"]
-    alone, together = make(), ranked(four, make, replicas=2)
-    for step in (1, 2):
-        alone.update(given, step=step)
-        together.update(given, step=step)
-    hashes = together.save_shards(tmp_path)
-    assert set(hashes) == {path.name for path in tmp_path.iterdir()}
-    other = ranked(two, make)
-    other.policy.model.load_state_dict(fetched(together).state_dict())
-    other.load_shards(tmp_path)
-    for learner in (alone, together, other):
-        learner.update(given, step=3)
-    assert_close(fetched(together), alone.model, make)
-    assert_close(fetched(other), alone.model, make)
 
 
 def assert_learned_alike(forks: Forks, make: Make, given: list[Sample], replicas: int = 1) -> None:
@@ -365,70 +230,3 @@ def test_it_begins_again_with_the_weights_of_this_process(two: Forks) -> None:
         learner.begin_again()
         learner.update(batch(), step=2)
     assert_close(fetched(together), alone.model, make)
-
-
-@pytest.mark.parametrize("case", ["ema", "adapter's EMA", "one embedding"])
-def test_a_checkpoint_of_ranks_goes_on_with_any_number_of_them(
-    case: str, two: Forks, three: Forks, tmp_path: Path
-) -> None:
-    make, given = CASES[case]
-    alone, together = make(), ranked(two, make)
-    alone.update(given, step=1)
-    together.update(given, step=1)
-    hashes = together.save_shards(tmp_path)
-    files = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    assert hashes == {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
-    assert {name[:4] for name in files} == {"__0_", "__1_", ".met"}, "not every rank has written"
-    wanted = alone.update(given, step=2)
-    saved = fetched(together).state_dict()  # before other learners take its processes
-
-    one, others = make(), [ranked(forks, make) for forks in (two, three)]
-    one.model.load_state_dict(saved)
-    sharded_checkpoint.load(one, tmp_path)
-    assert one.update(given, step=2)["gradient_norm"] == pytest.approx(wanted["gradient_norm"])
-    assert_close(one.model, alone.model, make)
-    for other in others:
-        other.policy.model.load_state_dict(saved)
-        other.load_shards(tmp_path)
-        other.update(given, step=2)
-        assert_close(fetched(other), alone.model, make)
-
-
-@pytest.mark.parametrize("case", ["ema", "adapter"])
-def test_a_checkpoint_of_one_process_goes_on_with_ranks(case: str, two: Forks) -> None:
-    make, given = CASES[case]
-    alone, together = make(), ranked(two, make)
-    alone.update(given, step=1)
-    together.policy.model.load_state_dict(alone.model.state_dict())
-    together.load_state_dict(alone.state_dict())
-    alone.update(given, step=2)
-    together.update(given, step=2)
-    assert_close(fetched(together), alone.model, make)
-
-
-def test_before_the_first_update_there_is_a_checkpoint_too(two: Forks, tmp_path: Path) -> None:
-    make = Make()
-    alone, together, one = make(), ranked(two, make), make()
-    together.save_shards(tmp_path)
-    together.load_shards(tmp_path)
-    sharded_checkpoint.load(one, tmp_path)
-    for learner in (alone, together, one):
-        learner.update(batch(), step=1)
-    assert_close(fetched(together), alone.model, make)
-    assert_close(one.model, alone.model, make)
-
-
-def test_shards_that_cannot_be_used_are_one_line(two: Forks, tmp_path: Path) -> None:
-    make = Make()
-    together = ranked(two, make)
-    together.update(batch(), step=1)
-    with pytest.raises(RunError, match=r"does not see .*absent; set run.folder to"):
-        together.save_shards(tmp_path / "absent")
-    with pytest.raises(RunError, match=r"cannot read .*absent"):
-        sharded_checkpoint.load(make(), tmp_path / "absent")
-    together.save_shards(tmp_path)
-    with pytest.raises(RunError, match=r"it has an optimizer of .* which is not trained here"):
-        sharded_checkpoint.load(Make(model="adapter")(), tmp_path)
-    (tmp_path / "__1_0.distcp").unlink()
-    with pytest.raises(RunError, match="cannot read"):
-        sharded_checkpoint.load(make(), tmp_path)

@@ -348,6 +348,9 @@ def test_ranks_are_not_asked_to_save_weights_that_are_not_finite(tmp_path: Path)
         def save_shards(self, folder: Path) -> Mapping[str, str]:
             raise AssertionError("asked")
 
+        def begin_shards(self, folder: Path) -> Callable[[], Mapping[str, str]]:
+            raise AssertionError("asked")
+
         def load_shards(self, folder: Path) -> None:
             raise AssertionError
 

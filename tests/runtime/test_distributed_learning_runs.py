@@ -23,9 +23,10 @@ def learned(line: Mapping[str, float]) -> dict[str, float]:
     return {key: value for key, value in line.items() if not key.startswith(left_out)}
 
 
-def test_a_run_outlives_its_learner_and_learns_nothing_twice(tmp_path: Path) -> None:
-    place = tmp_path / "runs/hurt"
-    command = Command("train", SMOKE, *RANKS, "run.name=hurt", cwd=tmp_path, hold=3)
+@pytest.mark.parametrize("beside", [False, True], ids=["at once", "in threads"])
+def test_a_run_outlives_its_learner_and_learns_nothing_twice(beside: bool, tmp_path: Path) -> None:
+    place, kind = tmp_path / "runs/hurt", f"run.async_checkpoints={beside}"
+    command = Command("train", SMOKE, *RANKS, kind, "run.name=hurt", cwd=tmp_path, hold=3)
     wait(step(place, 1))
     (rank,) = command.started("ray::LearnerWorker")
     os.kill(rank, signal.SIGKILL)

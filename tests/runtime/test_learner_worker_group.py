@@ -23,7 +23,8 @@ from selfplay.learner.objective import BatchCounts, LossInputs, PolicyLoss
 from selfplay.models.population import Population
 from selfplay.rollout.policies import load_policies, make_learners
 from selfplay.runtime.cluster import RayCluster
-from selfplay.runtime.learner_worker_group import DistributedLearner, LearnerWorkerGroup
+from selfplay.runtime.distributed_learner import DistributedLearner
+from selfplay.runtime.learner_worker_group import LearnerWorkerGroup
 from selfplay.runtime.weight_sync import RemoteWeights, checksum, unpack
 from tests.helpers.builders import same, sample, save_tiny, weights
 from tests.helpers.learner_processes import fetched
@@ -135,6 +136,23 @@ def test_a_rank_that_is_killed_is_named_and_new_ones_go_on_from_the_checkpoint(
             assert torch.allclose(found, wanted, atol=1e-5)
         with pytest.raises(RunError, match=r"lost 2 times .*max_restarts is 1.*: rank 0$"):
             ranks.restart(LearnersLost("rank 0"), None)
+    finally:
+        ranks.close()
+
+
+def test_a_rank_that_is_killed_while_it_writes_is_named(home: Home, tmp_path: Path) -> None:
+    ranks = home.ranks(2)
+    trainer = home.trainer(ranks)
+    try:
+        trainer.update(SAMPLES, step=1)
+        (tmp_path / "whole").mkdir()
+        assert len(trainer.begin_shards(tmp_path / "whole")()) == 3
+        hold = ranks._actors[0].__ray_call__.options(concurrency_group="listen")
+        home.cluster.ray.get(hold.remote(lambda rank: rank._thread.submit(time.sleep, 600) and 0))
+        written = trainer.begin_shards(tmp_path)
+        home.strike(ranks, 1, signal.SIGKILL)
+        with pytest.raises(LearnersLost, match=r"^learner rank 1 died \(end_save\): "):
+            written()
     finally:
         ranks.close()
 

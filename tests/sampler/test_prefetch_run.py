@@ -1,5 +1,6 @@
 """Runs whose batches are sampled ahead: their records, checkpoints, returns and ends."""
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from selfplay.curriculum.fixed import FixedTasks
 from selfplay.errors import LearnersLost
 from selfplay.experiment.experiment import Experiment
 from selfplay.learner import checkpoint
+from selfplay.learner.checkpoint_writer import CheckpointWriter
 from selfplay.learner.learner import Learner
 from selfplay.rng import derive
 from selfplay.run.directory import Run
@@ -147,6 +149,25 @@ def test_learners_that_die_are_begun_again_from_the_newest_checkpoint(
     assert "step 5: rank 1 died; going on from checkpoint 000004" in said
     assert_told_alike(run, idle)
     assert played(run) == played(idle)
+
+
+def test_ranks_that_die_while_they_write_the_last_checkpoint_cost_no_step(
+    idle: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    composed = settings(*IDLE, "run.async_checkpoints=true")
+    run, write, deaths = Run.create(tmp_path / "run", composed), CheckpointWriter._write, [STEPS]
+
+    def struck(self: CheckpointWriter, content: Any, partial: Path, *given: Any) -> None:
+        if deaths and partial.name == f".{STEPS:06d}.partial":
+            shutil.rmtree(partial)
+            raise LearnersLost(f"rank 1 died at step {deaths.pop()}")
+        write(self, content, partial, *given)
+
+    monkeypatch.setattr(CheckpointWriter, "_write", struck)
+    said = train(Experiment(composed).load(), run)
+    assert f"step {STEPS}: rank 1 died at step {STEPS}; going on from checkpoint 000004" in said
+    assert not deaths and states(run).keys() == states(idle).keys()
+    assert_told_alike(run, idle)
 
 
 def test_a_run_that_goes_back_samples_again_with_other_seeds(tmp_path: Path) -> None:

@@ -1,0 +1,127 @@
+"""Learners that ranks make again, with the samples that they learn from."""
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
+
+from selfplay.learner.dpo import DPO
+from selfplay.learner.learner import Learner
+from selfplay.learner.learner_settings import LearnerSettings
+from selfplay.learner.objective import Objective, PolicyLoss
+from selfplay.models.lora import adapted, frozen_copy
+from selfplay.models.policy_settings import Lora
+from selfplay.types import Sample
+from tests.helpers.builders import llama, sample
+from tests.helpers.learner_processes import batch
+
+REINFORCE = PolicyLoss(ratio="none", clip="none")
+LONG = 160
+"""A prompt that is long enough to be computed first, as the stem of a row."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Make:
+    """Makes the same learner in every process that it is called in."""
+
+    objective: Objective = REINFORCE
+    model: Literal["llama", "peaked", "gpt2", "adapter"] = "llama"
+    dtype: torch.dtype = torch.float64
+    settings: dict[str, Any] = field(default_factory=dict)
+    kind: type[Learner] = Learner
+
+    def __call__(self) -> Learner:
+        model, reference = self._models()
+        settings = {"lr": 0.01, "clip_norm": 0.5, "max_tokens": 40, **self.settings}
+        return self.kind(
+            model,
+            objective=self.objective,
+            settings=LearnerSettings(**settings),
+            reference=reference if self.objective.reads_reference else None,
+        )
+
+    def _llama(self, seed: int) -> Any:
+        made: Any = llama(seed=seed, max_position_embeddings=256)
+        return made.to(self.dtype)
+
+    def _models(self) -> tuple[PreTrainedModel, PreTrainedModel]:
+        model: Any
+        if self.model == "gpt2":  # its output embedding is its input embedding
+            torch.manual_seed(0)
+            sizes: Any = {"vocab_size": 24, "n_positions": 64, "n_embd": 16}
+            model = GPT2LMHeadModel(GPT2Config(**sizes, n_layer=2, n_head=4))
+            model = model.to(self.dtype)
+            return model, frozen_copy(model)
+        model = self._llama(0)
+        if self.model == "peaked":
+            with torch.no_grad():
+                model.get_output_embeddings().weight.mul_(100.0)
+        if self.model in ("llama", "peaked"):
+            return model, frozen_copy(self._llama(1))
+        model.requires_grad_(False)
+        made = adapted(model, Lora(rank=2), seed=0, where="policy")
+        for parameter in made.parameters():
+            if parameter.requires_grad:
+                parameter.data = torch.randn_like(parameter.data).to(self.dtype) / 4
+        moves = self.objective.reference == "ema"
+        return made, frozen_copy(made) if moves else model
+
+
+PAIRS = [
+    replace(sample(prompt, completion, sign), pair=name)
+    for name, prompt, good, bad in (("a", [1, 2, 3], [5, 6, 7], [4]), ("b", [7], [8, 9], [2, 2]))
+    for completion, sign in ((good, 1.0), (bad, -1.0))
+]
+EMA: dict[str, Any] = {"kl": 0.2, "reference": "ema", "ema_rate": 0.3}
+MAGNET = PolicyLoss(**EMA)
+ONE = {"max_tokens": 10_000, "packing": "rows"}
+"""One micro-batch on every rank."""
+SEQUENCES = PolicyLoss(ratio="sequence", aggregate="sequence_mean", entropy=0.05)
+
+CASES: dict[str, tuple[Make, list[Sample]]] = {
+    "reinforce": (Make(), batch()),
+    "float32": (Make(dtype=torch.float32), batch()),
+    "several steps": (Make(objective=PolicyLoss(), settings={"mini_batches": 3}), batch()),
+    "sequences and entropy": (Make(objective=SEQUENCES), batch()),
+    "one long micro-batch": (Make(settings={"max_tokens": 10_000}), batch()),
+    "reference": (Make(objective=PolicyLoss(kl=0.2)), batch()),
+    "ema": (Make(objective=MAGNET), batch()),
+    "exact KL": (Make(objective=PolicyLoss(kl=0.2, estimator="exact")), batch()),
+    "forward KL, EMA": (Make(objective=PolicyLoss(**EMA, estimator="forward")), batch()),
+    "exact KL, one embedding": (
+        Make(model="gpt2", objective=PolicyLoss(kl=0.2, estimator="exact", entropy=0.1)),
+        batch(),
+    ),
+    "correction": (Make(objective=replace(REINFORCE, correction="truncated")), batch()),
+    "pairs": (Make(objective=DPO()), PAIRS),
+    "adapter": (Make(model="adapter", objective=PolicyLoss(kl=0.2)), batch()),
+    "adapter's EMA": (Make(model="adapter", objective=MAGNET), batch()),
+    "one embedding": (Make(model="gpt2", objective=PolicyLoss(kl=0.2)), batch()),
+    "fewer samples than ranks": (Make(), batch(1)),
+    "stems": (
+        Make(settings={"packing": "trie", "max_tokens": 500}),
+        batch(length=12, stem=LONG),
+    ),
+    "stems, computed again": (
+        Make(settings={"packing": "trie", "max_tokens": 500, "activation_checkpointing": True}),
+        batch(length=12, stem=LONG),
+    ),
+}
+
+
+def state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in model.named_parameters()}
+
+
+def assert_close(
+    found: torch.nn.Module, wanted: torch.nn.Module, make: Make, tolerance: float = 1e-4
+) -> None:
+    """Moved alike from where both began. Norms and rotations are float32 in a llama of any dtype,
+    and AdamW makes as much of a gradient that is nothing but rounding as of any other."""
+    start, now, other = state(make().model), state(wanted), state(found)
+    moved = [name for name in start if not torch.equal(start[name], now[name])]
+    assert moved, "nothing was learned"
+    for name in start:
+        apart, way = (other[name] - now[name]).norm(), (now[name] - start[name]).norm()
+        assert apart <= tolerance * way, f"{name}: {apart:.1e} apart after {way:.1e}"

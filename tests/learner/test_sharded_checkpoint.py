@@ -1,0 +1,168 @@
+"""Ranks take up what any number of ranks has saved, at once or beside their work."""
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from selfplay.errors import RunError
+from selfplay.learner import sharded_checkpoint
+from selfplay.learner.checkpoint_content import named_tensors
+from tests.helpers.learner_processes import Forks, batch, fetched, forked, ranked
+from tests.helpers.rank_learners import (
+    CASES,
+    Make,
+    assert_close,
+)
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[Forks]:
+    with forked(2) as forks:
+        yield forks
+
+
+@pytest.fixture(scope="module")
+def four() -> Iterator[Forks]:
+    with forked(4) as forks:
+        yield forks
+
+
+@pytest.fixture(scope="module")
+def three() -> Iterator[Forks]:
+    with forked(3) as forks:
+        yield forks
+
+
+def test_copies_save_what_any_number_of_ranks_reads(
+    four: Forks, two: Forks, tmp_path: Path
+) -> None:
+    make, given = CASES["float32"]
+    alone, together = make(), ranked(four, make, replicas=2)
+    for step in (1, 2):
+        alone.update(given, step=step)
+        together.update(given, step=step)
+    hashes = together.save_shards(tmp_path)
+    assert set(hashes) == {path.name for path in tmp_path.iterdir()}
+    other = ranked(two, make)
+    other.policy.model.load_state_dict(fetched(together).state_dict())
+    other.load_shards(tmp_path)
+    for learner in (alone, together, other):
+        learner.update(given, step=3)
+    assert_close(fetched(together), alone.model, make)
+    assert_close(fetched(other), alone.model, make)
+
+
+@pytest.mark.parametrize("case", ["ema", "adapter's EMA", "one embedding"])
+def test_a_checkpoint_of_ranks_goes_on_with_any_number_of_them(
+    case: str, two: Forks, three: Forks, tmp_path: Path
+) -> None:
+    make, given = CASES[case]
+    alone, together = make(), ranked(two, make)
+    alone.update(given, step=1)
+    together.update(given, step=1)
+    hashes = together.save_shards(tmp_path)
+    files = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert hashes == {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+    assert {name[:4] for name in files} == {"__0_", "__1_", ".met"}, "not every rank has written"
+    wanted = alone.update(given, step=2)
+    saved = fetched(together).state_dict()  # before other learners take its processes
+
+    one, others = make(), [ranked(forks, make) for forks in (two, three)]
+    one.model.load_state_dict(saved)
+    sharded_checkpoint.load(one, tmp_path)
+    assert one.update(given, step=2)["gradient_norm"] == pytest.approx(wanted["gradient_norm"])
+    assert_close(one.model, alone.model, make)
+    for other in others:
+        other.policy.model.load_state_dict(saved)
+        other.load_shards(tmp_path)
+        other.update(given, step=2)
+        assert_close(fetched(other), alone.model, make)
+
+
+@pytest.mark.parametrize("case", ["ema", "adapter's EMA", "one embedding"])
+def test_ranks_learn_on_while_copies_of_their_parts_are_written(
+    case: str, two: Forks, tmp_path: Path
+) -> None:
+    make, given = CASES[case]
+    together = ranked(two, make)
+    together.update(given, step=1)
+    folders = tmp_path / "at once", tmp_path / "beside"
+    for folder in folders:
+        folder.mkdir()
+    together.save_shards(folders[0])
+    two.ask("hold")
+    written = together.begin_shards(folders[1])
+    together.update(given, step=2)
+    assert not list(folders[1].iterdir()), "the files do not wait for the thread"
+    two.ask("release")
+    hashes = written()
+    files = {path.name: path.read_bytes() for path in folders[1].iterdir()}
+    assert hashes == {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+    assert {name[:4] for name in files} == {"__0_", "__1_", ".met"}, "not every rank has written"
+    states = []
+    for folder in folders:
+        one = make()
+        sharded_checkpoint.load(one, folder)
+        assert one.steps == 1
+        states.append(dict(named_tensors(one.state_dict())))
+    assert states[0].keys() == states[1].keys()
+    assert all(torch.equal(tensor, states[1][keys]) for keys, tensor in states[0].items())
+
+
+def test_a_folder_that_a_rank_cannot_write_to_is_an_error_of_the_wait(
+    two: Forks, tmp_path: Path
+) -> None:
+    together = ranked(two, Make())
+    with pytest.raises(RunError, match=r"does not see .*absent; set run.folder to"):
+        together.begin_shards(tmp_path / "absent")
+    two.ask("hold")
+    (tmp_path / "gone").mkdir()
+    written = together.begin_shards(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    (tmp_path / "gone").write_text("")
+    two.ask("release")
+    with pytest.raises(RunError, match=r"cannot write to .*gone"):
+        written()
+
+
+@pytest.mark.parametrize("case", ["ema", "adapter"])
+def test_a_checkpoint_of_one_process_goes_on_with_ranks(case: str, two: Forks) -> None:
+    make, given = CASES[case]
+    alone, together = make(), ranked(two, make)
+    alone.update(given, step=1)
+    together.policy.model.load_state_dict(alone.model.state_dict())
+    together.load_state_dict(alone.state_dict())
+    alone.update(given, step=2)
+    together.update(given, step=2)
+    assert_close(fetched(together), alone.model, make)
+
+
+def test_before_the_first_update_there_is_a_checkpoint_too(two: Forks, tmp_path: Path) -> None:
+    make = Make()
+    alone, together, one = make(), ranked(two, make), make()
+    together.save_shards(tmp_path)
+    together.load_shards(tmp_path)
+    sharded_checkpoint.load(one, tmp_path)
+    for learner in (alone, together, one):
+        learner.update(batch(), step=1)
+    assert_close(fetched(together), alone.model, make)
+    assert_close(one.model, alone.model, make)
+
+
+def test_shards_that_cannot_be_used_are_one_line(two: Forks, tmp_path: Path) -> None:
+    make = Make()
+    together = ranked(two, make)
+    together.update(batch(), step=1)
+    with pytest.raises(RunError, match=r"does not see .*absent; set run.folder to"):
+        together.save_shards(tmp_path / "absent")
+    with pytest.raises(RunError, match=r"cannot read .*absent"):
+        sharded_checkpoint.load(make(), tmp_path / "absent")
+    together.save_shards(tmp_path)
+    with pytest.raises(RunError, match=r"it has an optimizer of .* which is not trained here"):
+        sharded_checkpoint.load(Make(model="adapter")(), tmp_path)
+    (tmp_path / "__1_0.distcp").unlink()
+    with pytest.raises(RunError, match="cannot read"):
+        sharded_checkpoint.load(make(), tmp_path)
