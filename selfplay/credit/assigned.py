@@ -11,13 +11,18 @@ from selfplay.errors import ConfigError, is_own, naming
 from selfplay.types import Group, Sample
 
 
-def assigned(credit: Credit, groups: Sequence[Group]) -> list[Sample]:
+def assigned(credit: Credit, groups: Sequence[Group], where: str = "credit") -> list[Sample]:
     """Return the samples that a credit method makes of groups.
 
-    Raises ConfigError, which names the method, if code outside this library raises an error, and if
-    the result is not a list of samples with finite advantages.
+    Args:
+        credit: The method.
+        groups: The groups.
+        where: Config key of the method, for errors.
+    Raises:
+        ConfigError: In one line that names the method, if code outside this library raises an
+            error, and if the result is not a list of samples with finite advantages.
     """
-    name = f"credit: {type(credit).__name__}.assign"
+    name = f"{where}: {type(credit).__name__}.assign"
     with naming(name, credit):
         samples: Any = credit.assign(groups)
     if not isinstance(samples, list) or not all(isinstance(each, Sample) for each in samples):
@@ -32,13 +37,17 @@ def assigned(credit: Credit, groups: Sequence[Group]) -> list[Sample]:
     return samples
 
 
-def measured(credit: Credit) -> dict[str, float]:
+def measured(credit: Credit, where: str = "credit") -> dict[str, float]:
     """Return the metrics of a credit method.
 
-    Raises ConfigError, which names the method, for an error of an author's code, and for a result
-    that is not a mapping of names to numbers.
+    Args:
+        credit: The method.
+        where: Config key of the method, for errors.
+    Raises:
+        ConfigError: In one line that names the method, for an error of an author's code, and for a
+            result that is not a mapping of names to numbers.
     """
-    name = f"credit: {type(credit).__name__}.metrics"
+    name = f"{where}: {type(credit).__name__}.metrics"
     with naming(name, credit):
         found: Any = credit.metrics()
     if not isinstance(found, Mapping):
