@@ -167,8 +167,7 @@ class Trainer:
                 results[name], episodes = evaluation.run(name, rollout_fn, seed=experiment.seed)
             groups.append(Group(id=f"evaluation/{name}", episodes=tuple(episodes)))
             if when == "before":
-                lines = evaluation.unmeasured(name, episodes)
-                for line in (*lines, *evaluation.repeated_draws(name, episodes)):
+                for line in evaluation.notes(name, episodes):
                     progress.note(line)
             progress.evaluation(name, when, results[name])
         experiment.players.counts()  # reset the counters: the evaluation is not part of a step
