@@ -1,13 +1,12 @@
 """The calls of a credit method, which may be an author's own, and the checks of their results."""
 
-import json
 from collections.abc import Mapping, Sequence
 from math import isfinite
 from numbers import Real
 from typing import Any
 
 from selfplay.credit import Credit
-from selfplay.errors import ConfigError, is_own, naming
+from selfplay.errors import ConfigError, naming, saved_state
 from selfplay.types import Group, Sample
 
 
@@ -71,22 +70,7 @@ def saved(credit: Credit, where: str = "credit") -> dict[str, Any]:
         ConfigError: In one line that names the method, for an error of an author's code, and for a
             state that is not plain data.
     """
-    name = f"{where}: {type(credit).__name__}.state_dict"
-    with naming(name, credit):
-        state: Any = credit.state_dict()
-    if is_own(credit):
-        return dict(state)
-    if not isinstance(state, Mapping):
-        raise ConfigError(f"{name} returned {type(state).__name__}, not a dictionary of plain data")
-    for key, value in state.items():
-        try:
-            json.dumps({key: value})
-        except (TypeError, ValueError, RecursionError) as error:
-            raise ConfigError(
-                f"{name} has {key!r}, which a checkpoint cannot hold ({error}); plain data only: "
-                "texts, numbers, lists and dictionaries (tensors belong to modules())"
-            ) from error
-    return dict(state)
+    return saved_state(credit, where, advice=" (tensors belong to modules())")
 
 
 def is_number(value: object) -> bool:
