@@ -1,12 +1,14 @@
 """Errors that a user can act on: one line with the problem, its location and what to do."""
 
+import json
 import os
 import sysconfig
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any, Protocol
 
 _HERE = Path(__file__).parent
 LIBRARY = tuple(str(folder) + os.sep for folder in (_HERE, _HERE.parent / "arenas" / "external"))
@@ -145,6 +147,43 @@ def naming(call: str, part: object) -> Iterator[None]:
         if is_own(part) and not raised_by_author(error):
             raise
         raise ConfigError(f"{call} raised {with_place(error)}") from error
+
+
+class Saved(Protocol):
+    """An object with a state in a checkpoint. `saved_state` reads it."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state as plain data."""
+        ...
+
+
+def saved_state(part: Saved, where: str, *, advice: str = "") -> dict[str, Any]:
+    """Return the state of a credit method or a curriculum for a checkpoint.
+
+    Args:
+        part: The object, which may be an author's own.
+        where: Config key of the object, for errors.
+        advice: Words after the list of plain data in an error.
+    Raises:
+        ConfigError: In one line that names the class, for an error of an author's code, and for a
+            state that is not plain data.
+    """
+    name = f"{where}: {type(part).__name__}.state_dict"
+    with naming(name, part):
+        state: Any = part.state_dict()
+    if is_own(part):
+        return dict(state)
+    if not isinstance(state, Mapping):
+        raise ConfigError(f"{name} returned {type(state).__name__}, not a dictionary of plain data")
+    for key, value in state.items():
+        try:
+            json.dumps({key: value})
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ConfigError(
+                f"{name} has {key!r}, which a checkpoint cannot hold ({error}); plain data only: "
+                f"texts, numbers, lists and dictionaries{advice}"
+            ) from error
+    return dict(state)
 
 
 def is_own(part: object) -> bool:

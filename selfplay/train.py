@@ -7,6 +7,7 @@ from pathlib import Path
 
 from selfplay.credit import missing_signals
 from selfplay.credit.assigned import assigned, measured
+from selfplay.curriculum.gathering import check_gathering
 from selfplay.errors import CollapsedError, LearnersLost, nearest, one_line
 from selfplay.experiment.experiment import Experiment
 from selfplay.learner import checkpoint
@@ -169,8 +170,7 @@ class Trainer:
                 results[name], episodes = evaluation.run(name, rollout_fn, seed=experiment.seed)
             groups.append(Group(id=f"evaluation/{name}", episodes=tuple(episodes)))
             if when == "before":
-                lines = evaluation.unmeasured(name, episodes)
-                for line in (*lines, *evaluation.repeated_draws(name, episodes)):
+                for line in evaluation.notes(name, episodes):
                     progress.note(line)
             progress.evaluation(name, when, results[name])
         experiment.players.counts()  # reset the counters: the evaluation is not part of a step
@@ -306,7 +306,8 @@ class Trainer:
     def fill_curriculum(self) -> None:
         """Play rounds without updates (steps -1, -2, ...) until the curriculum has its tasks.
 
-        Raises CollapsedError if too many episodes of a round failed.
+        Raises CollapsedError if too many episodes of a round failed, and ConfigError if the
+        curriculum does not get ready (`check_gathering`).
         """
         experiment = self.experiment
         for attempt in count(1):
@@ -325,6 +326,7 @@ class Trainer:
             error = metrics.commonest_error(played)
             if fault := self._failures(metrics.of_episodes(played), error):
                 raise CollapsedError(f"gathering first tasks, round {attempt}: {fault}")
+            check_gathering(experiment.curriculum, attempt)
 
     @property
     def checkpoints(self) -> Path:

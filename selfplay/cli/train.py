@@ -313,11 +313,11 @@ def evaluate(options: argparse.Namespace, rest: list[str]) -> None:
     chosen = {key: settings[key] for key in map(_place, elsewhere)}
     experiment = Experiment({**compose.with_local_runtime(settings), **chosen})
     experiment.load(place, learning=False)
+    results: dict[str, dict[str, float]] = {}
     try:
-        results = {
-            name: evaluation.run(name, play, seed=experiment.seed)[0]
-            for name, (evaluation, play) in experiment.evaluations.items()
-        }
+        for name, (evaluation, play) in experiment.evaluations.items():
+            results[name], episodes = evaluation.run(name, play, seed=experiment.seed)
+            tell(evaluation.notes(name, episodes))
     finally:
         experiment.close()
     if options.json:

@@ -18,7 +18,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from yaml import YAMLError
 
 from selfplay.config import trust
-from selfplay.config.composition import compose, parse, search_path
+from selfplay.config.composition import SINGLE, compose, parse, search_path
 from selfplay.config.group_choices import (
     ALGORITHM,
     Tell,
@@ -163,6 +163,11 @@ def _refuse_overrides(overrides: Sequence[str], folders: Sequence[Path]) -> None
     for text in overrides:
         parsed = parse(text)
         group = parsed.key_or_group
+        if parsed.is_sweep_override() and group in SINGLE:
+            raise ConfigError(
+                f"{text}: commas separate the values of a sweep, and a run has one {group}; write "
+                f"it without commas, or in quotes: '{group}=\"...\"'"
+            )
         if parsed.is_sweep_override():
             raise ConfigError(
                 f"{text}: several values for one run; add -m for one run per value, or write "

@@ -23,6 +23,9 @@ LONGEST = 100_000
 LONGEST_KEY = 250
 """Largest number of bytes of a key, which may become a file name of at most 255 bytes."""
 
+SINGLE = ("run.name", "run.folder")
+"""Keys that a sweep cannot list: they name the folder of all of its runs."""
+
 
 def parse(text: str) -> Override:
     """Parse an override with Hydra; raise ConfigError, in one line, if Hydra cannot parse it.

@@ -1,23 +1,27 @@
 """The calls of a credit method, which may be an author's own, and the checks of their results."""
 
-import json
 from collections.abc import Mapping, Sequence
 from math import isfinite
 from numbers import Real
 from typing import Any
 
 from selfplay.credit import Credit
-from selfplay.errors import ConfigError, is_own, naming
+from selfplay.errors import ConfigError, naming, saved_state
 from selfplay.types import Group, Sample
 
 
-def assigned(credit: Credit, groups: Sequence[Group]) -> list[Sample]:
+def assigned(credit: Credit, groups: Sequence[Group], where: str = "credit") -> list[Sample]:
     """Return the samples that a credit method makes of groups.
 
-    Raises ConfigError, which names the method, if code outside this library raises an error, and if
-    the result is not a list of samples with finite advantages.
+    Args:
+        credit: The method.
+        groups: The groups.
+        where: Config key of the method, for errors.
+    Raises:
+        ConfigError: In one line that names the method, if code outside this library raises an
+            error, and if the result is not a list of samples with finite advantages.
     """
-    name = f"credit: {type(credit).__name__}.assign"
+    name = f"{where}: {type(credit).__name__}.assign"
     with naming(name, credit):
         samples: Any = credit.assign(groups)
     if not isinstance(samples, list) or not all(isinstance(each, Sample) for each in samples):
@@ -32,13 +36,17 @@ def assigned(credit: Credit, groups: Sequence[Group]) -> list[Sample]:
     return samples
 
 
-def measured(credit: Credit) -> dict[str, float]:
+def measured(credit: Credit, where: str = "credit") -> dict[str, float]:
     """Return the metrics of a credit method.
 
-    Raises ConfigError, which names the method, for an error of an author's code, and for a result
-    that is not a mapping of names to numbers.
+    Args:
+        credit: The method.
+        where: Config key of the method, for errors.
+    Raises:
+        ConfigError: In one line that names the method, for an error of an author's code, and for a
+            result that is not a mapping of names to numbers.
     """
-    name = f"credit: {type(credit).__name__}.metrics"
+    name = f"{where}: {type(credit).__name__}.metrics"
     with naming(name, credit):
         found: Any = credit.metrics()
     if not isinstance(found, Mapping):
@@ -62,22 +70,7 @@ def saved(credit: Credit, where: str = "credit") -> dict[str, Any]:
         ConfigError: In one line that names the method, for an error of an author's code, and for a
             state that is not plain data.
     """
-    name = f"{where}: {type(credit).__name__}.state_dict"
-    with naming(name, credit):
-        state: Any = credit.state_dict()
-    if is_own(credit):
-        return dict(state)
-    if not isinstance(state, Mapping):
-        raise ConfigError(f"{name} returned {type(state).__name__}, not a dictionary of plain data")
-    for key, value in state.items():
-        try:
-            json.dumps({key: value})
-        except (TypeError, ValueError, RecursionError) as error:
-            raise ConfigError(
-                f"{name} has {key!r}, which a checkpoint cannot hold ({error}); plain data only: "
-                "texts, numbers, lists and dictionaries (tensors belong to modules())"
-            ) from error
-    return dict(state)
+    return saved_state(credit, where, advice=" (tensors belong to modules())")
 
 
 def is_number(value: object) -> bool:

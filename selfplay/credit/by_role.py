@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from selfplay.credit import Credit, Stateful
-from selfplay.credit.assigned import saved
+from selfplay.credit.assigned import assigned, measured, saved
 from selfplay.credit.base import CreditMethod
 from selfplay.errors import ConfigError, nearest
 from selfplay.types import Group, Sample
@@ -37,7 +37,8 @@ class ByRole(CreditMethod):
         samples: list[Sample] = []
         for name, method in self.methods.items():
             own = {id(turn) for turn in every if self._name(turn.role) == name}
-            samples += method.assign([_only(group, own) for group in groups])
+            mine = [_only(group, own) for group in groups]
+            samples += assigned(method, mine, f"credit.methods.{name}")
         return samples
 
     def _name(self, role: str) -> str:
@@ -56,7 +57,7 @@ class ByRole(CreditMethod):
         return {
             f"{role}/{name}": value
             for role, method in self.methods.items()
-            for name, value in method.metrics().items()
+            for name, value in measured(method, f"credit.methods.{role}").items()
         }
 
     def state_dict(self) -> dict[str, Any]:

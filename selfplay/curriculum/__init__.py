@@ -12,7 +12,8 @@ class Curriculum(Protocol):
     The config group `curriculum` makes it; a sampler calls `tasks` and `observe` in every step. A
     curriculum whose `observe` does nothing may state `reads_outcomes = False`. One
     whose tasks depend on the step may have `refreshed(task, step)`, which a mixture calls for a
-    task that it plays later than it was drawn.
+    task that it plays later than it was drawn. One that gathers first tasks for more than 200
+    rounds states their number as `gathering_rounds` (`gathering.check_gathering`).
     """
 
     def tasks(self, step: int, attempt: int = 0) -> list[Task]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from selfplay.curriculum import Curriculum, reads_outcomes
-from selfplay.errors import ConfigError, nearest
+from selfplay.errors import ConfigError, nearest, saved_state
 from selfplay.types import Group, Task, from_json, to_json
 
 
@@ -194,7 +194,10 @@ class MixtureCurriculum:
         wait."""
         return {
             "phase": self._phase,
-            "parts": {name: part.state_dict() for name, part in self.parts.items()},
+            "parts": {
+                name: saved_state(part, f"curriculum.parts.{name}")
+                for name, part in self.parts.items()
+            },
             "drawn": dict(self._drawn),
             "waiting": {name: [to_json(t) for t in own] for name, own in self._waiting.items()},
         }

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from selfplay.curriculum import Curriculum, reads_outcomes
-from selfplay.errors import ConfigError
+from selfplay.errors import ConfigError, saved_state
 from selfplay.types import Group, Task
 
 
@@ -76,7 +76,7 @@ class ScheduledTasks:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the other curriculum's state: the number follows from the step."""
-        return dict(self.curriculum.state_dict())
+        return saved_state(self.curriculum, "curriculum.curriculum")
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the other curriculum's state."""

@@ -112,6 +112,11 @@ class ProposalCurriculum:
                     f"curriculum.given.{kind}: there is no seed task of the types {sources}"
                 )
 
+    @property
+    def gathering_rounds(self) -> int:
+        """Number of rounds after which `observe` stops an unfinished seeding."""
+        return self.seeding_steps
+
     def tasks(self, step: int, attempt: int = 0) -> list[Task]:
         """Return proposals to make and tasks to solve, type by type."""
         rng = Random(derive(self.seed, "curriculum", step, attempt))

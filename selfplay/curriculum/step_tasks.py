@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from selfplay.curriculum import Curriculum
+from selfplay.errors import saved_state
 from selfplay.types import Group, Task
 
 
@@ -24,7 +25,7 @@ class StepTasks:
         """
         self._step, self._tasks = step, curriculum.tasks(step)
         self._ready, self._metrics = curriculum.ready(), curriculum.metrics()
-        self._state = curriculum.state_dict()
+        self._state = saved_state(curriculum, "curriculum")
 
     def tasks(self, step: int, attempt: int = 0) -> list[Task]:
         """Return the tasks of the step. Raises RuntimeError for another step or a refill."""

@@ -90,6 +90,10 @@ class Evaluation:
         played = [match for match in matches for _ in jobs]
         return self.summarize(episodes) | match_metrics(played, episodes), episodes
 
+    def notes(self, name: str, episodes: Sequence[Episode]) -> list[str]:
+        """Return the lines for the user about what the evaluation could not measure."""
+        return [*self.unmeasured(name, episodes), *self.repeated_draws(name, episodes)]
+
     def unmeasured(self, name: str, episodes: Sequence[Episode]) -> list[str]:
         """Return a line for every configured metric that no finished episode has.
 

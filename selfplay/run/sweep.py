@@ -21,7 +21,7 @@ from threading import Event
 
 from pydantic import TypeAdapter
 
-from selfplay.config.composition import parse
+from selfplay.config.composition import SINGLE, parse
 from selfplay.config.trust import flags
 from selfplay.errors import ConfigError, RunError
 from selfplay.run import files, signals
@@ -60,13 +60,19 @@ class Sweep:
 def plan(overrides: Sequence[str]) -> Sweep:
     """Return a run for every combination of the listed values.
 
-    Raises ConfigError if no override lists several values, or if the runs are too many.
+    Raises ConfigError if no override lists several values, if one lists several folders, or if the
+    runs are too many.
     """
     fixed: list[str] = []
     swept: dict[str, list[str]] = {}
     for text in overrides:
         parsed = parse(text)
         if parsed.is_sweep_override():
+            if parsed.key_or_group in SINGLE:
+                raise ConfigError(
+                    f"-m: {text[:60]} lists several values, and all runs of a sweep are in one "
+                    "folder, run.folder/run.name; write one value without commas"
+                )
             listed = list(islice(parsed.sweep_string_iterator(), MOST_RUNS + 1))
             if len(listed) > MOST_RUNS:
                 raise ConfigError(f"-m: {text[:60]} lists more than {MOST_RUNS:,} values")

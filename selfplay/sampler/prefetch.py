@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from selfplay.curriculum import Curriculum, reads_outcomes
 from selfplay.curriculum.step_tasks import StepTasks
-from selfplay.errors import StalledError
+from selfplay.errors import StalledError, saved_state
 from selfplay.rollout.rollout import EpisodeSpec, RolloutFn
 from selfplay.rollout.schedule import sampled_at
 from selfplay.sampler import Sampler
@@ -116,7 +116,7 @@ class OnDemandBatches:
 
     def curriculum_state(self) -> Mapping[str, Any]:
         """Return the curriculum's present state."""
-        return self.curriculum.state_dict()
+        return saved_state(self.curriculum, "curriculum")
 
     def paused(self) -> AbstractContextManager[None]:
         """Return an empty context: no curriculum and no sampler runs between calls of `take`."""

@@ -12,7 +12,7 @@ from selfplay.errors import RunError
 from selfplay.run import sessions, sweep, tags
 from selfplay.run.record_reader import decode
 from selfplay.run.run_folder import checkpoints_in
-from selfplay.run.untrusted import open_regular
+from selfplay.run.untrusted import is_confined, open_regular
 
 
 def newest_state(run: Path) -> dict[str, Any]:
@@ -92,6 +92,8 @@ class RunCatalogue:
             if place != Path("runs") and not _is_one(place) and not _runs_in(place):
                 if not os.access(place, os.R_OK | os.X_OK):
                     raise RunError(f"{place}: cannot be read (Permission denied)")
+                if left_out := [run for each in _sweeps_in(place) for run in _strange_runs(each)]:
+                    raise RunError(_line(left_out[0]))
                 raise RunError(
                     f"{place} is not a run folder and contains none (no config.yaml); name a run, "
                     "or a folder of runs"
@@ -117,6 +119,15 @@ class RunCatalogue:
             taken.add(name)
             shown.append(ListedRun(name=name, folder=folder))
         return shown[::-1]
+
+    def left_out(self) -> list[str]:
+        """Return a line for each run of a sweep that is not listed, because it is a link that leads
+        out of the sweep, which another person may have made."""
+        found: dict[Path, None] = {}
+        for place in self.places:
+            for sweep_folder in _sweeps_in(place):
+                found |= dict.fromkeys(_strange_runs(sweep_folder))
+        return list(map(_line, found))
 
     def sweep_of(self, run: ListedRun) -> Path | None:
         """Return the folder of the sweep of a run, if this viewer shows that folder."""
@@ -147,14 +158,35 @@ def _is_one(folder: Path) -> bool:
 
 
 def _runs_in(folder: Path) -> list[Path]:
-    """Return the runs directly in a folder and in the sweeps of this folder."""
-    runs: list[Path] = []
-    for place in _folders_in(folder):
-        if _is_run(place):
-            runs.append(place)
-        elif isfile(place / sweep.FILE):
-            runs += [run for run in _folders_in(place) if _is_run(run)]
-    return runs
+    """Return the runs directly in a folder and in the sweeps of this folder.
+
+    A run of a sweep lies in its folder. A folder of runs may hold links to runs elsewhere.
+    """
+    if isfile(folder / sweep.FILE):
+        return [run for run in _folders_in(folder) if _is_run(run) and is_confined(folder, run)]
+    runs = [place for place in _folders_in(folder) if _is_run(place)]
+    return runs + [run for place in _sweeps_in(folder) for run in _runs_in(place)]
+
+
+def _sweeps_in(folder: Path) -> list[Path]:
+    """Return the folder if it is a sweep, else the sweeps directly in it."""
+    if isfile(folder / sweep.FILE):
+        return [folder]
+    return [
+        place for place in _folders_in(folder) if isfile(place / sweep.FILE) and not _is_run(place)
+    ]
+
+
+def _strange_runs(folder: Path) -> list[Path]:
+    """Return the runs of a sweep's folder that are links out of it."""
+    return [run for run in _folders_in(folder) if _is_run(run) and not is_confined(folder, run)]
+
+
+def _line(run: Path) -> str:
+    return (
+        f"{run} is not listed: it is a link that leads out of the sweep; put a copy in its place "
+        "(the whole sweep folder may be a link)"
+    )
 
 
 def _folders_in(folder: Path) -> list[Path]:

@@ -125,6 +125,8 @@ class RunListing:
     """Number of further keys that differ."""
     groups: list[list[TableRow]]
     """Rows by group; groups of one row unless seeds are grouped."""
+    left_out: list[str]
+    """Lines about runs that are not listed."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the table as JSON data."""
@@ -135,7 +137,13 @@ class RunListing:
             for row in rows
         ]
         means = [[each.to_json() for each in means_of(rows)] for rows in self.groups]
-        return {"keys": self.keys, "omitted_keys": self.omitted, "runs": runs, "means": means}
+        return {
+            "keys": self.keys,
+            "omitted_keys": self.omitted,
+            "runs": runs,
+            "means": means,
+            "left_out": self.left_out,
+        }
 
 
 def _plain(row: TableRow) -> dict[str, Any]:
@@ -187,7 +195,10 @@ class RunTable:
         for row in chosen:
             groups.setdefault(row.group if asked.seeds else row.name, []).append(row)
         return RunListing(
-            keys=keys[:MOST_KEYS], omitted=len(keys[MOST_KEYS:]), groups=list(groups.values())
+            keys=keys[:MOST_KEYS],
+            omitted=len(keys[MOST_KEYS:]),
+            groups=list(groups.values()),
+            left_out=[str(visible(line)) for line in self.catalogue.left_out()],
         )
 
     def compared(self, names: Sequence[str]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,9 @@ from selfplay.cli.main import _parser, main
 from selfplay.cli.train import _without_repeats
 from selfplay.config.compose import choices, groups
 from selfplay.models.tiny import build_model, build_tokenizer
+from selfplay.rollout.evaluation import Evaluation
 from selfplay.run.directory import Run
+from selfplay.types import Episode
 from tests.helpers.command_process import finished, shared_cache
 
 
@@ -333,3 +335,16 @@ def test_a_new_run_has_the_threads_that_other_processes_leave(
     assert "run.threads=1" not in capsys.readouterr().err
     assert Run.open(tmp_path / "chosen").config()["run"]["threads"] == 2
     assert given == [1, 2]
+
+
+def test_evaluate_prints_that_an_evaluation_measures_one_deal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def repeated_draws(self: Evaluation, name: str, episodes: Sequence[Episode]) -> list[str]:
+        return [f"evaluations.{name}: {len(episodes)} samples, one deal"]
+
+    monkeypatch.setattr(Evaluation, "repeated_draws", repeated_draws)
+    assert main(["evaluate", str(finished()), "--json"]) == 0
+    told = capsys.readouterr()
+    assert "note: evaluations.held_out_greedy: 6 samples, one deal" in told.err
+    assert set(json.loads(told.out)) == {"step", "evaluations"}

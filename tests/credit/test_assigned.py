@@ -73,6 +73,18 @@ def test_a_fault_is_one_line_that_names_the_method(credit: Any, words: str) -> N
         assigned(credit, GROUPS)
 
 
+def test_a_fault_of_a_method_by_role_names_its_own_class() -> None:
+    by_role = ByRole(methods={"player": Given(lambda turns: turns[9])})
+    words = r"^credit\.methods\.player: Given\.assign raised IndexError: .*test_assigned\.py, line"
+    with pytest.raises(ConfigError, match=words):
+        assigned(by_role, GROUPS)
+    with pytest.raises(ConfigError, match=r"^credit\.methods\.player: Given\.assign gave player_0"):
+        assigned(ByRole(methods={"player": all_with(float("nan"))}), GROUPS)
+    wrong = ByRole(methods={"player": Wrong(metrics={"x": "high"})})
+    with pytest.raises(ConfigError, match=r"^credit\.methods\.player: Wrong\.metrics gave 'x'"):
+        measured(wrong)
+
+
 class Wrong(StatelessCredit):
     """Returns given metrics and a given state."""
 

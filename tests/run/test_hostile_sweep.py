@@ -180,3 +180,26 @@ def test_a_record_that_is_nested_too_deeply_is_refused(raw: str, tmp_path: Path)
         sweep.read(folder)
     code, text = page(folder, "000")
     assert code == 404 and "not the record of a sweep" in text
+
+
+def test_a_run_that_is_a_link_out_of_the_sweep_is_not_listed(tmp_path: Path) -> None:
+    secret = write_run(tmp_path / "secret", {"accuracy": 0.123})
+    folder = write_sweep(tmp_path / "runs" / "sweep", {"000": ({"seed": "0"}, {"accuracy": 0.5})})
+    (folder / "001").symlink_to(secret)
+    (folder / "002").symlink_to("000")
+    (tmp_path / "runs" / "mine").symlink_to(secret)  # a folder of runs may hold links
+    (tmp_path / "here").symlink_to(folder)
+    for place, names in ((tmp_path / "runs", {"000", "secret"}), (tmp_path / "here", {"000"})):
+        catalogue = RunCatalogue([place])
+        assert {run.name for run in catalogue.runs()} == names
+        (line,) = catalogue.left_out()
+        assert "/001 is not listed: it is a link that leads out of the sweep; put a copy" in line
+        with TestClient(
+            application(catalogue, cache=tmp_path / "cache"), base_url="http://127.0.0.1"
+        ) as client:
+            assert "/001 is not listed" in client.get("/").text
+            assert client.get("/runs.json").json()["left_out"] == [line]
+    only = record(tmp_path / "only", {"000": {}})
+    (only / "000").symlink_to(secret)
+    with pytest.raises(RunError, match="000 is not listed: it is a link"):
+        RunCatalogue([only])

@@ -19,6 +19,7 @@ from selfplay.run.declarations import ArenaMetrics, RunMetrics, write_declared
 from selfplay.run.report import sweep_report
 from selfplay.run.sweep import plan
 from selfplay.types import Metric
+from tests.helpers.command_process import one_line
 
 
 def test_every_combination_the_last_key_fastest() -> None:
@@ -31,6 +32,24 @@ def test_every_combination_the_last_key_fastest() -> None:
     ]
     assert found[2].overrides == ("+experiment=tiny/smoke", "run.steps=1", "credit=grpo", "seed=0")
     assert found[2].name == "002-credit_grpo-seed_0"
+
+
+@pytest.mark.parametrize("key", ["run.name", "run.folder"])
+def test_the_name_of_a_sweep_is_one_name(
+    key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=rf"^-m: {key}=a,b lists several values, and all runs"):
+        plan(["seed=0,1", f"{key}=a,b"])
+    for command in ("train", "check"):
+        assert main([command, "+experiment=tiny/smoke", f"{key}=a,b"]) == 2
+        told = one_line(capsys.readouterr().err)
+        assert f"{key}=a,b: commas separate the values of a sweep, and a run has one {key}" in told
+        assert f"in quotes: '{key}=\"...\"'" in told and "-m" not in told
+    quoted = ["+experiment=tiny/smoke", f'{key}="a,b"', "--cfg"]
+    assert main(["train", *quoted]) == 0
+    assert json.loads(capsys.readouterr().out)["run"][key.partition(".")[2]] == "a,b"
+    assert not list(tmp_path.iterdir())
 
 
 def test_lists_and_ranges_are_hydras() -> None:

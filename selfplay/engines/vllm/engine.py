@@ -222,6 +222,11 @@ class VLLMEngine(Engine):
         copy_published(weights, served.model)
         served.version, served.loaded = version, False
 
+    def forget(self) -> None:
+        """Read no cached prefixes of earlier requests from now on; requests may be in flight."""
+        for group in self._groups.values():
+            group.forget()
+
     def sleep(self) -> None:
         """Free the GPU's memory for the learners until the next request, if `sleep` is set.
 

@@ -78,6 +78,10 @@ class ServedPolicy:
         """Return the ids of the requests that vLLM has not received yet."""
         return [*self.waiting.ids(), *(request.id for request in self.later)]
 
+    def renew_salt(self) -> None:
+        """Let later requests read only prefixes that are cached from now on."""
+        self.salt = f"{self.policy} {next(_NUMBERS)}"
+
     def queue(self, request: Request) -> None:
         """Queue a request until the policy's turn."""
         self.later.append(request)
@@ -134,6 +138,15 @@ class ServedPolicies:
         if self.rank is not None:
             self.host.drop(served.number)
         served.folder.cleanup()
+
+    def forget(self) -> None:
+        """Read no prefixes from now on that earlier requests cached.
+
+        vLLM empties its cache only without requests in flight, so that new salts separate the
+        prefixes. The old ones leave the cache when it needs their place.
+        """
+        for served in self.all:
+            served.renew_salt()
 
     def sleep(self) -> None:
         """Free the GPU's memory until the next request."""
@@ -259,7 +272,7 @@ class ServedPolicies:
         served.loads.append((number, served.version))
         if not served.loaded:
             # Prefixes cached with older weights are not read again: their salt is another one.
-            served.salt = f"{served.policy} {number}"
+            served.renew_salt()
             host.forget()
         try:
             if self.rank is None:

@@ -1,0 +1,53 @@
+"""The states of authors' curricula are checked before a checkpoint has them."""
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from selfplay.curriculum.fixed import FixedTasks
+from selfplay.curriculum.mixture import MixtureCurriculum
+from selfplay.curriculum.scheduled import ScheduledTasks
+from selfplay.curriculum.step_tasks import StepTasks
+from selfplay.errors import ConfigError
+from selfplay.sampler.independent import Independent
+from selfplay.sampler.prefetch import OnDemandBatches
+from selfplay.types import Task
+
+
+class Careless(FixedTasks):
+    """An author's curriculum whose state holds an object."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"drawn": 1, "rng": Random(0)}
+
+
+@pytest.mark.parametrize(
+    ("wrap", "where"),
+    [
+        (lambda own: own, "curriculum"),
+        (
+            lambda own: ScheduledTasks(curriculum=own, key="p", start=0, end=1, steps=1),
+            "curriculum.curriculum",
+        ),
+        (
+            lambda own: MixtureCurriculum(parts={"a": own}, batch=1, shares={"a": 1}),
+            "curriculum.parts.a",
+        ),
+    ],
+)
+def test_a_state_that_is_not_plain_data_is_one_line(wrap: Any, where: str) -> None:
+    batches = OnDemandBatches(
+        curriculum=wrap(Careless(tasks=[Task(id="t")], batch=1)),
+        sampler=Independent(group_size=1),
+        rollout_fn=lambda jobs: [],
+        seed=lambda: 0,
+    )
+    words = rf"^{where}: Careless\.state_dict has 'rng', which a checkpoint cannot hold \(.*plain"
+    with pytest.raises(ConfigError, match=words):
+        batches.curriculum_state()
+
+
+def test_the_state_of_a_step_that_is_sampled_ahead_is_checked_too() -> None:
+    with pytest.raises(ConfigError, match=r"^curriculum: Careless\.state_dict has 'rng'"):
+        StepTasks(Careless(tasks=[Task(id="t")], batch=1), 1)
