@@ -14,8 +14,8 @@ class GAE(StatelessCredit):
 
     From 1506.02438, over turns instead of tokens: t counts the agent's own turns, V_t is read at
     the end of turn t's prompt, and V is 0 after the agent's last turn, in a truncated episode too.
-    Turns that the arena leaves out have no value: their rewards, discounted, are part of r_t of the
-    turn before them. The critic is read before it is trained on this batch's returns A + V. All tokens of a turn have
+    The discounted rewards of turns that the arena leaves out are part of r_t of the turn before.
+    The critic is read before it is trained on this batch's returns A + V. All tokens of a turn have
     its advantage; there is no value per token. `algorithm=ppo` clips the ratio of each token,
     although the advantage is one per turn.
 
