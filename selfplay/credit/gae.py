@@ -16,8 +16,7 @@ class GAE(StatelessCredit):
     the end of turn t's prompt, and V is 0 after the agent's last turn, in a truncated episode too.
     The discounted rewards of turns that the arena leaves out are part of r_t of the turn before.
     The critic is read before it is trained on this batch's returns A + V. All tokens of a turn have
-    its advantage; there is no value per token. `algorithm=ppo` clips the ratio of each token,
-    although the advantage is one per turn.
+    its advantage; there is no value per token. `algorithm=ppo` still clips each token's ratio.
 
     With gae_lambda 1, discount 1 and whiten off the expected gradient is exactly the policy
     gradient for any critic. Otherwise it is biased: with a smaller lambda by the critic's errors,
