@@ -294,14 +294,14 @@ def test_mini_batches_are_steps_and_the_warm_up_counts_them() -> None:
     ("count", "sizes"), [(13, [3, 3, 3, 4]), (9, [2, 2, 2, 3]), (5, [1, 1, 1, 2]), (2, [1, 1])]
 )
 def test_mini_batches_are_as_many_as_asked_and_of_equal_size(count: int, sizes: list[int]) -> None:
-    learner = Learner(llama(), objective=SFT, settings=LearnerSettings(mini_batches=4))
     steps: list[int] = []
 
-    def optimize(found: Any, totals: BatchCounts, *, step: int) -> dict[str, float]:
-        steps.append(totals.sequences)
-        return {}
+    class Counted(Learner):
+        def optimize(self, found: Any, totals: BatchCounts, *, step: int) -> dict[str, float]:
+            steps.append(totals.sequences)
+            return {}
 
-    learner.optimize = optimize  # type: ignore[method-assign]
+    learner = Counted(llama(), objective=SFT, settings=LearnerSettings(mini_batches=4))
     learner.update([sample([1], [2], 1.0) for _ in range(count)], step=1)
     assert steps == sizes
 
