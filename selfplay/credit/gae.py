@@ -1,11 +1,12 @@
 """GAE: the critic's errors from each turn on, discounted and summed."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from selfplay.credit import Stateful
 from selfplay.credit.base import StatelessCredit, learnable_turns, samples, whitened
 from selfplay.credit.critic import Critic, Sees, states_of
-from selfplay.types import Group, Sample
+from selfplay.types import Episode, Group, Sample
 
 
 class GAE(StatelessCredit):
@@ -13,9 +14,9 @@ class GAE(StatelessCredit):
 
     From 1506.02438, over turns instead of tokens: t counts the agent's own turns, V_t is read at
     the end of turn t's prompt, and V is 0 after the agent's last turn, in a truncated episode too.
+    The discounted rewards of turns that the arena leaves out are part of r_t of the turn before.
     The critic is read before it is trained on this batch's returns A + V. All tokens of a turn have
-    its advantage; there is no value per token. `algorithm=ppo` clips the ratio of each token,
-    although the advantage is one per turn.
+    its advantage; there is no value per token. `algorithm=ppo` still clips each token's ratio.
 
     With gae_lambda 1, discount 1 and whiten off the expected gradient is exactly the policy
     gradient for any critic. Otherwise it is biased: with a smaller lambda by the critic's errors,
@@ -39,8 +40,8 @@ class GAE(StatelessCredit):
     ) -> None:
         """Args:
         critic: Gives and learns the values.
-        sees: own: the agent's prompt. all: the prompts of all agents (a centralised critic), see
-            `critic.states_of`.
+        sees: own: the agent's prompt. all: those of all agents that learn (a centralised critic),
+            see `critic.states_of`.
         gae_lambda: 1 uses the rewards alone, 0 the critic from the next turn on.
         discount: gamma per turn.
         whiten: True whitens over all trainable tokens of a policy's batch, as PPO does.
@@ -53,17 +54,18 @@ class GAE(StatelessCredit):
 
     def assign(self, groups: Sequence[Group]) -> list[Sample]:
         """Return advantages of all turns, then train the critic."""
-        turns = learnable_turns(groups, lambda episode: [turn.reward for turn in episode.turns])
+        turns = learnable_turns(groups, partial(_earned, discount=self.discount))
         states = states_of(turns, self.sees)
         values = self.critic.values(states)
         advantages = [0.0] * len(turns)
-        after: dict[tuple[str, int, str], tuple[float, float]] = {}
+        after: dict[tuple[str, int, str], tuple[int, float, float]] = {}
         for row in reversed(range(len(turns))):
-            place, reward = turns[row].trajectory, turns[row].value
-            next_value, next_advantage = after.get(place, (0.0, 0.0))
-            surprise = reward + self.discount * next_value - values[row]
-            advantages[row] = surprise + self.discount * self.gae_lambda * next_advantage
-            after[place] = (values[row], advantages[row])
+            place, number, reward = turns[row].trajectory, turns[row].number, turns[row].value
+            next_number, next_value, next_advantage = after.get(place, (number + 1, 0.0, 0.0))
+            discount = self.discount ** (next_number - number)
+            surprise = reward + discount * next_value - values[row]
+            advantages[row] = surprise + discount * self.gae_lambda * next_advantage
+            after[place] = (number, values[row], advantages[row])
         returns = [a + v for a, v in zip(advantages, values, strict=True)]
         self._metrics = self.critic.fit(states, returns)
         return samples(turns, whitened(turns, advantages) if self.whiten else advantages)
@@ -75,3 +77,13 @@ class GAE(StatelessCredit):
     def metrics(self) -> Mapping[str, float]:
         """Return metrics of the critic's last update."""
         return self._metrics
+
+
+def _earned(episode: Episode, *, discount: float) -> list[float]:
+    """Return each turn's reward plus its agent's discounted pay until the next trainable turn."""
+    after: dict[str, float] = {}
+    values = []
+    for turn in reversed(episode.turns):
+        values.append(turn.reward + discount * after.get(turn.agent, 0.0))
+        after[turn.agent] = 0.0 if turn.trainable else values[-1]
+    return values[::-1]

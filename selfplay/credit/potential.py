@@ -9,12 +9,14 @@ from selfplay.types import Episode, Status
 
 @dataclass(frozen=True, kw_only=True)
 class PotentialBased:
-    """Adds F = weight * (discount * phi(s') - phi(s)) to every move (Ng, Harada, Russell 1999).
+    """Adds F = weight * (discount * phi(s') - phi(s)) to every turn (Ng, Harada, Russell 1999).
 
     phi(s) is `Arena.potential` at the agent's move, which records keep as `potential` in the move's
-    `info`, and s' is the state at the agent's next move. After the agent's last move phi is 0, also
-    in a truncated episode. So the discounted sum of the term over an agent's moves is -weight *
-    phi(s_0) for all actions, and every policy that is optimal with the term is optimal without it.
+    `info`; tool calls have the phi of the move that they lead to. s' is the state at the agent's
+    next turn. After the agent's last move phi is 0, also in a truncated episode. A turn that the
+    arena leaves out gets no F, and s' of the turn before it is the state after it, discounted once
+    more. So the discounted sum of the term over an agent's turns is -weight * phi(s_0) for all
+    actions, and every policy that is optimal with the term is optimal without it.
 
     `discount` must be that of the credit method, which is 1 in all methods that sum an agent's
     rewards. Such methods, if they compare episodes with the same first state, see no difference at
@@ -27,7 +29,7 @@ class PotentialBased:
     """
 
     discount: float = 1.0
-    """Discount of the credit method, per move of the agent."""
+    """Discount of the credit method, per turn of the agent; tool calls are turns."""
     weight: float = 1.0
     """Factor of the potential, in reward."""
 
@@ -40,16 +42,21 @@ class PotentialBased:
     def of_episode(self, episode: Episode) -> list[float]:
         """Return the rewards of all turns with the term; raises ConfigError for an arena without
         potential."""
-        rewards, after = [turn.reward for turn in episode.turns], dict[str, float]()
+        rewards = [turn.reward for turn in episode.turns]
+        ahead, present = dict[str, float](), dict[str, float | None]()
         for place in reversed(range(len(rewards))):
             turn = episode.turns[place]
-            potential = turn.info.get("potential")
-            if potential is None:
+            if turn.final:
+                present[turn.agent] = turn.info.get("potential")
+            potential = present.get(turn.agent)
+            gained = self.discount * ahead.get(turn.agent, 0.0)
+            if potential is None or not turn.trainable:
+                ahead[turn.agent] = gained
                 continue
-            gained = self.discount * after.get(turn.agent, 0.0) - potential
-            rewards[place] += self.weight * gained
-            after[turn.agent] = potential
-        if not after and episode.turns and episode.status is Status.FINISHED:
+            rewards[place] += self.weight * (gained - potential)
+            ahead[turn.agent] = potential
+        known = any(turn.info.get("potential") is not None for turn in episode.turns)
+        if not known and episode.turns and episode.status is Status.FINISHED:
             raise ConfigError(
                 f"shaping: PotentialBased needs a potential, and the arena {episode.arena} has "
                 "none; write Arena.potential, or choose shaping=none"

@@ -137,7 +137,7 @@ class CosineLength(EachTurn):
     """Replaces the reward by one that depends on correctness and length (2502.03373).
 
     It is for arenas that pay an answer at the turn of the answer. A turn with delayed or shared pay
-    is judged by that pay.
+    is judged by that pay. A turn that calls a tool is no answer and keeps its reward.
     """
 
     limit: int
@@ -153,6 +153,8 @@ class CosineLength(EachTurn):
 
     def reward(self, turn: Turn) -> float:
         """Return the reward for the turn's correctness and length."""
+        if not turn.final:
+            return turn.reward
         if turn.stop_reason is StopReason.LENGTH:
             return self.cut_off
         short, long = self.right if turn.reward > self.threshold else self.wrong
@@ -167,7 +169,8 @@ class Confidence(EachTurn):
     distributions that the tokens were sampled from: the log-probability of a sampled token is an
     unbiased estimate of the negative entropy of its distribution. No label is used. Failure mode: a
     policy becomes sure of the answer that it gives most often, so it learns only where this answer
-    is right.
+    is right. Every turn has a term, which is below 0, so methods that sum an agent's rewards pay
+    fewer moves and tool calls more.
     """
 
     weight: float = 1.0

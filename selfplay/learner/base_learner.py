@@ -5,7 +5,6 @@ An update is one pass over the samples of a batch, wherever its optimizer steps 
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from random import Random
 
 from selfplay.errors import ConfigError
@@ -90,15 +89,18 @@ class BaseLearner(ABC):
         return metrics
 
     def _split(self, samples: Sequence[Sample], step: int) -> Iterator[list[Sample]]:
+        """Yield the samples of each optimizer step, whose numbers differ by at most one.
+
+        A much smaller last part would weigh each of its samples several times as much.
+        """
         if not samples:
             return
         order = list(samples)
         if self.mini_batches > 1:
             Random(derive(self.seed, "mini-batches", step)).shuffle(order)
-        size = -(-len(order) // self.mini_batches)
-        rows = iter(order)
-        while part := list(islice(rows, size)):
-            yield part
+        count = min(self.mini_batches, len(order))
+        for number in range(count):
+            yield order[number * len(order) // count : (number + 1) * len(order) // count]
 
     def _step(self, samples: Sequence[Sample], step: int) -> dict[str, float]:
         totals = BatchCounts(tokens=sum(map(trainable_tokens, samples)), sequences=len(samples))

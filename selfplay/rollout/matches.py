@@ -32,14 +32,16 @@ def result(episode: Episode, seat: str, seats: Sequence[str]) -> Result | None:
     """Return the result of an episode for one agent; None if the episode failed.
 
     The agent has won if its return is above the largest of the other agents, has drawn if both are
-    equal, and has lost otherwise.
+    equal except for rounding, and has lost otherwise.
     """
     if episode.status is Status.FAILED:
         return None
     paid = pay_by_agent(episode)
     best = max(paid.get(agent, 0.0) for agent in seats if agent != seat)
     own = paid.get(seat, 0.0)
-    return "won" if own > best else "drawn" if own == best else "lost"
+    if abs(own - best) <= 1e-12 * max(1.0, abs(own), abs(best)):
+        return "drawn"
+    return "won" if own > best else "lost"
 
 
 def match_metrics(matches: Sequence[Match], episodes: Sequence[Episode]) -> dict[str, float]:

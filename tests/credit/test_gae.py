@@ -70,6 +70,21 @@ def test_the_discount_is_per_turn_and_agents_have_trajectories_of_their_own() ->
     assert advantages(found.assign([group(episode(*turns))])) == [0.5, 4, -2]
 
 
+def test_pay_at_a_turn_that_is_left_out_counts_for_the_turns_before_it() -> None:
+    turns = [
+        turn("a_0", 1, prompt_ids=(0,)),
+        turn("a_0", 8, trainable=False),
+        turn("a_0", 2, prompt_ids=(1,)),
+        turn("a_0", 4, trainable=False),
+    ]
+    critic = Table({(0,): 1.0, (1,): 4.0})
+    credit = GAE(critic=critic, gae_lambda=0.5, discount=0.5, whiten=False)
+    # The last surprise is 2 + 4 / 2 - 4 = 0; the first 1 + 8 / 2 + 4 / 4 - 1 = 5.
+    assert advantages(credit.assign([group(episode(*turns))])) == [5, 0]
+    plain = GAE(critic=Table({(0,): 0.0, (1,): 0.0}), gae_lambda=1.0, whiten=False)
+    assert advantages(plain.assign([group(episode(*turns))])) == [15, 6]
+
+
 def test_whitening_is_over_tokens_and_leaves_the_returns_alone() -> None:
     critic = Table({(1, 2): 0.0})
     long = episode(turn("a_0", 1, completion_ids=(4, 5, 6)))

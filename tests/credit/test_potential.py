@@ -154,10 +154,25 @@ def test_tool_calls_and_moves_without_potential_keep_their_reward() -> None:
     assert [t.reward for t in found.turns] == [-0.25, -1.0, 4.0]
 
 
-def test_only_trainable_turns_change_and_all_potentials_count() -> None:
-    frozen = turn("a_0", 0.0, info={"potential": 3.0}, trainable=False)
-    played = episode(turn("a_0", 0.0, info={"potential": 1.0}), frozen)
-    assert [t.reward for t in shaped(played, PotentialBased()).turns] == [2.0, 0.0]
+@pytest.mark.parametrize("discount", [1.0, 0.5])
+def test_the_sum_telescopes_over_tool_calls_and_turns_that_are_left_out(discount: float) -> None:
+    def call() -> Turn:
+        return turn("a_0", final=False, action=None)
+
+    def move(potential: float, *, trainable: bool = True) -> Turn:
+        return turn("a_0", info={"potential": potential}, trainable=trainable)
+
+    plays = [
+        [move(3.0), move(2.0), move(1.0)],
+        [call(), call(), move(3.0), call(), move(2.0)],
+        [move(3.0), move(7.0, trainable=False), move(1.0)],
+        [call(), move(3.0), move(2.0), move(9.0, trainable=False)],
+    ]
+    for turns in plays:
+        after = shaped(episode(*turns), PotentialBased(discount=discount))
+        assert own_return_to_go(after, discount=discount)[0] == -3.0
+    left_out = shaped(episode(*plays[2]), PotentialBased(discount=0.5)).turns
+    assert [t.reward for t in left_out] == [0.25 - 3.0, 0.0, -1.0]
 
 
 def test_an_arena_without_potential_is_refused_and_a_failed_episode_is_not() -> None:

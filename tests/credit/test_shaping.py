@@ -39,6 +39,7 @@ def test_overlong_adds_and_cosine_replaces() -> None:
     assert cosine.reward(turn("solver_0", 0.0, completion_ids=range(10))) == pytest.approx(-5.0)
     cut = turn("solver_0", 1.0, stop_reason=StopReason.LENGTH)
     assert cosine.reward(cut) == -10.0
+    assert cosine.reward(calling("solver_0", 1)) == 0.0  # a tool call is no answer
 
 
 def test_confidence_is_the_mean_log_probability() -> None:

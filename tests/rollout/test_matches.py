@@ -37,6 +37,8 @@ def test_won_drawn_lost() -> None:
     assert result(three, "player_0", SEATS) == "won"
     assert result(episode(turn("player_0", -1)), "player_0", SEATS) == "lost", "1 was never asked"
     assert result(game(1, 0, status=Status.FAILED), "player_0", SEATS) is None
+    thirds = episode(*(turn("player_0", 0.1) for _ in range(3)), turn("player_1", 0.3))
+    assert [result(thirds, seat, SEATS) for seat in SEATS] == ["drawn", "drawn"], "not by rounding"
 
 
 def test_the_pay_of_an_agent_without_a_turn_counts() -> None:
