@@ -1,6 +1,6 @@
 """The base of all learners: a batch of samples becomes optimizer steps.
 
-An update is one pass over the samples of a batch, wherever its optimizer steps are computed.
+An update makes all optimizer steps on the samples of a batch, wherever they are computed.
 """
 
 from abc import ABC, abstractmethod
@@ -28,6 +28,7 @@ class BaseLearner(ABC):
 
     objective: Objective
     mini_batches: int
+    epochs: int
     seed: int
     longest: ContextBound | None = None
     """Longest row that the model computes correctly, if there is such a bound."""
@@ -50,7 +51,9 @@ class BaseLearner(ABC):
         """Move the EMA, after the steps of a batch."""
 
     def update(self, samples: Sequence[Sample], *, step: int) -> dict[str, float]:
-        """Make one pass over the samples. Returns metrics.
+        """Make `epochs` passes over the samples, each in `mini_batches` optimizer steps.
+
+        Returns metrics.
 
         An optimizer step whose loss or gradient is not finite writes nothing and is skipped; the
         metric `skipped` counts such steps.
@@ -76,7 +79,11 @@ class BaseLearner(ABC):
         }
         prepared, prepared_metrics = self.objective.prepare(usable, self.logprobs)
         metrics |= prepared_metrics
-        parts = [self._step(part, step) for part in self._split(prepared, step)]
+        parts = [
+            self._step(part, step)
+            for epoch in range(self.epochs)
+            for part in self._split(prepared, step, epoch)
+        ]
         if parts and "policy_kl" in parts[0]:
             # Before the first step no weight has moved, so this difference is that of the sampler.
             metrics.setdefault("mismatch_kl", parts[0]["policy_kl"])
@@ -88,8 +95,8 @@ class BaseLearner(ABC):
             metrics[name] = sum(values) / (1 if name in COUNTS else len(values))
         return metrics
 
-    def _split(self, samples: Sequence[Sample], step: int) -> Iterator[list[Sample]]:
-        """Yield the samples of each optimizer step, whose numbers differ by at most one.
+    def _split(self, samples: Sequence[Sample], step: int, epoch: int) -> Iterator[list[Sample]]:
+        """Yield the samples of each optimizer step of a pass, whose numbers differ by at most one.
 
         A much smaller last part would weigh each of its samples several times as much.
         """
@@ -97,7 +104,8 @@ class BaseLearner(ABC):
             return
         order = list(samples)
         if self.mini_batches > 1:
-            Random(derive(self.seed, "mini-batches", step)).shuffle(order)
+            later = (epoch,) if epoch else ()
+            Random(derive(self.seed, "mini-batches", step, *later)).shuffle(order)
         count = min(self.mini_batches, len(order))
         for number in range(count):
             yield order[number * len(order) // count : (number + 1) * len(order) // count]

@@ -17,7 +17,7 @@ from selfplay.learner.base_learner import BaseLearner
 from selfplay.learner.batch import Batch, cut, nothing, pad
 from selfplay.learner.learner_settings import LearnerSettings
 from selfplay.learner.logprobs import Divergence, NextTokens, Scorer, TokenScores
-from selfplay.learner.objective import BatchCounts, LossInputs, Objective
+from selfplay.learner.objective import BatchCounts, LossInputs, Objective, PolicyLoss
 from selfplay.learner.packing import packer
 from selfplay.learner.precision import check_masters, in_bfloat16, mixed_precision
 from selfplay.learner.process_group import ProcessGroup, SingleProcess, shard, whole
@@ -89,16 +89,18 @@ class Learner(BaseLearner):
         """
         if objective.reads_reference and reference is None:
             raise ConfigError("objective: it needs a reference policy")
-        if objective.one_step and settings.mini_batches > 1:
-            raise ConfigError(
-                "learner.mini_batches: this objective weighs its samples by the present weights, "
-                "which the second mini-batch no longer has; set mini_batches=1"
-            )
+        for key in ("mini_batches", "epochs"):
+            if objective.one_step and getattr(settings, key) > 1:
+                raise ConfigError(
+                    f"learner.{key}: this objective weighs its samples by the present weights, "
+                    f"which the second optimizer step no longer has; set {key}=1"
+                )
         self.model, self.reference, self.objective = model, reference, objective
         self.settings, self.seed = settings, seed
         self.lr = settings.lr
         """Highest learning rate; a warm start changes it at each step."""
-        self.mini_batches, self.max_tokens = settings.mini_batches, settings.max_tokens
+        self.mini_batches, self.epochs = settings.mini_batches, settings.epochs
+        self.max_tokens = settings.max_tokens
         self.steps = self.skipped = 0
         device = device or model.device.type
         self.bfloat16 = in_bfloat16(settings.precision, device)
@@ -115,7 +117,8 @@ class Learner(BaseLearner):
         with attending(settings.attention, *models):
             self.packer = packer(settings.packing, models, device=device)
         self.longest = self.packer.longest
-        self.notes = tuple(filter(None, (self.packer.note, scorer.note)))
+        notes = (self.packer.note, scorer.note, _ratio_note(objective, settings))
+        self.notes = tuple(filter(None, notes))
         """Notes for the user about how this model is computed."""
         self.recomputes = recomputes(settings.activation_checkpointing, model, device)
         """True if backward passes compute the blocks again."""
@@ -372,6 +375,18 @@ def ema_pairs(
     adapter's base."""
     pairs = zip(average.named_parameters(), model.parameters(), strict=True)
     return ((name, mean.detach(), now.detach()) for (name, mean), now in pairs if now.requires_grad)
+
+
+def _ratio_note(objective: Objective, settings: LearnerSettings) -> str | None:
+    """Return a line if later optimizer steps of a batch learn without the ratio that they need."""
+    biased = isinstance(objective, PolicyLoss) and objective.needs_present_weights
+    if settings.updates == 1 or not biased:
+        return None
+    return (
+        f"learner.mini_batches and learner.epochs: a batch has {settings.updates} optimizer steps, "
+        "and this objective has no ratio, so that all but the first learn from samples of other "
+        "weights; set objective.ratio=token, or both keys to 1"
+    )
 
 
 def _complaint(what: str, step: int, samples: Sequence[Sample]) -> str:

@@ -20,6 +20,7 @@ RANGES: Mapping[str, tuple[Callable[[float], bool], str]] = {
     "decay_steps": (lambda x: x >= 0, "at least 0"),
     "final_lr": (lambda x: 0 <= x <= 1, "a fraction from 0 to 1"),
     "mini_batches": (lambda x: x >= 1, "at least 1"),
+    "epochs": (lambda x: x >= 1, "at least 1"),
     "max_tokens": (lambda x: x >= 1, "at least 1"),
     "max_skipped": (lambda x: x >= 0, "at least 0"),
 }
@@ -49,7 +50,10 @@ class LearnerSettings:
     final_lr: float = 0.1
     """Last learning rate, as a fraction of `lr`."""
     mini_batches: int = 1
-    """Optimizer steps per batch of samples."""
+    """Optimizer steps per pass over a batch of samples, each on another part of it."""
+    epochs: int = 1
+    """Passes over a batch of samples (PPO's epochs, GRPO's mu). Above 1, an objective needs a ratio
+    (`objective.ratio`), because the weights that sampled have then changed."""
     max_tokens: int = 16_384
     """Largest number of tokens of one forward pass, with padding; a longer sample has its own
     pass."""
@@ -69,6 +73,11 @@ class LearnerSettings:
     """Maximum number of optimizer steps in a row that are skipped because their loss or gradient is
     not finite; one more ends the run. 0: the first one ends it."""
 
+    @property
+    def updates(self) -> int:
+        """Number of optimizer steps per batch."""
+        return self.mini_batches * self.epochs
+
     def __post_init__(self) -> None:
         for name, (fits, needed) in RANGES.items():
             value = getattr(self, name)
@@ -78,7 +87,7 @@ class LearnerSettings:
 
     def warmup_note(self, steps: int) -> str | None:
         """Return a line if the learning rate is still rising at the end of a run of `steps`."""
-        updates = steps * self.mini_batches
+        updates = steps * self.updates
         if not updates or self.warmup_steps <= updates:
             return None
         return (

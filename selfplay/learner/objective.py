@@ -255,6 +255,14 @@ class PolicyLoss:
         return self.advantage == "credit" and self.kl == 0 and self.entropy == 0
 
     @property
+    def needs_present_weights(self) -> bool:
+        """True if samples must come from the weights of the optimizer step that learns from them.
+
+        A correction weighs samples once per batch, before its first step.
+        """
+        return self.ratio == "none" and self.advantage == "credit"
+
+    @property
     def off_policy(self) -> bool:
         """True if samples may come from older weights.
 

@@ -47,7 +47,10 @@ class Prediction:
         learned = sum(each.distinct for each in lessons) or self.workload.tokens
         read = sum(each.completions for each in lessons) or self.workload.generated
         # A pass is not larger than the part of a device in the largest update.
-        part = max((each.distinct / each.updates for each in lessons), default=self.micro_batch)
+        part = max(
+            (each.distinct * each.epochs / each.updates for each in lessons),
+            default=self.micro_batch,
+        )
         tokens = min(self.micro_batch, max(part / self.cluster.learners, longest))
         return plan_memory(
             self.members,

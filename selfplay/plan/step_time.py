@@ -246,7 +246,7 @@ def learning(
             logits=cluster.logits,
         )
         train += moved / speed
-    train += overhead
+    train = lesson.epochs * (train + overhead)
     score += lesson.passes * overhead / 3
     exchanged = _communication(outline, member, cluster, passes, lesson)
     return LearningTime(
@@ -276,7 +276,7 @@ def _communication(
         return 0.0
     share = (shards - 1) / shards
     learned = outline.adapter(member.rank) if member.rank else outline.parameters
-    gathered = (2 * passes + passes * lesson.passes) * 2 * outline.parameters * share
+    gathered = passes * (2 * lesson.epochs + lesson.passes) * 2 * outline.parameters * share
     reduced = lesson.updates * 4 * learned * share
     seconds = (gathered + reduced) / cluster.collective
     if shards < cluster.learners:

@@ -144,6 +144,8 @@ class Lesson:
     """Sum of the squares of the turns' lengths."""
     updates: int = 1
     """Number of optimizer steps."""
+    epochs: int = 1
+    """Number of passes over the samples in training."""
     passes: int = 0
     """Number of additional forward passes, for a reference or a rollout correction."""
 
@@ -353,7 +355,7 @@ def _square(flow: Flow) -> float:
 
 
 def passes_of(config: Mapping[str, Any], population: Population, policy: str) -> dict[str, int]:
-    """Return `updates` and `passes` of a policy's `Lesson`."""
+    """Return `updates`, `epochs` and `passes` of a policy's `Lesson`."""
     learner = {**config["learner"], **population.learner_of(policy)}
     objective = config["objective"]
     corrected = objective.get("correction", "none")
@@ -361,7 +363,9 @@ def passes_of(config: Mapping[str, Any], population: Population, policy: str) ->
         exact = getattr(import_target(config["engine"][TARGET], "engine"), "exact", False)
         corrected = "none" if exact else "truncated"
     passes = int(bool(objective.get("kl"))) + int(corrected != "none")
-    return {"updates": int(learner.get("mini_batches", 1)), "passes": passes}
+    epochs = int(learner.get("epochs", 1))
+    updates = epochs * int(learner.get("mini_batches", 1))
+    return {"updates": updates, "epochs": epochs, "passes": passes}
 
 
 def assumptions(overrides: Sequence[str]) -> Assumptions:

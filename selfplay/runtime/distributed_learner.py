@@ -80,7 +80,7 @@ class DistributedLearner(BaseLearner):
         """
         self.ranks, self.policy, self.objective = ranks, policy, objective
         self._dtype = None if policy.base is not None else dtype
-        self.mini_batches, self.seed = about.mini_batches, about.seed
+        self.mini_batches, self.epochs, self.seed = about.mini_batches, about.epochs, about.seed
         self.notes, self._packed = about.notes, about.packed
         self.longest = reach(policy.model).longest
         self._unsent = self._unread = False

@@ -58,7 +58,9 @@ class LearnerInfo:
     notes: Sequence[str]
     """Hints for the user, one line each."""
     mini_batches: int
-    """Number of optimizer steps per update."""
+    """Number of optimizer steps per pass over a batch."""
+    epochs: int
+    """Number of passes over a batch."""
     seed: int
     """Seed of the order of samples."""
     packed: bool
@@ -154,6 +156,7 @@ class LearnerWorker:
             name: LearnerInfo(
                 notes=learner.notes,
                 mini_batches=learner.mini_batches,
+                epochs=learner.epochs,
                 seed=learner.seed,
                 packed=learner.packer.packing != "rows",
             )

@@ -83,6 +83,10 @@ CASES: dict[str, tuple[Make, list[Sample]]] = {
     "reinforce": (Make(), batch()),
     "float32": (Make(dtype=torch.float32), batch()),
     "several steps": (Make(objective=PolicyLoss(), settings={"mini_batches": 3}), batch()),
+    "several epochs": (
+        Make(objective=PolicyLoss(), settings={"mini_batches": 2, "epochs": 2}),
+        batch(),
+    ),
     "sequences and entropy": (Make(objective=SEQUENCES), batch()),
     "one long micro-batch": (Make(settings={"max_tokens": 10_000}), batch()),
     "reference": (Make(objective=PolicyLoss(kl=0.2)), batch()),

@@ -13,7 +13,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from selfplay.errors import ConfigError, DivergedError
 from selfplay.learner.learner import Learner
 from selfplay.learner.learner_settings import LearnerSettings
-from selfplay.learner.objective import BatchCounts, PolicyLoss
+from selfplay.learner.objective import PolicyLoss
 from tests.helpers.builders import llama, same, sample, weights
 from tests.helpers.failing_objective import FailingLoss
 from tests.helpers.gradients import REINFORCE, close, gradient, logprobs, on_policy, samples
@@ -276,34 +276,6 @@ def test_without_signal_no_step_is_taken() -> None:
     assert found["idle_samples"] == 2 and found["loss"] == 0 and "lr" not in found
     assert all(math.isfinite(value) for value in found.values())
     assert learner.update([], step=3) == {"samples": 0, "samples_without_tokens": 0}
-
-
-def test_mini_batches_are_steps_and_the_warm_up_counts_them() -> None:
-    learner = Learner(
-        llama(), objective=SFT, settings=LearnerSettings(lr=1.0e-3, mini_batches=2, warmup_steps=4)
-    )
-    first = learner.update(samples(), step=1)
-    assert learner.steps == 2
-    assert first["lr"] == pytest.approx((0.25e-3 + 0.5e-3) / 2)
-    assert first["tokens"] == 12
-    learner.update(samples(), step=2)
-    assert learner.update(samples(), step=3)["lr"] == pytest.approx(1e-3)
-
-
-@pytest.mark.parametrize(
-    ("count", "sizes"), [(13, [3, 3, 3, 4]), (9, [2, 2, 2, 3]), (5, [1, 1, 1, 2]), (2, [1, 1])]
-)
-def test_mini_batches_are_as_many_as_asked_and_of_equal_size(count: int, sizes: list[int]) -> None:
-    steps: list[int] = []
-
-    class Counted(Learner):
-        def optimize(self, found: Any, totals: BatchCounts, *, step: int) -> dict[str, float]:
-            steps.append(totals.sequences)
-            return {}
-
-    learner = Counted(llama(), objective=SFT, settings=LearnerSettings(mini_batches=4))
-    learner.update([sample([1], [2], 1.0) for _ in range(count)], step=1)
-    assert steps == sizes
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from selfplay.learner.learner_settings import LearnerSettings
         ({"betas": (1.0, 0.9)}, "betas: 1 does not fit"),
         ({"max_skipped": -1}, "max_skipped: -1 does not fit: at least 0"),
         ({"mini_batches": 0}, "mini_batches: 0 does not fit"),
+        ({"epochs": 0}, "epochs: 0 does not fit"),
         ({"max_tokens": 0}, "max_tokens: 0 does not fit"),
     ],
 )

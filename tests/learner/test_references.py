@@ -85,10 +85,10 @@ def test_dpo_has_the_gradient_of_its_loss_whatever_the_micro_batches() -> None:
     figures = learner.update(pairs, step=1)
     assert figures["preference_loss"] == pytest.approx(float(loss.detach()), abs=1e-5)
     assert figures["preference_left_out"] == 0
-    with pytest.raises(ConfigError, match="mini_batches=1"):
-        Learner(
-            llama(), objective=DPO(), reference=llama(), settings=LearnerSettings(mini_batches=2)
-        )
+    for key in ("mini_batches", "epochs"):
+        several = replace(LearnerSettings(), **{key: 2})  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match=f"set {key}=1"):
+            Learner(llama(), objective=DPO(), reference=llama(), settings=several)
     with pytest.raises(ConfigError, match="credit=preference"):
         learner.update(samples(), step=2)
 
