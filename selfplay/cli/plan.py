@@ -85,6 +85,7 @@ def plan(
     from selfplay.learner.learner_settings import LearnerSettings  # loads torch
 
     cluster, given, notes = _hardware(own)
+    on_gpu = cluster.device.kind == "cuda"
     asked_of = [o.removeprefix("workload.") for o in own if o.startswith("workload.")]
     if folder is None:
         # The primary config has no choice for these groups, so Hydra needs a plus.
@@ -93,7 +94,7 @@ def plan(
         config = compose.load(with_plus, search=search)
         assumed = workloads.assumptions(asked_of)
         plain_data.refuse_unchosen(config)
-        asked = workloads.of_config(config, assumed)
+        asked = workloads.of_config(config, assumed, on_gpu=on_gpu)
     else:
         if asked_of:
             raise ConfigError(f"workload.{asked_of[0]}: --run takes it from the run; drop one")
@@ -101,7 +102,7 @@ def plan(
 
         Run.open(folder)
         config = compose.load(list(overrides), name="config", folder=folder, search=search)
-        asked = records.of_run(config, folder)
+        asked = records.of_run(config, folder, on_gpu=on_gpu)
     learner = make(LearnerSettings, config["learner"], where="learner")
     models = members(config)
     own_layout = not any(key in given for key in PLACEMENT)

@@ -12,6 +12,7 @@ from selfplay.engines.shards import shards_of
 from selfplay.errors import ConfigError
 from selfplay.plan.cluster import GB, ClusterSpec, EngineGroup
 from selfplay.plan.memory import Member, served
+from selfplay.plan.workload import learns_in_16_bits
 
 PLACEMENT = ("rollout", "tensor", "shards")
 """Keys of a cluster that place the work. If one of them is set by hand, the layout is an ideal
@@ -87,10 +88,9 @@ def derive(
     apart, colocated = bool(changes["rollout"]), processes.colocated
     on_gpu = cluster.device.kind == "cuda"
     learner = config["learner"]
-    short = learner.get("precision", "auto")
     checkpointing = learner.get("activation_checkpointing", "auto")
     changes |= {
-        "precision": "mixed" if short == "bfloat16" or (short == "auto" and on_gpu) else "float32",
+        "precision": "mixed" if learns_in_16_bits(learner, on_gpu=on_gpu) else "float32",
         "checkpointing": on_gpu if checkpointing == "auto" else bool(checkpointing),
         "logits": _logits(members, cluster.device.kind),
         "same_weights": engine == TRANSFORMERS and not processes.workers,

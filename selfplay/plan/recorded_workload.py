@@ -25,7 +25,7 @@ NEWEST = 20
 """Number of newest steps that are read; older ones are from a policy that has changed since."""
 
 
-def of_run(config: Mapping[str, Any], folder: Path) -> Workload:
+def of_run(config: Mapping[str, Any], folder: Path, *, on_gpu: bool = False) -> Workload:
     """Return the mean workload of the newest recorded steps of a run.
 
     Raises RunError if the run recorded no episodes.
@@ -71,7 +71,7 @@ def of_run(config: Mapping[str, Any], folder: Path) -> Workload:
             )
         )
     lessons = {
-        policy: _lesson(taught, len(steps), passes_of(config, population, policy))
+        policy: _lesson(taught, len(steps), passes_of(config, population, policy, on_gpu=on_gpu))
         for policy, taught in learned.items()
     }
     return Workload(

@@ -201,7 +201,7 @@ class Workload:
         return replace(self, stages=[stage for stage in stages if stage], lessons=lessons)
 
 
-def of_config(config: Mapping[str, Any], assumed: Assumptions) -> Workload:
+def of_config(config: Mapping[str, Any], assumed: Assumptions, *, on_gpu: bool = False) -> Workload:
     """Derive the workload of a config: the roles take turns, `assumed.turns` each.
 
     In a self-proposed curriculum, proposers come before solvers. With a tree sampler, a stage is
@@ -236,7 +236,7 @@ def of_config(config: Mapping[str, Any], assumed: Assumptions) -> Workload:
     flows = [flow for stage in stages for flow in stage]
     return Workload(
         stages=stages,
-        lessons=_lessons(config, population, flows),
+        lessons=_lessons(config, population, flows, on_gpu=on_gpu),
         frozen=frozen_in(population),
         episodes=max(played.values()) * _moves(sampler, len(stages) - 1),
         calls=assumed.calls * sum(flow.requests for flow in flows),
@@ -328,7 +328,7 @@ def frozen_in(population: Population) -> list[str]:
 
 
 def _lessons(
-    config: Mapping[str, Any], population: Population, flows: Sequence[Flow]
+    config: Mapping[str, Any], population: Population, flows: Sequence[Flow], *, on_gpu: bool
 ) -> dict[str, Lesson]:
     """Return the samples of assumed flows by policy: each turn is a sample, and the episodes of a
     group share prompts."""
@@ -344,7 +344,7 @@ def _lessons(
             distinct=completions + sum(flow.prompts * flow.prompt for flow in own),
             completions=completions,
             squares=sum(flow.requests * _square(flow) for flow in own),
-            **passes_of(config, population, policy),
+            **passes_of(config, population, policy, on_gpu=on_gpu),
         )
     return lessons
 
@@ -354,14 +354,23 @@ def _square(flow: Flow) -> float:
     return fmean((flow.prompt + length) ** 2 for length in flow.completion.spread(500))
 
 
-def passes_of(config: Mapping[str, Any], population: Population, policy: str) -> dict[str, int]:
+def learns_in_16_bits(learner: Mapping[str, Any], *, on_gpu: bool) -> bool:
+    """Return True if the passes of a learner with these settings compute in bfloat16."""
+    precision = learner.get("precision", "auto")
+    return bool(precision == "bfloat16" or (precision == "auto" and on_gpu))
+
+
+def passes_of(
+    config: Mapping[str, Any], population: Population, policy: str, *, on_gpu: bool
+) -> dict[str, int]:
     """Return `updates`, `epochs` and `passes` of a policy's `Lesson`."""
     learner = {**config["learner"], **population.learner_of(policy)}
     objective = config["objective"]
     corrected = objective.get("correction", "none")
     if corrected == "auto":  # as a run chooses it, except for truncated sampling
         exact = getattr(import_target(config["engine"][TARGET], "engine"), "exact", False)
-        corrected = "none" if exact else "truncated"
+        rounded = learns_in_16_bits(learner, on_gpu=on_gpu)
+        corrected = "none" if exact and not rounded else "truncated"
     passes = int(bool(objective.get("kl"))) + int(corrected != "none")
     epochs = int(learner.get("epochs", 1))
     updates = epochs * int(learner.get("mini_batches", 1))

@@ -68,6 +68,17 @@ def test_measured_updates_of_an_h100(
     assert found.train + found.optimizer == pytest.approx(measured, rel=0.25)
 
 
+def test_each_epoch_takes_as_long_as_the_first_one() -> None:
+    once = replace(lesson(8, 512, 2048), passes=1)
+    found, twice = (
+        learning(given, Member(outline=QWEN_05B), on_h100(QWEN_05B), micro_batch=8192)
+        for given in (once, replace(once, epochs=2, updates=2))
+    )
+    assert twice.train == pytest.approx(2 * found.train)
+    assert twice.optimizer == pytest.approx(2 * found.optimizer)
+    assert twice.score == found.score > 0
+
+
 def test_small_models_spend_more_of_their_time_on_memory() -> None:
     given = lesson(8, 512, 2048)
 

@@ -9,7 +9,7 @@ import pytest
 from selfplay.config import compose
 from selfplay.models.population import Population
 from selfplay.plan.recorded_workload import of_run
-from selfplay.plan.workload import Assumptions, Workload, of_config
+from selfplay.plan.workload import Assumptions, Lesson, Workload, of_config
 from selfplay.run.directory import Run
 from selfplay.sampler.tree import GoOn, Tree
 from tests.helpers.builders import episode, group, turn
@@ -90,3 +90,19 @@ def test_every_experiment_can_be_planned(name: str) -> None:
     assert asked.turns > 0 and asked.episodes > 0
     population = Population.of(settings)
     assert {flow.policy for flow in asked.flows} <= set(population.policies)
+
+
+def test_the_passes_of_a_learner_are_those_that_a_run_makes() -> None:
+    """A run corrects samples if its engine or its learner computes other log-probabilities."""
+    quickstart = ("+experiment=tiny/quickstart", "objective.kl=0", "objective.correction=auto")
+
+    def lesson(*changes: str, on_gpu: bool = False) -> Lesson:
+        config = compose.load([*quickstart, *changes])
+        return next(iter(of_config(config, Assumptions(), on_gpu=on_gpu).lessons.values()))
+
+    assert lesson().passes == 0
+    assert lesson(on_gpu=True).passes == lesson("learner.precision=bfloat16").passes == 1
+    assert lesson("learner.precision=float32", on_gpu=True).passes == 0
+    assert lesson("objective.correction=none", on_gpu=True).passes == 0
+    twice = lesson("learner.mini_batches=3", "learner.epochs=2")
+    assert (twice.updates, twice.epochs) == (6, 2)
