@@ -269,6 +269,7 @@ def _add_records(add: Add) -> None:
         "reads data and imports no code that the run names.",
     )
     average.add_arguments(averaged)
+    takes_trust(averaged)
     tagged = add(
         "tag",
         commands.tag,
