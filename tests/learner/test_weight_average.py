@@ -88,7 +88,9 @@ def test_a_run_with_code_of_ones_own_is_averaged_by_the_command_that_the_error_n
     refused = run(*words, cwd=tmp_path)
     line = one_line(refused.err)
     assert refused.code == 2
-    assert line.endswith("to allow it, type: selfplay average runs/whole --steps 2: --trust my_games")
+    assert line.endswith(
+        "to allow it, type: selfplay average runs/whole --steps 2: --trust my_games"
+    )
     made = run(*words, "--trust", "my_games", cwd=tmp_path)
     assert made.code == 0, made.err
     assert "my_games.credit.Mine" in (tmp_path / "runs/whole_mean/config.yaml").read_text()
