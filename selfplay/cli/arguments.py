@@ -55,10 +55,12 @@ def no_flags(overrides: Sequence[str]) -> None:
             )
 
 
-def nothing_more(rest: Sequence[str]) -> None:
-    """Raise ConfigError for an unexpected argument."""
+def nothing_more(rest: Sequence[str], options: argparse.Namespace) -> None:
+    """Raise ConfigError for an unexpected argument; the line names the help of the command."""
     if rest:
-        raise ConfigError(f"unexpected argument {rest[0]!r} (see selfplay --help)")
+        measure = getattr(options, "measure", None)
+        command = " ".join(["selfplay", options.name, *([measure] if measure else [])])
+        raise ConfigError(f"unexpected argument {rest[0]!r} (see {command} --help)")
 
 
 def step_range(text: str) -> tuple[int | None, int | None]:

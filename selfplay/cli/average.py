@@ -22,7 +22,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, rest: list[str]) -> None:
     """Write the mean of the weights, and print where it is."""
-    nothing_more(rest)
+    nothing_more(rest, options)
     from selfplay.learner.weight_average import average  # loads torch
 
     source: Path = options.run

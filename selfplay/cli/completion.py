@@ -68,7 +68,7 @@ complete -c selfplay -n __fish_use_subcommand -f -a @COMMANDS@
 
 def completion(options: argparse.Namespace, rest: list[str]) -> None:
     """Print the completion script for a shell."""
-    nothing_more(rest)
+    nothing_more(rest, options)
     print(script(options.shell, options.parser, search=options.config_dir), end="")
 
 

@@ -47,7 +47,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, rest: list[str]) -> None:
     """Write the chosen turns of a run, one JSON line each."""
-    nothing_more(rest)
+    nothing_more(rest, options)
     from selfplay.run.chat_export import ChatExport, Selection
 
     if options.format not in FORMATS:

@@ -17,7 +17,7 @@ from selfplay.run.formatting import number
 
 def report(options: argparse.Namespace, rest: list[str]) -> None:
     """Write the report of a run or of a sweep."""
-    nothing_more(rest)
+    nothing_more(rest, options)
     from selfplay.run import sweep
 
     if (options.run / sweep.FILE).is_file():
@@ -33,7 +33,7 @@ def report(options: argparse.Namespace, rest: list[str]) -> None:
 
 def watch(options: argparse.Namespace, rest: list[str]) -> None:
     """Serve the live pages of runs."""
-    nothing_more(rest)
+    nothing_more(rest, options)
     _need_server("watch")
     from selfplay.run.directory import cache_folder
     from selfplay.viewer.catalog import RunCatalogue
@@ -47,7 +47,7 @@ def watch(options: argparse.Namespace, rest: list[str]) -> None:
 
 def tag(options: argparse.Namespace, rest: list[str]) -> None:
     """Add tags to runs, remove tags, and print the tags of each run."""
-    nothing_more(rest)
+    nothing_more(rest, options)
     from selfplay.run.report.html import visible
     from selfplay.run.tags import change_tags
 
@@ -155,13 +155,13 @@ def study(options: argparse.Namespace, rest: list[str]) -> None:
     from selfplay.cli import study as command
 
     command.refuse_more_runs(options, rest)
-    nothing_more(rest)
+    nothing_more(rest, options)
     command.run(options)
 
 
 def list_choices(options: argparse.Namespace, rest: list[str]) -> None:
     """List the configs of one group or of all groups, each with the first sentence about it."""
-    nothing_more(rest)
+    nothing_more(rest, options)
     from selfplay.run.report.html import visible
 
     groups = compose.groups(options.config_dir)

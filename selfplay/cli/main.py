@@ -14,7 +14,7 @@ from selfplay.cli.arguments import HOST, PLAY_PORT, Steps
 from selfplay.cli.limits import limit_of, search_current_folder, takes_trust
 from selfplay.config.threads import limit_spinning
 from selfplay.config.trust import limited
-from selfplay.errors import ConfigError, SelfplayError, nearest, printable
+from selfplay.errors import ConfigError, SelfplayError, closest, nearest, printable
 from selfplay.run import signals
 
 INTERRUPTED = signals.EXIT_CODE
@@ -77,7 +77,11 @@ class _Parser(argparse.ArgumentParser):
         if wrong:
             word, known = wrong.group(1), re.findall(r"[a-z]+", wrong.group(2))
             kind = "measure" if " study" in self.prog else "command"
-            message = f"no {kind} {word!r}; {nearest(word, known)}"
+            close, whole = closest(word, known), f"choose from: {', '.join(sorted(known))}"
+            hint = whole if close is None else f"did you mean {close!r}?"
+            message = f"no {kind} {word!r}; {hint}"
+            if " study compare" in self.prog and close is None:
+                message = f"compare does not take the measure {word!r}; {whole}"
             if kind == "measure" and re.search("[=/@]", word):  # a run
                 message = f"name a measure before {word!r}; {nearest('', known)}"
         raise ConfigError(f"{message} (see {self.prog} --help)")
@@ -269,6 +273,7 @@ def _add_records(add: Add) -> None:
         "reads data and imports no code that the run names.",
     )
     average.add_arguments(averaged)
+    takes_trust(averaged)
     tagged = add(
         "tag",
         commands.tag,

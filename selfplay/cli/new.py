@@ -85,7 +85,7 @@ KINDS = {
 
 def new(options: argparse.Namespace, rest: list[str]) -> None:
     """Write the files of a new part into the current folder, and print what to run next."""
-    nothing_more(rest)
+    nothing_more(rest, options)
     if options.kind not in KINDS:
         raise ConfigError(f"new: no kind {options.kind!r}; {nearest(options.kind, KINDS)}")
     _check_name(options.part, "NAME")

@@ -30,7 +30,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, rest: list[str]) -> None:
     """Print the chosen episodes."""
-    nothing_more(rest)
+    nothing_more(rest, options)
     from selfplay.run.declarations import read_declared
     from selfplay.run.directory import Run
     from selfplay.run.report.episode_text import text_of

@@ -295,7 +295,7 @@ def evaluate(options: argparse.Namespace, rest: list[str]) -> None:
     By default everything runs in this process.
     """
     elsewhere = [each for each in rest if _place(each) in plain_data.LOCAL_DEFAULTS]
-    nothing_more([each for each in rest if each not in elsewhere])
+    nothing_more([each for each in rest if each not in elsewhere], options)
     from selfplay.experiment.experiment import Experiment
     from selfplay.run.directory import Run
     from selfplay.study.players import Reference

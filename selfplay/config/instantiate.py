@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, is_dataclass, replace
 from functools import partial
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar
@@ -178,6 +179,8 @@ def convert(hint: Any, value: Any, *, where: str) -> Any:
         hint_text = ""
         if typing.get_origin(hint) is typing.Literal and isinstance(value, str):
             hint_text = f"; {nearest(value, typing.get_args(hint))}"
+        if first["type"] == "is_instance_of" and isinstance(value, str) and "." in value:
+            hint_text = f"; to build one, write {{{TARGET}: {value}}}"
         problem = first["msg"][:1].lower() + first["msg"][1:]
         raise ConfigError(
             f"{path}: {first['input']!r} does not fit: {problem}{hint_text}"
@@ -220,7 +223,9 @@ def import_target(name: Any, where: str, *, key: str = TARGET) -> Any:
         public = [
             key for key, value in vars(home).items() if callable(value) and not key.startswith("_")
         ]
-        raise ConfigError(f"{at}: no {attribute!r} in {module}; {nearest(attribute, public)}")
+        own = [key for key in public if getattr(vars(home)[key], "__module__", "") == module]
+        hint = nearest(attribute, own or public)
+        raise ConfigError(f"{at}: no {attribute!r} in {module}; {hint}")
     target = getattr(home, attribute)
     if not callable(target):
         raise ConfigError(f"{at}: {name} is neither a class nor a function")
@@ -321,7 +326,9 @@ def _modules_beside(module: str) -> list[str]:
     """
     parent = module.rpartition(".")[0]
     if not parent:
-        return [found.name for found in pkgutil.iter_modules([str(Path.cwd())])]
+        here = Path.cwd()
+        folders = [place.parent.name for place in islice(here.glob("*/*.py"), 1000)]
+        return [*(found.name for found in pkgutil.iter_modules([str(here)])), *folders]
     folders = getattr(import_module(parent), "__path__", [])
     return [f"{parent}.{found.name}" for found in pkgutil.iter_modules(folders)]
 

@@ -69,6 +69,8 @@ BAD = [
     (["list", "aren"], "did you mean 'arena'?"),
     ([], "required: COMMAND"),
     (["trian"], "did you mean 'train'?"),
+    (["view"], "show, study, tag, train, warmstart, watch (see selfplay --help)"),
+    (["evaluate", "/nowhere", "--episodes", "3"], "'--episodes' (see selfplay evaluate --help)"),
     (["evaluate"], "required: run"),
     (["evaluate", "/nowhere", "--jsn"], "--jsn"),
     (["warmstart", "warmstart=none"], "no warmstart"),

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import pytest
 
@@ -11,6 +11,11 @@ from selfplay.config.instantiate import build, check, check_arguments, convert
 from selfplay.errors import ConfigError
 
 HERE = __name__
+
+
+@runtime_checkable
+class Judge(Protocol):
+    def fault(self, question: str) -> str: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,6 +155,7 @@ def test_values_are_used_as_the_declared_type(hint: Any, given: Any, wanted: Any
         (Mapping[str, float], {"a": "b"}, r"x\.a: 'b' does not fit"),
         (Literal["agent", "role"], "rol", "did you mean 'role'"),
         (Wheel, {"kind": "air"}, r"x\.kind: 'air' does not fit"),
+        (Judge | None, "my_games.Mine", r"write \{_target_: my_games.Mine\}$"),
     ],
 )
 def test_a_value_that_does_not_fit_is_one_line(hint: Any, given: Any, complaint: str) -> None:
@@ -183,11 +189,12 @@ def test_an_error_of_an_authors_constructor_is_one_line_with_the_place() -> None
         build({"_target_": f"{HERE}.Torn", "how": "file"}, where="a")
 
 
+@pytest.mark.parametrize("file", ["__init__.py", "cards.py"])
 def test_a_package_that_is_not_there_is_named_with_the_nearest_in_this_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
 ) -> None:
     (tmp_path / "my_games").mkdir()
-    (tmp_path / "my_games/__init__.py").write_text("")
+    (tmp_path / "my_games" / file).write_text("")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=r"no module 'my_game' for .*did you mean 'my_games'"):
         build({"_target_": "my_game.dice.Dice"}, where="arena")
@@ -213,6 +220,7 @@ def test_checking_builds_nothing_and_looks_into_nested_nodes() -> None:
     ("name", "complaint"),
     [
         ("selfplay.credit.grpo.GRPOO", "no 'GRPOO' in selfplay.credit.grpo; did you mean 'GRPO'"),
+        ("selfplay.credit.grpo.Rloo", "no 'Rloo' in selfplay.credit.grpo; choose from: GRPO$"),
         ("selfplay.credit.grop.GRPO", "no module 'selfplay.credit.grop' .*'selfplay.credit.grpo'"),
         ("nowhere_at_all.Thing", "no module 'nowhere_at_all'"),
         ("Thing", "'Thing' is not a dotted name"),

@@ -72,6 +72,30 @@ def test_the_mean_of_weights_plays_without_the_run_that_it_was_made_of(
         assert Path(config["base_model_name_or_path"]).parent == (place / "bases").absolute()
 
 
+def test_a_run_with_code_of_ones_own_is_averaged_by_the_command_that_the_error_names(
+    tmp_path: Path,
+) -> None:
+    source = trained(tmp_path)
+    (tmp_path / "my_games").mkdir()
+    (tmp_path / "my_games/credit.py").write_text(
+        "from selfplay.credit.trr import TRR\n\n\nclass Mine(TRR):\n    pass\n"
+    )
+    config = (source / "config.yaml").read_text()
+    shipped = "_target_: selfplay.credit.trr.TRR"
+    assert shipped in config
+    (source / "config.yaml").write_text(config.replace(shipped, "_target_: my_games.credit.Mine"))
+    words = ("average", "runs/whole", "--steps", "2:")
+    refused = run(*words, cwd=tmp_path)
+    line = one_line(refused.err)
+    assert refused.code == 2
+    assert line.endswith(
+        "to allow it, type: selfplay average runs/whole --steps 2: --trust my_games"
+    )
+    made = run(*words, "--trust", "my_games", cwd=tmp_path)
+    assert made.code == 0, made.err
+    assert "my_games.credit.Mine" in (tmp_path / "runs/whole_mean/config.yaml").read_text()
+
+
 def test_equal_weights_stay_bit_for_bit(tmp_path: Path) -> None:
     source = trained(tmp_path)
     tensors = {"a": torch.rand(50), "b": torch.rand(50).bfloat16(), "n": torch.arange(5)}

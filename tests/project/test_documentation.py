@@ -95,6 +95,25 @@ def test_the_printed_reward_term_holds(tmp_path: Path, monkeypatch: pytest.Monke
     assert term == module.Brief(price=0.01)
 
 
+def test_the_printed_task_with_a_verifier_is_trained(tmp_path: Path) -> None:
+    from tests.helpers.command_process import metrics, run
+
+    text = (DOCS / "curricula.md").read_text(encoding="utf-8")
+    section = text.partition("## A task and a verifier of your own")[2].partition("\n## ")[0]
+    printed_files = FILE.findall(section)
+    assert len(printed_files) == 4
+    for name, content in printed_files:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content)
+    words = ("--config-dir", "my_configs", "+experiment=letters")
+    checked = run("check", *words, cwd=tmp_path)
+    assert checked.code == 0 and "no faults" in checked.out, checked.out
+    short = ("run.name=short", "run.steps=1", "warmstart.steps=150", "run.threads=1")
+    trained = run("train", *words, *short, cwd=tmp_path)
+    assert trained.code == 0, trained.err
+    assert metrics(tmp_path / "runs/short")[-1]["role/proposer/valid"] > 0
+
+
 def test_the_examples_of_the_reference_hold() -> None:
     text = (DOCS / "reference.md").read_text(encoding="utf-8")
     blocks = PYTHON.findall(text)

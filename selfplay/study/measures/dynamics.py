@@ -30,11 +30,13 @@ as different. Drift is measured on the sampled tokens at their sampling temperat
 import argparse
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
 from selfplay.errors import ConfigError, nearest
+from selfplay.run.declarations import read_declared
 from selfplay.run.record_reader import read_metrics
 from selfplay.study.measure import METRIC, SEED, Measure
 from selfplay.study.players import untrained
@@ -56,7 +58,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 CHIEF = ("arena/proposed_solve_rate", "arena/solve_rate", "arena/accuracy", "arena/team_return")
-"""Default metrics to test for cycles: the first one that the run has."""
+"""Default metrics to test for cycles: the first one that the run has; then the arena's chief."""
 MOST_TURNS = 32
 """Largest number of turns per step and role for drift, Vendi score, self-BLEU and novelty."""
 KINDS = {
@@ -89,7 +91,7 @@ def study(
 ) -> Result:
     """Analyse the records of a run. `base` maps names to untrained policies, for the drift."""
     metrics = read_metrics(run / "metrics.jsonl")
-    name = chief(metrics, metric)
+    name = chief(metrics, metric, read_declared(run).arena.chief)
     on_record = [(step, metrics[step][name]) for step in metrics if name in metrics[step]]
     pairs = [(step, measurable(value)) for step, value in on_record if abs(step) <= LARGEST]
     steps, values = [step for step, _ in pairs], [value for _, value in pairs]
@@ -134,12 +136,18 @@ def study(
     )
 
 
-def chief(metrics: Mapping[int, Mapping[str, float]], metric: str | None) -> str:
-    """Return the name of the metric that is tested for cycles."""
+def chief(
+    metrics: Mapping[int, Mapping[str, float]], metric: str | None, own: Sequence[str] = ()
+) -> str:
+    """Return the name of the metric that is tested for cycles.
+
+    `own` names the metrics that the arena declares as its chief ones.
+    """
     known = {key for row in metrics.values() for key in row}
     if metric is not None and metric not in known:
         raise ConfigError(f"--metric {metric}: {nearest(metric, known)}")
-    found = metric or next((key for key in CHIEF if key in known), None)
+    mine = [f"arena/{name}" for name in own]
+    found = metric or next((key for key in (*CHIEF, *mine) if key in known), None)
     if found is None:
         raise ConfigError(
             f"dynamics: metrics.jsonl has none of {', '.join(CHIEF)}; name a metric with --metric, "
@@ -250,6 +258,9 @@ MEASURE = Measure(
     help="records of a run by step: cycles, diversity, drift of language, length",
     target="run",
     run=from_options,
-    options=(METRIC, SEED),
+    options=(
+        replace(METRIC, help="metric of metrics.jsonl, such as arena/NAME or role/ROLE/reward"),
+        SEED,
+    ),
 )
 """The measure `dynamics` of the command line."""

@@ -11,7 +11,7 @@ import torch
 
 from selfplay.errors import ConfigError, RunError
 from selfplay.study import page
-from selfplay.study.measures.dynamics import by_role, chief, study
+from selfplay.study.measures.dynamics import CHIEF, by_role, chief, study
 from selfplay.study.recorded_episodes import recorded_episodes
 from selfplay.study.stats.text import (
     ARCHIVE,
@@ -268,6 +268,8 @@ def test_what_a_run_lacks_is_one_line(tmp_path: Path) -> None:
         chief({1: {"policy/base/loss": 1.0}}, None)
     with pytest.raises(ConfigError, match="did you mean 'arena/solve_rate'"):
         chief({1: {"arena/solve_rate": 1.0}}, "solve_rate")
+    assert chief({1: {"arena/right": 1.0}}, None, ("right",)) == "arena/right"
+    assert chief({1: {"arena/accuracy": 0.5, "arena/right": 1.0}}, None, ("right",)) == CHIEF[2]
     with pytest.raises(RunError, match="recorded no episodes; train one with"):
         recorded_episodes(folder(tmp_path / "run", episodes=False))
 
