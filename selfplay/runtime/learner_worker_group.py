@@ -122,6 +122,8 @@ class LearnerWorkerGroup:
         Returns a function that waits for the results, in order. Any thread may call it. It raises
         as `ask` does, but ends no ranks: the next call of `ask` finds that one is lost.
         """
+        if not self._actors:
+            raise LearnersLost("the learner ranks were ended")
         called = [
             getattr(actor, method).options(concurrency_group=WRITE).remote(*arguments)
             for actor in self._actors
