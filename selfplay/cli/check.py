@@ -22,6 +22,7 @@ def check(options: argparse.Namespace, overrides: list[str]) -> int:
     faults = 0
     for played in games(settings, seed=options.seed):
         print("\n".join(played.shown))
+        tell(played.notes)
         for fault in played.faults:
             faults += 1
             print(f"fault: {' '.join(fault.split())}", file=sys.stderr)

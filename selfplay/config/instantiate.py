@@ -13,11 +13,13 @@ from contextlib import suppress
 from dataclasses import dataclass, is_dataclass, replace
 from functools import partial
 from importlib import import_module
+from importlib.resources import files
 from itertools import islice
 from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar
 
+import yaml
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 
@@ -32,6 +34,8 @@ from selfplay.errors import (
 )
 
 TARGET = "_target_"
+PLAIN = (str, int, float, bool)
+"""Types of parameters that no service has."""
 T = TypeVar("T")
 
 
@@ -138,13 +142,25 @@ def check_arguments(
             raise ConfigError(f"{join(where, name)}: unknown key; {nearest(name, known)}")
     for name in takes.needed:
         if name not in values and name not in provided and name not in reserved:
-            raise ConfigError(f"{join(where, name)}: missing; {_title(target)} needs it")
+            hint = "" if takes.hints.get(name) in PLAIN else _service_hint(name)
+            raise ConfigError(f"{join(where, name)}: missing; {_title(target)} needs it{hint}")
     return {
         name: value
         if name in pending or name not in takes.hints or not _is_plain(value)
         else convert(takes.hints[name], value, where=join(where, name))
         for name, value in values.items()
     }
+
+
+def _service_hint(name: str) -> str:
+    """Return which shipped configs of the group `services` provide a parameter of this name."""
+    providers = []
+    for file in (files("configs") / "services").iterdir():
+        services = yaml.safe_load(file.read_text("utf-8")) if file.name.endswith(".yaml") else {}
+        if name in services:
+            providers.append((len(services), file.name.removesuffix(".yaml")))
+    named = " or ".join(f"services={name}" for _, name in sorted(providers))
+    return f"; choose {named}" if named else ""
 
 
 def convert(hint: Any, value: Any, *, where: str) -> Any:

@@ -9,9 +9,12 @@ the user, or a Python program, has composed the config.
 
 import re
 import shlex
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -160,12 +163,36 @@ class TrustLimit:
         """Return how to trust these packages, with the full command if it is known."""
         if not self.command:
             return f"to allow it, add {shlex.join(flags(packages))}"
-        return f"to allow it, type: {shlex.join([*self.command, *flags(packages)])}"
+        kept = [
+            package
+            for package in self.packages
+            if _exists(package) and not any(_inside(package, each) for each in packages)
+        ]
+        words = [*_without_flags(self.command, kept), *flags(packages)]
+        return f"to allow it, type: {shlex.join(words)}"
 
 
 def flags(packages: Sequence[str]) -> list[str]:
     """Return the command-line words that trust these packages."""
     return [word for package in packages for word in ("--trust", package)]
+
+
+def _without_flags(words: Sequence[str], kept: Sequence[str]) -> Iterator[str]:
+    """Yield the words of a command line without those that trust other packages than `kept`."""
+    rest = iter(words)
+    for word in rest:
+        name, equals, package = word.partition("=")
+        if name != "--trust":
+            yield word
+        elif (package := package if equals else next(rest, "")) in kept:
+            yield from flags([package])
+
+
+def _exists(package: str) -> bool:
+    """Return True if a trusted package can be found, also in the current folder; imports none."""
+    top = package.partition(".")[0]
+    found = top in sys.modules or find_spec(top) or PathFinder.find_spec(top, [str(Path.cwd())])
+    return bool(found)
 
 
 def foreign(config: Any, *, target: str = "_target_") -> list[str]:

@@ -10,13 +10,15 @@ from selfplay.arena import Arena
 from selfplay.credit.base import pay_by_agent
 from selfplay.credit.replay import stages_of
 from selfplay.engines.scripted import Script, ScriptedEngine
-from selfplay.errors import SelfplayError, one_line, with_place
+from selfplay.errors import SelfplayError, nearest, one_line, with_place
 from selfplay.rng import derive
 from selfplay.role import Role
+from selfplay.rollout.evaluation import Evaluation
 from selfplay.rollout.policy_pool import PolicyPool
 from selfplay.rollout.rollout import EpisodeSpec
 from selfplay.rollout.sampling_settings import SamplingSettings
 from selfplay.rollout.setup import RolloutSetup
+from selfplay.run.declarations import measured_by
 from selfplay.run.formatting import number
 from selfplay.run.report.html import visible
 from selfplay.types import Episode, Status, Task, Turn, role_of
@@ -52,6 +54,8 @@ class CheckedGame:
     """Lines about observations, completions and rewards."""
     faults: Sequence[str] = ()
     """One line per fault."""
+    notes: Sequence[str] = ()
+    """One line per metric that is probably misspelt."""
 
 
 def games(config: Mapping[str, Any], *, seed: int) -> Iterator[CheckedGame]:
@@ -69,7 +73,7 @@ def games(config: Mapping[str, Any], *, seed: int) -> Iterator[CheckedGame]:
         yield _game("arena", players.arena, lambda: curriculum.tasks(1)[0], players, seed)
         for name, each in players.evaluations.items():
             title = f"evaluations.{name}"
-            yield _game(title, each.arena, lambda: each.tasks[0], players, seed)  # noqa: B023
+            yield _game(title, each.arena, lambda: each.tasks[0], players, seed, each)  # noqa: B023
     finally:
         players.close()
 
@@ -80,8 +84,12 @@ def _game(
     first: Callable[[], Task],
     players: RolloutSetup,
     seed: int,
+    evaluation: Evaluation | None = None,
 ) -> CheckedGame:
-    """Play one game of an arena; an error of the arena or a role becomes a fault of the game."""
+    """Play one game of an arena; an error of the arena or a role becomes a fault of the game.
+
+    `evaluation` is the one that the game belongs to, if it belongs to one.
+    """
     try:
         task, roles = first(), players.roles
         pool = PolicyPool(
@@ -97,6 +105,7 @@ def _game(
         faults = [*_faults_of_class(arena()), *_faults(episode), *odd]
         if not faults:
             faults = [*_faults_of_replay(arena, episode)]
+        notes = [] if evaluation is None else [*_unmeasured(title, evaluation, episode)]
     except SelfplayError as error:
         return CheckedGame(title=title, faults=[f"{title}: {error}"])
     except Exception as error:  # an author's arena, role or curriculum
@@ -105,7 +114,26 @@ def _game(
         title=title,
         shown=list(_lines(title, episode)),
         faults=[f"{title}: {fault}" for fault in faults],
+        notes=notes,
     )
+
+
+def _unmeasured(title: str, evaluation: Evaluation, episode: Episode) -> Iterator[str]:
+    """Yield a line for each metric that the finished game lacks and the arena does not declare.
+
+    This is no fault, because an arena may measure other things in other games. A declared metric
+    gets no line: for example, refused proposals have no solve rate.
+    """
+    declared = measured_by(evaluation.arena())
+    known = {*episode.metrics, *declared.metrics}
+    for shown, measured in evaluation.metrics.items():
+        if episode.status is not Status.FINISHED or measured in episode.metrics:
+            continue
+        if declared.of(f"{episode.task.type}/{measured}") is None:
+            yield (
+                f"{title}.metrics.{shown}: the game of the check has no metric {measured!r}; if no "
+                f"game has it, it is not reported; {nearest(measured, known)}"
+            )
 
 
 def _player(roles: Mapping[str, Role], odd: dict[str, None]) -> Script:

@@ -8,11 +8,15 @@ import torch
 
 from selfplay.errors import ConfigError
 from selfplay.models.renderer import ChatRenderer
+from selfplay.rng import derive
 from selfplay.role import BrokenRole, Role
 from selfplay.types import Observation
 
 Question = tuple[str, Observation, Sequence[str]]
 """(role, observation, legal moves)."""
+ANSWERS = 200
+"""Number of answers that the test samples if there are fewer questions; each question then gets the
+same number of answers."""
 
 
 def legal_answers(
@@ -26,28 +30,31 @@ def legal_answers(
 ) -> str:
     """Return one line with the fraction of the model's answers that are legal moves.
 
+    The number of answers is about `ANSWERS`, or one per question if there are more questions.
+
     Args:
         model: Causal language model in evaluation mode.
         renderer: Renderer of its prompts.
         roles: Name to role, for prompts and answers.
         questions: At least one situation with its legal moves.
-        batch: Number of questions per forward pass.
+        batch: Number of answers per forward pass.
         seed: Seed of the answers.
     """
-    right = 0
-    for first in range(0, len(questions), batch):
-        part = questions[first : first + batch]
+    right, asked = 0, [*questions] * max(1, round(ANSWERS / len(questions)))
+    for first in range(0, len(asked), batch):
+        part = asked[first : first + batch]
         prompts = [renderer.start(roles[role].prompt(observation)) for role, observation, _ in part]
         longest = max(len(renderer.completion_ids(move)) for *_, legal in part for move in legal)
-        answers = sampled(model, prompts, longest + 1, ends=renderer.end_ids, seed=seed)
+        drawn = derive(seed, "legal answers", first)  # a question's answers are independent
+        answers = sampled(model, prompts, longest + 1, ends=renderer.end_ids, seed=drawn)
         for (role, _, legal), ids in zip(part, answers, strict=True):
             try:
                 action, _ = roles[role].parse_completion(renderer.text(ids))
             except BrokenRole as error:
                 raise ConfigError(f"warmstart.roles.{role}: {error}") from error
             right += action in legal
-    fraction = right / len(questions)
-    return f"{fraction:.0%} of {len(questions)} sampled answers are legal moves"
+    fraction = right / len(asked)
+    return f"{fraction:.0%} of {len(asked)} sampled answers are legal moves"
 
 
 @torch.no_grad()

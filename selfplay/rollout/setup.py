@@ -3,15 +3,18 @@ engine, rollouts."""
 
 from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from selfplay.arena import Arena
 from selfplay.config.instantiate import TARGET, build, call, check_arguments, make, resolve
 from selfplay.config.plain_data import COLLECTIONS
 from selfplay.engines import Engine
 from selfplay.engines.truncation import truncates
-from selfplay.errors import ConfigError, nearest
+from selfplay.errors import ConfigError, closest, nearest
 from selfplay.learner.learner_settings import LearnerSettings
 from selfplay.models.policy import Policy, load_policy
 from selfplay.models.population import Population, check_known
@@ -107,8 +110,8 @@ class Components:
         for role in first.roles:
             if role not in self.roles:
                 raise ConfigError(
-                    f"roles: none is called {role!r}, which {where} needs; choose roles=NAME for "
-                    f"this arena, or add roles.{role} ({nearest(role, self.roles)})"
+                    f"roles: none is called {role!r}, which {first.name} ({where}) needs; "
+                    f"{_role_hint(role, set(first.roles), self.roles)}"
                 )
         return make
 
@@ -118,6 +121,20 @@ class Components:
         An error of one does not keep the others open. A second call does nothing.
         """
         self._opened.close()
+
+
+def _role_hint(role: str, needed: Collection[str], known: Collection[str]) -> str:
+    """Return what to choose for a role that is missing: at most 4 shipped configs with all needed
+    roles, those with the fewest others first."""
+    if (close := closest(role, known)) is not None:
+        return f"rename roles.{close} to {role}, or add roles.{role}"
+    fitting = []
+    for file in (files("configs") / "roles").iterdir():
+        roles = yaml.safe_load(file.read_text("utf-8")) if file.name.endswith(".yaml") else {}
+        if set(needed) <= set(roles):
+            fitting.append((len(roles), file.name.removesuffix(".yaml")))
+    named = [f"roles={name}" for _, name in sorted(fitting)[:4]]
+    return f"choose {' or '.join(named or ['roles=NAME'])}, or add roles.{role}._target_"
 
 
 def check_made(arena: object, *, where: str) -> None:

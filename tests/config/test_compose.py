@@ -165,8 +165,9 @@ def test_a_part_that_cannot_be_used_is_one_line(path: str, value: Any, complaint
 def test_services_are_what_an_arena_may_leave_out() -> None:
     whole = composed()
     del whole["services"]["executor"]
-    with pytest.raises(ConfigError, match=r"executor: missing; .*AbsoluteZero needs it"):
+    with pytest.raises(ConfigError, match=r"executor: missing; .*AbsoluteZero needs it") as caught:
         plain_data.check_config(whole)
+    assert str(caught.value).endswith("; choose services=executor or services=absolute_zero")
 
 
 def test_a_missing_package_of_the_project_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

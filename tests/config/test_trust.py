@@ -93,6 +93,19 @@ def test_a_run_names_only_our_own_packages(name: str, target: str, place: Path) 
     assert not (place.parent.parent / "mark").exists()
 
 
+@pytest.mark.parametrize("typed", [("--trust", "evilgames"), ("--trust=evil_games.arena",)])
+def test_the_suggested_command_has_the_right_package_in_place_of_the_wrong_one(
+    typed: tuple[str, ...],
+) -> None:
+    limit = TrustLimit(
+        packages=(typed[-1].removeprefix("--trust="), "json"),
+        command=("selfplay", "replay", "runs/copy", *typed, "--trust", "json"),
+    )
+    assert limit.advice([EVIL]) == (
+        f"to allow it, type: selfplay replay runs/copy --trust json --trust {EVIL}"
+    )
+
+
 def test_a_package_that_the_user_trusts_is_used(place: Path) -> None:
     change(place, "roles.proposer._target_", f"{EVIL}.Proposer")
     outcome = run("evaluate", "runs/copy", "--trust", EVIL, cwd=place.parent.parent)

@@ -19,7 +19,7 @@ from selfplay.config import compose
 from selfplay.errors import ConfigError
 from selfplay.experiment.experiment import check
 from selfplay.role import Role
-from selfplay.types import InvalidAction, Message, Observation, Task
+from selfplay.types import InvalidAction, Message, Metric, Observation, Task
 
 HERE = __name__
 PACKAGED = {"smollm2/reasoning"} if find_spec("reasoning_gym") is None else set[str]()
@@ -186,7 +186,41 @@ def test_a_role_that_is_not_there_is_the_fault_of_the_roles(
 ) -> None:
     assert main(["check", "+experiment=tiny/kuhn", "roles=pipeline"]) == 2
     said = capsys.readouterr().err.strip()
-    assert "roles: none is called 'player', which arena needs; choose roles=NAME" in said
+    assert "roles: none is called 'player', which kuhn_v0 (arena) needs; choose roles=" in said
+    assert main(["check", "+experiment=tiny/kuhn", "arena=debate"]) == 2
+    said = capsys.readouterr().err.strip()
+    assert "'debater', which debate_v0 (arena) needs; choose roles=debate or roles=" in said
+    assert said.endswith("or add roles.debater._target_")
+
+
+class Weighed(Coin):
+    """Measures `weight` in every game, and declares `found`, which few games have."""
+
+    measures = {"found": Metric()}
+
+    def advance(self, actions: Any) -> None:
+        super().advance(actions)
+        self.measure(weight=1.0)
+
+
+def test_a_metric_that_the_game_lacks_is_a_note(
+    configs: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evaluation = (
+        f"arena: {{_target_: {HERE}.Weighed}}, tasks: [{{_target_: selfplay.types.Task, id: a}}]"
+    )
+
+    def notes(name: str) -> list[str]:
+        node = f"+evaluations.short={{{evaluation}, metrics: {{shown: {name}}}}}"
+        assert checked(configs, node) == 0
+        said = capsys.readouterr()
+        assert "no faults" in said.out
+        return said.err.splitlines()
+
+    (line,) = notes("wieght")
+    assert line.startswith("note: evaluations.short.metrics.shown: the game of the check has no")
+    assert "'wieght'" in line and line.endswith("did you mean 'weight'?")
+    assert notes("weight") == [] and notes("found") == []
 
 
 class Unmade(Coin):

@@ -162,7 +162,7 @@ def test_demonstrations_are_learned(base: Path, cache: Path) -> None:
     place = warmstart.make(echo(steps=120, lr=2e-2), said.append, base=str(base))
     pairs = [("say yes", "yes"), ("say no", "no")]
     assert loss_of(base, pairs) > 3 and loss_of(place, pairs) < 0.05
-    assert said[-1] == "warm start: 100% of 2 sampled answers are legal moves"
+    assert said[-1] == "warm start: 100% of 200 sampled answers are legal moves"
     assert "fine-tuning" in said[0] and "step 120/120" in said[-2]
     load_policy("base", model=str(place))
 

@@ -1,5 +1,6 @@
 """Sampled answers of models of several kinds, and the fraction of them that are legal moves."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -69,13 +70,57 @@ def test_the_fraction_counts_actions_that_are_legal(monkeypatch: pytest.MonkeyPa
     renderer = ChatRenderer(build_tokenizer(["yes", "no"]))
     model = build_model(len(renderer.tokenizer), seed=0, hidden=16, layers=1, heads=2)
     yes = renderer.tokenizer("yes", add_special_tokens=False)["input_ids"]
-    answers = [[*yes, renderer.end_ids[0]], yes, [7]]
-    monkeypatch.setattr(
-        "selfplay.models.legal_answers.sampled", lambda *given, **settings: answers[: len(given[1])]
-    )
+    answers, seeds = [[*yes, renderer.end_ids[0]], yes, [7]], list[int]()
+
+    def sample(
+        model: Any, prompts: Any, *given: Any, seed: int, **settings: Any
+    ) -> list[list[int]]:
+        seeds.append(seed)
+        return answers[: len(prompts)]
+
+    monkeypatch.setattr("selfplay.models.legal_answers.sampled", sample)
     asked = [("bird", Observation(text=text), ["yes", "no"]) for text in "abc"]
     line = legal_answers(model, renderer, {"bird": Role()}, asked, batch=3, seed=0)
-    assert line == "67% of 3 sampled answers are legal moves"
+    assert line == "67% of 201 sampled answers are legal moves"
+    assert len(set(seeds)) == 67  # no two answers to a question have the same draws
+
+
+def test_few_questions_get_several_answers_each_and_many_get_one() -> None:
+    renderer = ChatRenderer(build_tokenizer(["yes", "no"]))
+    model = build_model(len(renderer.tokenizer), seed=0, hidden=16, layers=1, heads=2).eval()
+    for count, answers in ((1, 200), (8, 200), (60, 180), (250, 250)):
+        asked = [("bird", Observation(text=str(each)), ["yes"]) for each in range(count)]
+        line = legal_answers(model, renderer, {"bird": Role()}, asked, batch=64, seed=0)
+        assert line.endswith(f"% of {answers} sampled answers are legal moves")
+
+
+def test_one_tenth_of_illegal_moves_is_seen_in_one_question() -> None:
+    renderer = ChatRenderer(build_tokenizer(["yes", "no"]))
+    (yes,), (no,) = (
+        renderer.tokenizer(word, add_special_tokens=False)["input_ids"] for word in ("yes", "no")
+    )
+
+    class Mostly(torch.nn.Module):
+        """Says yes in nine of ten answers, else no, and then ends."""
+
+        device = torch.device("cpu")
+
+        def forward(self, input_ids: torch.Tensor, use_cache: bool) -> Any:
+            logits = torch.full((*input_ids.shape, len(renderer.tokenizer)), -1e9)
+            said = ((input_ids[:, -1] == yes) | (input_ids[:, -1] == no))[:, None]
+            start, end = torch.full_like(logits[:, -1], -1e9), torch.full_like(logits[:, -1], -1e9)
+            start[:, yes], start[:, no] = 0.9, 0.1
+            start[:, [yes, no]] = start[:, [yes, no]].log()
+            end[:, renderer.end_ids[0]] = 0.0
+            logits[:, -1] = torch.where(said, end, start)
+            return SimpleNamespace(logits=logits)
+
+    asked = [("bird", Observation(text="a"), ["yes"])]
+    before = torch.random.get_rng_state()
+    line = legal_answers(Mostly(), renderer, {"bird": Role()}, asked, batch=8, seed=0)
+    legal = int(line.partition("%")[0]) / 100
+    assert abs(legal - 0.9) < 4 * (0.9 * 0.1 / 200) ** 0.5
+    assert torch.equal(torch.random.get_rng_state(), before)
 
 
 def test_a_role_that_breaks_is_named() -> None:

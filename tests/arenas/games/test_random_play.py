@@ -161,9 +161,9 @@ def test_the_warm_start_says_what_was_found_and_how_many_answers_are_legal() -> 
     assert lines[0] == (
         "warm start: 1000 games of random play found 2 situations; all are shown, equally often"
     )
-    assert lines[-1] == "warm start: 100% of 2 sampled answers are legal moves"
+    assert lines[-1] == "warm start: 100% of 200 sampled answers are legal moves"
     _, lines = started(RandomPlay(arena=Phases()), role, steps=1)
-    assert lines[-1] == "warm start: 0% of 2 sampled answers are legal moves"
+    assert lines[-1] == "warm start: 0% of 200 sampled answers are legal moves"
 
 
 def test_the_model_reads_as_many_tokens_as_the_situations_have() -> None:
