@@ -76,10 +76,12 @@ def parameters(target: str) -> list[Parameter]:
         return list(arguments(node))
     for part in node.body:
         if isinstance(part, ast.FunctionDef) and part.name == "__init__":
-            inherited = []
+            own = {each.name: each for each in arguments(part)}
+            inherited = {}
             if part.args.kwarg is not None:
-                inherited = [each for base in bases(home, node) for each in parameters(base)]
-            return [*arguments(part), *inherited]
+                above = (each for base in bases(home, node) for each in parameters(base))
+                inherited = {each.name: each for each in above}
+            return [*own.values(), *(inherited[name] for name in inherited if name not in own)]
     fields = list(attributes(node)) if is_dataclass(node) else []
     return fields or [each for base in bases(home, node) for each in parameters(base)]
 

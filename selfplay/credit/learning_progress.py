@@ -37,8 +37,12 @@ class LearningProgress(CreditMethod):
         absolute: bool = False,
         epsilon: float = 1e-6,
     ) -> None:
-        """`measure` names a metric, `delay` and `patience` are steps, `absolute` pays the size of a
-        change, so that forgetting counts too, and `epsilon` is added to the standard deviation."""
+        """Args:
+        measure: Name of a metric.
+        delay, patience: Fewest and most steps until a task is measured again.
+        absolute: True pays the size of a change, so that forgetting counts too.
+        epsilon: Added to the standard deviation.
+        """
         self.measure, self.absolute, self.epsilon = measure, absolute, epsilon
         self.metrics_read = {"measure": measure}
         self.waiting = WaitingTurns(delay=delay, patience=patience)

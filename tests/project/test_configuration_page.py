@@ -7,7 +7,8 @@ from tests.helpers.repository import ROOT
 from tests.helpers.scripts import script
 
 sys.path.insert(0, str(ROOT / "scripts"))
-documentation = script("make_docs").documentation
+make_docs = script("make_docs")
+documentation = make_docs.documentation
 
 
 def test_an_entry_of_several_names_documents_each_of_them() -> None:
@@ -35,3 +36,11 @@ def test_entries_may_stand_at_the_margin_or_below_a_summary() -> None:
     assert documentation("Args:\na: One.\nb: Two.") == expected
     assert documentation("Sum.\n\nArgs:\n    a: One.\n    b: Two.\nReturns:\n    c: d.") == expected
     assert documentation("`a` is one.") == {"a": "one."}
+
+
+def test_every_key_has_a_meaning_and_one_row() -> None:
+    for table in make_docs.page().split("| key | type | default | meaning |")[1:]:
+        rows = [line for line in table.partition("\n\n")[0].splitlines() if line.startswith("| `")]
+        assert not [row for row in rows if row.endswith("|  |")]
+        keys = [row.split("`")[1] for row in rows]
+        assert len(set(keys)) == len(keys)
