@@ -38,8 +38,7 @@ class LearningProgress(CreditMethod):
         epsilon: float = 1e-6,
     ) -> None:
         """Args:
-        measure: Name of a metric.
-        delay, patience: Fewest and most steps until a task is measured again.
+        measure, delay, patience: Metric; fewest and most steps until it is measured again.
         absolute: True pays the size of a change, so that forgetting counts too.
         epsilon: Added to the standard deviation.
         """
