@@ -12,7 +12,9 @@ import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
+from textwrap import dedent
 
 import yaml
 
@@ -74,10 +76,12 @@ def parameters(target: str) -> list[Parameter]:
         return list(arguments(node))
     for part in node.body:
         if isinstance(part, ast.FunctionDef) and part.name == "__init__":
-            inherited = []
+            own = {each.name: each for each in arguments(part)}
+            inherited = {}
             if part.args.kwarg is not None:
-                inherited = [each for base in bases(home, node) for each in parameters(base)]
-            return [*arguments(part), *inherited]
+                above = (each for base in bases(home, node) for each in parameters(base))
+                inherited = {each.name: each for each in above}
+            return [*own.values(), *(inherited[name] for name in inherited if name not in own)]
     fields = list(attributes(node)) if is_dataclass(node) else []
     return fields or [each for base in bases(home, node) for each in parameters(base)]
 
@@ -129,11 +133,23 @@ def arguments(node: ast.FunctionDef) -> Iterator[Parameter]:
 
 
 def documentation(docstring: str) -> dict[str, str]:
-    """Return the text of each argument in a docstring."""
-    section = docstring.partition("Args:")[2].partition("Raises:")[0]
-    entries = re.findall(r"^ *(\w+): (.*(?:\n(?! *\w+: ).+)*)", section, re.MULTILINE)
-    single = re.match(r"`(\w+)`:? (?:is )?(.*)", docstring, re.DOTALL)
-    return dict(entries) or ({single.group(1): single.group(2)} if single else {})
+    """Return the text of each argument in a docstring.
+
+    An entry `a, b: text` documents both arguments.
+    """
+    _, args, rest = docstring.partition("Args:\n")
+    if not args:
+        single = re.match(r"`(\w+)`:? (?:is )?(.*)", docstring, re.DOTALL)
+        return {single.group(1): single.group(2)} if single else {}
+    lines = rest.splitlines()
+    # Entries are indented like the first one, and their further lines more than that.
+    margin = " " * (len(lines[0]) - len(lines[0].lstrip()))
+    section = takewhile(lambda line: not line.strip() or line.startswith(margin), lines)
+    found: dict[str, str] = {}
+    for entry in re.split(r"\n+(?! )", dedent("\n".join(section)).strip()):
+        names, _, text = entry.partition(": ")
+        found |= dict.fromkeys(names.split(", "), text)
+    return found
 
 
 def cell(text: str) -> str:

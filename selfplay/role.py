@@ -193,6 +193,10 @@ class TaggedRole(Role):
     def __init__(
         self, *, opening: str = "<action_start>", closing: str = "<action_end>", **settings: Any
     ) -> None:
+        """Args:
+        opening, closing: Tags around the action.
+        settings: Settings of `Role`.
+        """
         super().__init__(**settings)
         if not opening or not closing or opening in closing or closing in opening:
             raise ConfigError(

@@ -308,7 +308,11 @@ def programs_of(tasks: Sequence[Task]) -> frozenset[str]:
 
 
 def identity_seeds(inputs: str = "'Hello world'") -> list[Task]:
-    """Return the initial tasks of a buffer: the identity function as deduction and abduction."""
+    """Return the initial tasks of a buffer: the identity function as deduction and abduction.
+
+    Args:
+        inputs: Arguments of the call in the tasks, as Python source.
+    """
     value = canonical(parse_literal(inputs))
     problem = {"program": IDENTITY, "inputs": [value], "outputs": [value], "message": ""}
     return [solve_task(kind, problem) for kind in ("deduction", "abduction")]

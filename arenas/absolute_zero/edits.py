@@ -53,7 +53,13 @@ def deductions(
 
 
 def held_out(*, lines: Sequence[int], count: int = 60, seed: int = 20261123) -> list[Task]:
-    """Return the held-out tasks of one range of `HELD_OUT`."""
+    """Return the held-out tasks of one range of `HELD_OUT`.
+
+    Args:
+        lines: Range of `HELD_OUT`, in lines of a program.
+        count: Number of tasks.
+        seed: Seed of the draw.
+    """
     return deductions(lines=lines, count=count, seed=seed + lines[0])
 
 
@@ -63,7 +69,13 @@ def forbidden() -> frozenset[str]:
 
 
 def shown(*, lines: Sequence[int], count: int, seed: int) -> list[Task]:
-    """Return tasks like those of the demonstrations, without held-out programs."""
+    """Return tasks like those of the demonstrations, without held-out programs.
+
+    Args:
+        lines: Numbers of lines of a program.
+        count: Number of tasks.
+        seed: Seed of the draw.
+    """
     return deductions(lines=lines, count=count, seed=seed, exclude=_held_out_sources())
 
 

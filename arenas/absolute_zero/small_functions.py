@@ -125,13 +125,23 @@ def _applied(expression: Expression, value: Any, rng: Random) -> tuple[str, Any]
 
 
 def seeds(*, count: int = 16, seed: int = 0) -> list[Task]:
-    """Return the initial deduction tasks of a buffer, which are not held out."""
+    """Return the initial deduction tasks of a buffer, which are not held out.
+
+    Args:
+        count: Number of tasks.
+        seed: Seed of the draw.
+    """
     rng = Random(derive(seed, "seeds"))
     return [solve_task("deduction", problem(rng)) for _ in range(count)]
 
 
 def held_out(*, count: int = 100, seed: int = 20261121) -> list[Task]:
-    """Return deduction tasks with held-out functions, all of which differ."""
+    """Return deduction tasks with held-out functions, all of which differ.
+
+    Args:
+        count: Number of tasks.
+        seed: Seed of the draw.
+    """
     rng, found = Random(seed), dict[str, Task]()
     while len(found) < count:
         content = problem(rng, held_out=True)
@@ -141,7 +151,13 @@ def held_out(*, count: int = 100, seed: int = 20261121) -> list[Task]:
 
 
 def proposals(*, count: int = 40, references: int = 1, seed: int = 20261122) -> list[Task]:
-    """Return tasks to propose with fixed references, for the evaluation of proposers."""
+    """Return tasks to propose with fixed references, for the evaluation of proposers.
+
+    Args:
+        count: Number of tasks.
+        references: References of a task.
+        seed: Seed of the draw.
+    """
     rng, tasks = Random(seed), []
     for number in range(count):
         shown = [problem(rng) for _ in range(references)]

@@ -213,6 +213,11 @@ def held_out(*, per_type: int = 100, pairs: int = 4, seed: int = 20261121) -> li
     """Return the held-out tasks, `per_type` of each type, with different programs.
 
     The tasks have no outputs: the arena's executor computes them in `setup`.
+
+    Args:
+        per_type: Tasks of each type.
+        pairs: Input-output pairs of an induction task.
+        seed: Seed of the draw.
     """
     rng, domain = Random(seed), Domain()
     seen: set[str] = set()
@@ -230,7 +235,14 @@ def held_out(*, per_type: int = 100, pairs: int = 4, seed: int = 20261121) -> li
 def proposals(
     *, per_type: int = 50, pairs: int = 4, references: int = 2, seed: int = 20261122
 ) -> list[Task]:
-    """Return tasks to propose with fixed references, for the evaluation of proposers."""
+    """Return tasks to propose with fixed references, for the evaluation of proposers.
+
+    Args:
+        per_type: Tasks of each type.
+        pairs: Input-output pairs of an induction task.
+        references: References of a task.
+        seed: Seed of the draw.
+    """
     rng, domain = Random(seed), Domain()
     tasks = []
     for kind in ("deduction", "abduction", "induction"):

@@ -29,6 +29,9 @@ def problems(*, count: int | None = None) -> list[Task]:
     """Return the first `count` problems; None: all 164.
 
     Raises ConfigError if the package is missing or has other data.
+
+    Args:
+        count: Number of problems; None: all.
     """
     if count is not None and count < 1:
         raise ConfigError(f"human_eval: count is at least 1, not {count}")

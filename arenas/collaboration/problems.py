@@ -44,7 +44,14 @@ def is_held_out(step: str, fold: str) -> bool:
 
 
 def problems(*, count: int, split: Split = "train", tests: int = 6, seed: int = 0) -> list[Task]:
-    """Return `count` problems, each with `tests` tests on its own numbers."""
+    """Return `count` problems, each with `tests` tests on its own numbers.
+
+    Args:
+        count: Number of tasks.
+        split: train or held_out.
+        tests: Tests of a problem.
+        seed: Seed of the draw.
+    """
     if count < 1 or tests < 1:
         raise ValueError("count and tests are at least 1")
     pairs = [

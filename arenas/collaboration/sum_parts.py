@@ -32,7 +32,14 @@ def answer_of(parts: list[str]) -> str:
 
 
 def sum_parts(*, count: int, parts: int = 2, split: Split = "train", seed: int = 0) -> list[Task]:
-    """Return `count` questions of `parts` parts each; raises ValueError."""
+    """Return `count` questions of `parts` parts each; raises ValueError.
+
+    Args:
+        count: Number of tasks.
+        parts: Parts of a question.
+        split: train or held_out.
+        seed: Seed of the draw.
+    """
     if count < 1 or not 1 <= parts <= MOST_PARTS:
         raise ValueError(f"count is at least 1, and parts from 1 to {MOST_PARTS}")
     rng = Random(derive(seed, "sum parts", parts, split))

@@ -83,6 +83,12 @@ def questions(*, count: int, split: Split = "train", doors: int = 4, seed: int =
     """Return `count` different questions; the two splits share no question.
 
     The payload has `question`, `answer` and `wrong`, the first step of another passage.
+
+    Args:
+        count: Number of tasks.
+        split: train or held_out.
+        doors: Number of doors of a passage.
+        seed: Seed of the draw.
     """
     if count < 1:
         raise ValueError("count is at least 1")

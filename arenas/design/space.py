@@ -118,6 +118,13 @@ def play_tasks(
     `forbidden`.
 
     Raises ValueError for a design that is refused, and if so many different games are not found.
+
+    Args:
+        space: Designable settings with their limits.
+        count: Number of random designs.
+        seed: Seed of the draw.
+        designs: Given designs: setting to value.
+        forbidden: Ids of tasks that are not drawn.
     """
     tasks = [play_task(space, space.read(dict(design))) for design in designs]
     found = {task.id: task for task in tasks}

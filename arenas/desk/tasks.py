@@ -62,6 +62,13 @@ def desk_tasks(
 
     A hash of the scenario decides whether a task is held out, so that the splits share no task.
     Raises ValueError.
+
+    Args:
+        count: Number of tasks.
+        domains: Names of the desks, such as bookings.
+        tempers: Tempers of the customer.
+        split: train or held_out.
+        seed: Seed of the draw.
     """
     if count < 1 or not domains or not tempers:
         raise ValueError("count is at least 1, and domains and tempers name at least one each")

@@ -44,7 +44,13 @@ class Leduc(TurnGame):
     chief = ("player_0_payoff",)
 
     def __init__(self, *, illegal_reward: float = -13.0, other_reward: float = 13.0, **rest: Any):
-        """Take the settings of `TurnGame`; by default an illegal move costs the maximum loss."""
+        """Take the settings of `TurnGame`; by default an illegal move costs the maximum loss.
+
+        Args:
+            illegal_reward: Reward of the player that makes an illegal move.
+            other_reward: Reward of the other player then.
+            rest: Other settings of `TurnGame`.
+        """
         super().__init__(illegal_reward=illegal_reward, other_reward=other_reward, **rest)
 
     def start(self, task: Task, rng: Random) -> None:

@@ -291,7 +291,11 @@ def _pay(entry: Any, where: str) -> Pay:
 
 
 def tasks(states: Sequence[str] = ()) -> list[Task]:
-    """Return a task per state; without states, one task that draws it in every episode."""
+    """Return a task per state; without states, one task that draws it in every episode.
+
+    Args:
+        states: States of the world, by the names of `payoffs`.
+    """
     named = [Task(id=f"game-{state}", payload={"state": state}) for state in states]
     return named or [Task(id="game")]
 

@@ -153,6 +153,14 @@ def dialogues(
 
     `kinds` replaces weights of `KINDS`; a kind that it omits keeps its weight. With several
     `sentences`, `facts` is the number of turns, each with this many sentences of one speaker.
+
+    Args:
+        count: Number of dialogues.
+        split: train or held_out.
+        facts, sessions, questions, people: Their numbers in a dialogue.
+        kinds: Weight of each kind of message; None: `KINDS`.
+        sentences: Sentences of a turn.
+        seed: Seed of the draw.
     """
     if min(count, facts, sessions, questions, sentences) < 1:
         raise ValueError("count, facts, sessions, questions and sentences are at least 1")

@@ -26,7 +26,10 @@ class BM25:
     so that a word in most entries of a small bank does not lower an entry's score."""
 
     def __init__(self, *, k1: float = 1.5, b: float = 0.75) -> None:
-        """`k1` is the saturation of repeated words, `b` the weight of a text's length."""
+        """Args:
+        k1: Saturation of repeated words.
+        b: Weight of a text's length.
+        """
         if k1 <= 0 or not 0 <= b <= 1:
             raise ValueError(f"k1 must be positive and b in [0, 1], not {k1} and {b}")
         self.k1, self.b = k1, b
@@ -61,7 +64,11 @@ class Embeddings:
     """
 
     def __init__(self, *, model: str, device: str | None = None, remembered: int = 65_536) -> None:
-        """`model` is a name or path for sentence-transformers."""
+        """Args:
+        model: Name or path for sentence-transformers.
+        device: Device of the model; None: the choice of sentence-transformers.
+        remembered: Largest number of texts whose vectors are cached.
+        """
         library = _package(
             "sentence_transformers", extra="embeddings", purpose="retrieval by embeddings"
         )

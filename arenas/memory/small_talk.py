@@ -130,6 +130,16 @@ def small_talk(
 
     `facts` counts pairs of a person and a topic. A dialogue asks for the current value of
     `questions` of these pairs.
+
+    Args:
+        count: Number of dialogues.
+        split: train or held_out.
+        facts: Pairs of a person and a topic in a dialogue.
+        updates: Messages that change a fact.
+        chatter: Messages without a fact.
+        questions: Questions after a dialogue.
+        people: Persons in a dialogue.
+        seed: Seed of the draw.
     """
     if min(count, facts, questions) < 1 or min(updates, chatter) < 0:
         raise ValueError(

@@ -156,7 +156,12 @@ def _declared(parts: Mapping[str, Arena]) -> dict[str, Metric]:
 
 
 def tasks_of(part: str, tasks: Sequence[Task]) -> list[Task]:
-    """Return an arena's tasks in the mixture's form, for evaluations of one part."""
+    """Return an arena's tasks in the mixture's form, for evaluations of one part.
+
+    Args:
+        part: The mixture's name of the arena.
+        tasks: Tasks of that arena.
+    """
     return [routed(part, task) for task in tasks]
 
 

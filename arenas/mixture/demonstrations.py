@@ -26,7 +26,10 @@ class MixtureDemonstrations:
     def __init__(
         self, *, parts: Mapping[str, DemonstrationSource], shares: Mapping[str, float]
     ) -> None:
-        """`parts` and `shares` (weights) are by the mixture's names of its arenas."""
+        """Args:
+        parts: Sources by the mixture's names of its arenas.
+        shares: Weights by the same names.
+        """
         if not parts or set(parts) != set(shares) or min(shares.values()) <= 0:
             raise ValueError("parts and shares must name the same arenas, each share above 0")
         self.parts, self.shares = dict(parts), {name: shares[name] for name in parts}

@@ -27,6 +27,13 @@ def questions(
 
     The payload has `question`, `answer` and `wrong`, a wrong answer near the right one. Raises
     ValueError if `count` is too large.
+
+    Args:
+        count: Number of tasks.
+        split: train or held_out.
+        terms: Numbers in a question.
+        largest: Largest number in a question.
+        seed: Seed of the draw.
     """
     if count < 1 or terms < 1 or largest < 1:
         raise ValueError("count, terms and largest are at least 1")

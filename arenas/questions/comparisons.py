@@ -60,6 +60,13 @@ def comparisons(
 
     The type of a task is the kind of its question. Raises ValueError for an unknown kind, and if
     `count` is more than a tenth of the possible questions.
+
+    Args:
+        count: Number of tasks.
+        split: train or held_out.
+        kinds: Kinds of questions, of `KINDS`.
+        smallest, largest: Smallest and largest number in a question.
+        seed: Seed of the draw.
     """
     check_comparisons(kinds, smallest=smallest, largest=largest)
     size = largest - smallest + 1

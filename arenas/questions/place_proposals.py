@@ -19,6 +19,12 @@ def passage_tasks(
 
     So a question about a passage can follow one fact or two. Regions and seed are those of
     `corpus`. Raises ValueError if the split has fewer passages.
+
+    Args:
+        count: Number of tasks.
+        split: train or held_out.
+        regions_count: Number of regions of the corpus.
+        seed: Seed of the draw.
     """
     every = [
         f"{region.text(chain.names[0])} {region.text(chain.names[1])}"
@@ -36,6 +42,12 @@ def answer_tasks(
 
     Every name is the end of a fact. Regions and seed are those of `corpus`. Raises ValueError if
     the split has fewer names.
+
+    Args:
+        count: Number of tasks.
+        split: train or held_out.
+        regions_count: Number of regions of the corpus.
+        seed: Seed of the draw.
     """
     every = sorted(
         {

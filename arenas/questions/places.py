@@ -124,6 +124,11 @@ def corpus(
 
     The id of a document is its place, which says nothing about its split. With `one_fact` there is
     a document for each fact instead.
+
+    Args:
+        regions_count: Number of regions of the corpus.
+        one_fact: True for a document for each fact, False for one for each entity.
+        seed: Seed of the draw.
     """
     every = [region for part in regions(count=regions_count, seed=seed).values() for region in part]
     texts = [region.text(name) for region in every for name in region.kinds]
@@ -156,6 +161,14 @@ def place_questions(
 
     The type of a task is "hops_<number>". Regions and seed are those of `corpus`. Raises ValueError
     if the split has fewer questions.
+
+    Args:
+        count: Number of tasks.
+        hops: Numbers of facts that a question needs, each once.
+        shortcuts: False leaves out questions whose answer a document on the way also has.
+        split: train or held_out.
+        regions_count: Number of regions of the corpus.
+        seed: Seed of the draw.
     """
     if not hops or not set(hops) <= set(HOPS) or len(set(hops)) < len(hops):
         raise ValueError(f"hops are some of {HOPS}, each once")

@@ -86,6 +86,15 @@ def sums(
     """Return `count` different questions, with or without answers; raises ValueError.
 
     Tasks without labels contain no information about the right answer.
+
+    Args:
+        count: Number of tasks.
+        split: train or held_out.
+        terms: Smallest and largest number of terms.
+        smallest, largest: Smallest and largest number in a question.
+        operations: Characters of the operations.
+        labelled: False for tasks without the right answer.
+        seed: Seed of the draw.
     """
     domain = Sums(terms=terms, smallest=smallest, largest=largest, operations=operations)
     rng = Random(derive(seed, "sums", split))

@@ -38,6 +38,11 @@ def both(*, count: int, split: Split = "train", seed: int = 0) -> list[Task]:
     """Return `count` questions, of which two in five are hard; raises ValueError.
 
     `count` is a multiple of five.
+
+    Args:
+        count: Number of tasks, a multiple of five.
+        split: train or held_out.
+        seed: Seed of the draw.
     """
     if count < 5 or count % 5:
         raise ValueError(f"count: a multiple of 5 is needed, not {count}")

@@ -11,7 +11,10 @@ class Advised(Role):
     """Adds the observation's `advice`, if there is any, to another role's prompt."""
 
     def __init__(self, *, role: Role, style: str = "full") -> None:
-        """`role` makes the prompt and parses the action; `style` names the template of advice."""
+        """Args:
+        role: Makes the prompt and parses the action.
+        style: Name of the template of advice.
+        """
         super().__init__(
             template=load("advised", style), memory=role.memory, skip_thinking=role.skip_thinking
         )

@@ -17,8 +17,11 @@ class AnswerAgent(Role):
     def __init__(
         self, *, style: str = "full", marker: str = "**Answer:**", **settings: Any
     ) -> None:
-        """`style` is the name or path of a prompt template; the answer is the text after
-        `marker`."""
+        """Args:
+        style: Name or path of a prompt template.
+        marker: Text before the answer.
+        settings: Settings of `Role`.
+        """
         super().__init__(template=load("answer_agent", style), **settings)
         self.marker = marker
 

@@ -11,7 +11,11 @@ class Coder(Role):
     """Parses code from a single Python fence, or from the whole text."""
 
     def __init__(self, *, game: str = "coder", style: str = "full", **settings: Any) -> None:
-        """`style` is the name of a prompt style of the game, or the path of a template."""
+        """Args:
+        game: Name of the game, whose prompts are used.
+        style: Name of a prompt style of the game, or the path of a template.
+        settings: Settings of `Role`.
+        """
         super().__init__(template=load(game, style), **settings)
 
     def parse(self, text: str) -> Action:

@@ -20,7 +20,12 @@ class Debater(TaggedRole):
         closing: str = "</answer>",
         **settings: Any,
     ) -> None:
-        """`style` is the name of a prompt style of the game, or the path of a template."""
+        """Args:
+        game: Name of the game, whose prompts are used.
+        style: Name of a prompt style of the game, or the path of a template.
+        opening, closing: Tags of the answer.
+        settings: Settings of `Role`.
+        """
         super().__init__(template=load(game, style), opening=opening, closing=closing, **settings)
 
     def parse(self, text: str) -> Action:

@@ -11,7 +11,11 @@ class Judge(ThinkingRole):
     """Parses the verdict after the thoughts; the arena checks the verdict."""
 
     def __init__(self, *, game: str = "judge", style: str = "full", **settings: Any) -> None:
-        """`style` is the name of a prompt style of the game, or the path of a template."""
+        """Args:
+        game: Name of the game, whose prompts are used.
+        style: Name of a prompt style of the game, or the path of a template.
+        settings: Settings of `Role`.
+        """
         super().__init__(template=load(game, style), **settings)
 
     def parse(self, text: str) -> Action:

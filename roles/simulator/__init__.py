@@ -18,7 +18,11 @@ class Simulator(TaggedRole):
         closing: str = "</document>",
         **settings: Any,
     ) -> None:
-        """`style` is the name of a prompt style of the role, or the path of a template."""
+        """Args:
+        style: Name of a prompt style of the role, or the path of a template.
+        opening, closing: Tags of the document.
+        settings: Settings of `Role`.
+        """
         super().__init__(
             template=load("simulator", style), opening=opening, closing=closing, **settings
         )

@@ -18,7 +18,11 @@ class Worker(TaggedRole):
         closing: str = "</answer>",
         **settings: Any,
     ) -> None:
-        """`style` is the name of a prompt style of the role, or the path of a template."""
+        """Args:
+        style: Name of a prompt style of the role, or the path of a template.
+        opening, closing: Tags of the answer.
+        settings: Settings of `Role`.
+        """
         super().__init__(
             template=load("worker", style), opening=opening, closing=closing, **settings
         )

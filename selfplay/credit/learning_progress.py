@@ -37,8 +37,11 @@ class LearningProgress(CreditMethod):
         absolute: bool = False,
         epsilon: float = 1e-6,
     ) -> None:
-        """`measure` names a metric, `delay` and `patience` are steps, `absolute` pays the size of a
-        change, so that forgetting counts too, and `epsilon` is added to the standard deviation."""
+        """Args:
+        measure, delay, patience: Metric; fewest and most steps until it is measured again.
+        absolute: True pays the size of a change, so that forgetting counts too.
+        epsilon: Added to the standard deviation.
+        """
         self.measure, self.absolute, self.epsilon = measure, absolute, epsilon
         self.metrics_read = {"measure": measure}
         self.waiting = WaitingTurns(delay=delay, patience=patience)

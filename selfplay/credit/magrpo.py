@@ -54,8 +54,9 @@ class MAGRPO(StatelessCredit):
         """Args:
         discount: gamma per round, in [0, 1].
         std: True divides by the standard deviation of the group plus `epsilon`.
-        joint: aligned or cross, see above. In cross, `arena` makes the arena that plays at most
-            `most_joint_actions` of a group, and `over` is mean or sum.
+        epsilon: Added to the standard deviation.
+        joint: aligned or cross, see above.
+        over, most_joint_actions, arena: Settings of cross, see `CrossedReturns`.
         """
         if joint not in get_args(Joint):
             raise ValueError(f"no joint actions {joint!r}; {get_args(Joint)} are known")

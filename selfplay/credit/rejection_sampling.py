@@ -32,7 +32,14 @@ class RejectionSampling(CreditMethod):
         per_task: int = 4,
         seed: int = 0,
     ) -> None:
-        """`batch` and `capacity` count trajectories; `seed` is the seed of the draws."""
+        """Args:
+        measure: Metric of an episode.
+        above: Value that the metric of a good episode exceeds.
+        batch: Trajectories per step.
+        capacity: Trajectories that are kept.
+        per_task: Trajectories of one task that are kept.
+        seed: Seed of the draws.
+        """
         self.measure, self.above, self.seed = measure, above, seed
         self.metrics_read = {"measure": measure}
         self.batch, self.capacity, self.per_task = batch, capacity, per_task

@@ -30,7 +30,10 @@ class TeamGRPO(StatelessCredit):
     team = True
 
     def __init__(self, *, std: bool = True, epsilon: float = 1e-6) -> None:
-        """`std` divides by the standard deviation of the returns, plus `epsilon`."""
+        """Args:
+        std: True divides by the standard deviation of the returns plus `epsilon`.
+        epsilon: Added to the standard deviation.
+        """
         self.scale = partial(standardized, epsilon=epsilon) if std else centred
 
     @property

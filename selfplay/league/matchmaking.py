@@ -185,7 +185,10 @@ class MixedMatchmaking(BaseMatchmaking):
     """Chooses one of several kinds of matchmaking at random, by weight."""
 
     def __init__(self, *, ways: Mapping[str, Matchmaking], weights: Mapping[str, float]) -> None:
-        """`ways`: matchmaking by name; `weights`: weight by the same names, 0 to disable one."""
+        """Args:
+        ways: Matchmaking by name.
+        weights: Weights by the same names; 0 disables one.
+        """
         for name in (*ways, *weights):
             if name not in ways or name not in weights:
                 raise ValueError(

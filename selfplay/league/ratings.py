@@ -21,7 +21,9 @@ class Payoff:
     """
 
     def __init__(self, *, decay: float = 0.99) -> None:
-        """A `decay` of 1 keeps all results."""
+        """Args:
+        decay: Factor of the older counts at a new result; 1 keeps all results.
+        """
         if not 0.0 < decay <= 1.0:
             raise ValueError(f"decay must be in (0, 1], not {decay}")
         self.decay = decay

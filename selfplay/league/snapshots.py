@@ -50,7 +50,10 @@ class OnWinRate:
     """
 
     def __init__(self, *, least: int, most: int, above: float = 0.7) -> None:
-        """`above`: win rate that counts as beating a target."""
+        """Args:
+        least, most: Updates after which a snapshot may, and must, be added.
+        above: Win rate that counts as beating a target.
+        """
         if not 1 <= least <= most:
             raise ValueError(f"1 <= least <= most is required: {least}, {most}")
         self.least, self.most, self.above = least, most, above

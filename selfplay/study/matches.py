@@ -26,6 +26,7 @@ from selfplay.rng import derive
 from selfplay.rollout.rollout import AgentSpec, EpisodeSpec, Rollout
 from selfplay.rollout.rollout_settings import RolloutSettings
 from selfplay.run.activity import ACTIVITY
+from selfplay.run.declarations import measured_by
 from selfplay.run.directory import Run
 from selfplay.study.players import Reference, StudyPlayer, places, settings_that_differ
 from selfplay.study.stats.bootstrap import Draws
@@ -234,6 +235,22 @@ class StudyMatches:
         settings = {**self.params, "episodes_per_cell": self.episodes, "seed": self.seed}
         return {**settings, **self._counts.fractions()}
 
+    def check_metric(self) -> None:
+        """Check the name of the main metric before a study plays its games.
+
+        A name that the arena does not declare is looked for in one trial game, which counts in no
+        result. Raises ConfigError if that game was finished without the metric.
+        """
+        name, arena = self.metrics[0], self.arena()
+        if self._paid(name) or measured_by(arena).of(name) is not None:
+            return
+        (trial,) = self.rollout().run(self.jobs({}, count=1))
+        if trial.status is Status.FINISHED and name not in trial.metrics:
+            raise ConfigError(
+                f"--metric {name}: {arena.name} does not declare it, and a trial game lacks it; "
+                f"{nearest(name, [*arena.measures, *trial.metrics, RETURN])}"
+            )
+
     def admit(
         self, references: Sequence[Reference], *, any_role: bool = False
     ) -> list[StudyPlayer]:
@@ -321,7 +338,7 @@ def games_of(
         evaluation: Name of the evaluation; None: the first. A run without evaluations plays the
             default tasks of its arena.
         episodes: Number of episodes per cell; None: as many as the evaluation plays.
-        metric: The main metric; None: the evaluation's first.
+        metric: The main metric; None: the evaluation's first. See `StudyMatches.check_metric`.
         seed: Seed of arenas and samples.
         changes: Overrides of the run's config, such as arena.rounds=4.
     """
@@ -333,6 +350,9 @@ def games_of(
         closing(experiment),
         closing(_games(experiment, evaluation, episodes, metric, seed)) as games,
     ):
+        asked = experiment.players.evaluations.values()
+        if metric is not None and all(metric not in each.metrics.values() for each in asked):
+            games.check_metric()
         games.params |= {"changed": " ".join(changes)} if changes else {}
         yield games
 

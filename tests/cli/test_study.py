@@ -236,7 +236,7 @@ def test_what_is_printed_reads_as_a_table(folder: Path) -> None:
         (["exploitability"], "required: run"),
         (["passk", "runs/hand@start"], "passk compares with the policy before training, and this"),
         (["roleswap", "runs/hand@last"], "'last' is not a step; write RUN, RUN@STEP or RUN@start"),
-        (["roleswap", "runs/hand", "--metric", "pay"], "no episode has it; choose from"),
+        (["roleswap", "runs/hand", "--metric", "pay"], "a trial game lacks it; choose from"),
         (["roleswap", "runs/hand", "--episodes", "0"], "--episodes 0: at least 1 is needed"),
         (["exploitability", "runs/hand@1", "--step", "2"], "drop either"),
         (["exploitability", "runs/hand@7"], "no checkpoint of step 7; it has 0, 1, 2"),

@@ -16,6 +16,7 @@ evaluation is not. Long curves are thinned to every k-th point.
 
 import argparse
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -45,11 +46,15 @@ def study(run: Path, *, only: Sequence[str] = ()) -> Result:
         run: The run folder.
         only: Names of metrics, or words in them; empty: the chief metrics, see `RunMetrics.order`.
     Raises:
-        ConfigError: If the record has no such metric.
-        RunError: If the record is damaged or empty.
+        ConfigError: If the record has no such metric, or no step.
+        RunError: If the record is damaged.
     """
     declared = read_declared(run)
     rows = read_metrics(run / "metrics.jsonl")
+    if not rows:
+        raise ConfigError(
+            f"{run}: no training step is recorded; `selfplay evaluate {run}` measures a checkpoint"
+        )
     names = choose(rows, declared, only)
     columns = {name: _column(rows, name) for name in names}
     known = {name: column for name, column in columns.items() if column}
@@ -105,13 +110,38 @@ def choose(
         if not chief:
             raise ConfigError("the record has no chief metric; name some with --only")
         return chief[:MOST_METRICS]
+    repeated = repeats(rows, every)
     found: dict[str, None] = {}
     for text in only:
-        having = [text] if text in every else [name for name in every if text in name]
+        containing = [name for name in every if text in name]
+        first = [name for name in containing if name not in repeated]
+        having = [text] if text in every else first or containing
         if not having:
             raise ConfigError(f"--only {text}: no such metric; {nearest(text, every)}")
         found |= dict.fromkeys(having)
     return list(found)
+
+
+def repeats(rows: Mapping[int, Mapping[str, float]], names: Sequence[str]) -> set[str]:
+    """Return the metrics by task type of evaluations that have a single type of task.
+
+    Such a metric, `evaluation/NAME/TYPE/METRIC`, has the values of `evaluation/NAME/METRIC`.
+    """
+    whole: dict[str, str] = {}
+    types: dict[str, set[str]] = defaultdict(set)
+    for name in names:
+        section, *rest = name.split("/")
+        if section != "evaluation" or len(rest) < 3:
+            continue
+        same = f"{section}/{rest[0]}/{rest[-1]}"
+        if same in names and rest[1] != "versus":  # the results against an opponent
+            whole[name] = same
+            types[rest[0]].add("/".join(rest[1:-1]))
+    return {
+        name
+        for name, same in whole.items()
+        if len(types[name.split("/")[1]]) == 1 and _column(rows, name) == _column(rows, same)
+    }
 
 
 def curve(name: str, column: Mapping[int, float], declared: RunMetrics) -> CurvePlot:

@@ -67,6 +67,32 @@ def test_metrics_are_named_whole_or_by_words(tmp_path: Path) -> None:
         study(run)
 
 
+def test_the_only_type_of_task_repeats_no_metric(tmp_path: Path) -> None:
+    typed = "evaluation/held_out/default/accuracy"
+    one = recorded(tmp_path / "one", [{ACCURACY: 0.5, typed: 0.5}])
+    assert [each.name for each in study(one, only=["held_out"]).estimates] == [ACCURACY]
+    assert [each.name for each in study(one, only=[typed]).estimates] == [typed]
+    assert [each.name for each in study(one, only=["default"]).estimates] == [typed]
+    hard = "evaluation/held_out/hard/accuracy"
+    two = recorded(tmp_path / "two", [{ACCURACY: 0.5, typed: 0.5, hard: 0.5}])
+    assert [each.name for each in study(two, only=["held_out"]).estimates] == [
+        ACCURACY,
+        typed,
+        hard,
+    ]
+    against = {"evaluation/random/return": 1.0, "evaluation/random/versus/random/return": 1.0}
+    fights = recorded(tmp_path / "fights", [against])
+    assert [each.name for each in study(fights, only=["random"]).estimates] == list(against)
+
+
+def test_a_run_without_steps_is_to_be_evaluated(tmp_path: Path) -> None:
+    """`selfplay average` writes such a run."""
+    run = recorded(tmp_path / "mean", [])
+    for only in ([], ["accuracy"]):
+        with pytest.raises(ConfigError, match=r"no training step is recorded; .*evaluate .*mean"):
+            study(run, only=only)
+
+
 def test_long_curves_are_running_means_and_thinned_from_the_last_step(tmp_path: Path) -> None:
     run = recorded(tmp_path / "a", [{REWARD: float(step % 2)} for step in range(1500)])
     (curve,) = curves(study(run))

@@ -1,0 +1,46 @@
+"""The generator of docs/configuration.md: the text of each key from docstrings."""
+
+import sys
+from inspect import cleandoc
+
+from tests.helpers.repository import ROOT
+from tests.helpers.scripts import script
+
+sys.path.insert(0, str(ROOT / "scripts"))
+make_docs = script("make_docs")
+documentation = make_docs.documentation
+
+
+def test_an_entry_of_several_names_documents_each_of_them() -> None:
+    text = cleandoc(
+        """Args:
+            forbidden: Ids of questions.
+            question_length, answer_length: Maximum characters;
+                longer: texts are invalid.
+            pay: spread: the variance.
+
+        Raises ValueError for others.
+        """
+    )
+    both = "Maximum characters;\n    longer: texts are invalid."
+    assert documentation(text) == {
+        "forbidden": "Ids of questions.",
+        "question_length": both,
+        "answer_length": both,
+        "pay": "spread: the variance.",
+    }
+
+
+def test_entries_may_stand_at_the_margin_or_below_a_summary() -> None:
+    expected = {"a": "One.", "b": "Two."}
+    assert documentation("Args:\na: One.\nb: Two.") == expected
+    assert documentation("Sum.\n\nArgs:\n    a: One.\n    b: Two.\nReturns:\n    c: d.") == expected
+    assert documentation("`a` is one.") == {"a": "one."}
+
+
+def test_every_key_has_a_meaning_and_one_row() -> None:
+    for table in make_docs.page().split("| key | type | default | meaning |")[1:]:
+        rows = [line for line in table.partition("\n\n")[0].splitlines() if line.startswith("| `")]
+        assert not [row for row in rows if row.endswith("|  |")]
+        keys = [row.split("`")[1] for row in rows]
+        assert len(set(keys)) == len(keys)
