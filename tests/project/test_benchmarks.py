@@ -30,6 +30,7 @@ SMALLEST = {
     "worker_start": ["--rounds", "1"],
     "workers": ["--hands", "200", "--rounds", "1"],
     "checkpoint": ["--rounds", "1", "--updates", "1"],
+    "rank_checkpoint": ["--layers", "1", "--hidden", "64", "--rounds", "1"],
     "async": ["--steps", "1", "--rounds", "1", "warmstart.steps=1"],
     "overlap": ["--steps", "1", "--seconds", "0.01", "--games", "4"],
 }

@@ -90,7 +90,9 @@ def test_the_weaker_mode_keeps_the_limits(
     weak: Executor, program: str, reason: str, tmp_path: Path
 ) -> None:
     outcome = run(weak, f"FILE = {str(tmp_path / 'file')!r}\n{program}", runs=2)
-    assert outcome.reason == reason, outcome
+    # On a busy machine the limit on wall-clock time may end a loop before that on processor time.
+    ends = {"timeout", "stalled"} if reason == "timeout" else {reason}
+    assert outcome.reason in ends, outcome
 
 
 @pytest.fixture(scope="module")
