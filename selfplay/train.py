@@ -1,6 +1,7 @@
 """The training loop."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from itertools import count
 from pathlib import Path
@@ -229,7 +230,8 @@ class Trainer:
 
     def recover(self, lost: LearnersLost) -> None:
         """Start new learners and continue from the newest checkpoint; repeat the later steps."""
-        self.writer.wait()
+        with suppress(LearnersLost):  # the ranks that are lost may also have been writing
+            self.writer.wait()
         experiment, progress = self.experiment, self.progress
         path, faults = checkpoint.latest(self.checkpoints)
         for fault in faults:

@@ -1,6 +1,7 @@
 """Runs whose batches are sampled ahead: their records, checkpoints, returns and ends."""
 
 import shutil
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -167,6 +168,40 @@ def test_ranks_that_die_while_they_write_the_last_checkpoint_cost_no_step(
     said = train(Experiment(composed).load(), run)
     assert f"step {STEPS}: rank 1 died at step {STEPS}; going on from checkpoint 000004" in said
     assert not deaths and states(run).keys() == states(idle).keys()
+    assert_told_alike(run, idle)
+
+
+def test_the_first_reason_of_a_loss_is_told_if_the_ranks_were_writing_too(
+    idle: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    composed = settings(*IDLE, "run.async_checkpoints=true")
+    run, write, update = (
+        Run.create(tmp_path / "run", composed),
+        CheckpointWriter._write,
+        Learner.update,
+    )
+    deaths, unwritten, lost = [5], [".000004.partial"], threading.Event()
+
+    def struck(self: Learner, samples: Any, *, step: int) -> dict[str, float]:
+        if step in deaths:
+            deaths.remove(step)
+            lost.set()
+            raise LearnersLost("rank 1 died (optimize)")
+        return update(self, samples, step=step)
+
+    def unfinished(self: CheckpointWriter, content: Any, partial: Path, *given: Any) -> None:
+        if partial.name in unwritten:
+            unwritten.remove(partial.name)
+            assert lost.wait(60)
+            shutil.rmtree(partial)
+            raise LearnersLost("rank 1 died (end_save)")
+        write(self, content, partial, *given)
+
+    monkeypatch.setattr(Learner, "update", struck)
+    monkeypatch.setattr(CheckpointWriter, "_write", unfinished)
+    said = train(Experiment(composed).load(), run)
+    assert "step 5: rank 1 died (optimize); going on from checkpoint 000002" in said
+    assert "end_save" not in said
     assert_told_alike(run, idle)
 
 
