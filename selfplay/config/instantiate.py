@@ -13,17 +13,16 @@ from contextlib import suppress
 from dataclasses import dataclass, is_dataclass, replace
 from functools import partial
 from importlib import import_module
-from importlib.resources import files
 from itertools import islice
 from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar
 
-import yaml
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 
 from selfplay.config import trust
+from selfplay.config.shipped_configs import with_keys
 from selfplay.errors import (
     ConfigError,
     SelfplayError,
@@ -154,12 +153,7 @@ def check_arguments(
 
 def _service_hint(name: str) -> str:
     """Return which shipped configs of the group `services` provide a parameter of this name."""
-    providers = []
-    for file in (files("configs") / "services").iterdir():
-        services = yaml.safe_load(file.read_text("utf-8")) if file.name.endswith(".yaml") else {}
-        if name in services:
-            providers.append((len(services), file.name.removesuffix(".yaml")))
-    named = " or ".join(f"services={name}" for _, name in sorted(providers))
+    named = " or ".join(f"services={each}" for each in with_keys("services", {name}))
     return f"; choose {named}" if named else ""
 
 

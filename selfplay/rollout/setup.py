@@ -3,15 +3,13 @@ engine, rollouts."""
 
 from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from selfplay.arena import Arena
 from selfplay.config.instantiate import TARGET, build, call, check_arguments, make, resolve
 from selfplay.config.plain_data import COLLECTIONS
+from selfplay.config.shipped_configs import with_keys
 from selfplay.engines import Engine
 from selfplay.engines.truncation import truncates
 from selfplay.errors import ConfigError, closest, nearest
@@ -128,12 +126,7 @@ def _role_hint(role: str, needed: Collection[str], known: Collection[str]) -> st
     roles, those with the fewest others first."""
     if (close := closest(role, known)) is not None:
         return f"rename roles.{close} to {role}, or add roles.{role}"
-    fitting = []
-    for file in (files("configs") / "roles").iterdir():
-        roles = yaml.safe_load(file.read_text("utf-8")) if file.name.endswith(".yaml") else {}
-        if set(needed) <= set(roles):
-            fitting.append((len(roles), file.name.removesuffix(".yaml")))
-    named = [f"roles={name}" for _, name in sorted(fitting)[:4]]
+    named = [f"roles={name}" for name in with_keys("roles", needed)[:4]]
     return f"choose {' or '.join(named or ['roles=NAME'])}, or add roles.{role}._target_"
 
 
