@@ -44,6 +44,21 @@ VOCABULARY = {False: 12_000, True: 49_152}
 TOKENS = 64
 
 
+def sample(tokens: int) -> Sample:
+    """Return a sample with so many tokens of completion."""
+    turn = Turn(
+        agent="player_0",
+        role="player",
+        policy="base",
+        version=0,
+        prompt_ids=(1, 2),
+        completion_ids=tuple(range(3, 3 + tokens)),
+        logprobs=(-1.0,) * tokens,
+        loss_mask=(1,) * tokens,
+    )
+    return Sample(turn=turn, advantage=1.0, group="1.0.0")
+
+
 class Training:
     """A policy that learns, and the three ways to save it."""
 
@@ -62,19 +77,8 @@ class Training:
 
     def update(self, count: int = 1) -> None:
         """Make optimizer steps."""
-        ids = tuple(range(3, 3 + TOKENS))
-        turn = Turn(
-            agent="player_0",
-            role="player",
-            policy="base",
-            version=0,
-            prompt_ids=(1, 2),
-            completion_ids=ids,
-            logprobs=(-1.0,) * TOKENS,
-            loss_mask=(1,) * TOKENS,
-        )
         for _ in range(count):
-            self.learner.update([Sample(turn=turn, advantage=1.0, group="1.0.0")], step=1)
+            self.learner.update([sample(TOKENS)], step=1)
 
     def save(self, kind: str) -> Path:
         """Save, in a new folder; the older one is removed."""

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from bench_checkpoint import sample
 from bench_timing import arguments, compared, load, show
 
 from selfplay.learner.learner import Learner
@@ -27,7 +28,6 @@ from selfplay.learner.objective import BatchCounts, PolicyLoss
 from selfplay.learner.outline import shared
 from selfplay.models.tiny import build_model
 from selfplay.runtime.learner_worker import LearnerWorker
-from selfplay.types import Sample, Turn
 
 FORK = multiprocessing.get_context("fork")
 VOCABULARY = 12_000
@@ -48,18 +48,7 @@ class Rank(LearnerWorker):
 
         self.learners = shared(made)
         self.spread("cpu")
-        turn = Turn(
-            agent="player_0",
-            role="player",
-            policy="base",
-            version=0,
-            prompt_ids=(1, 2),
-            completion_ids=tuple(range(3, 3 + TOKENS)),
-            logprobs=(-1.0,) * TOKENS,
-            loss_mask=(1,) * TOKENS,
-        )
-        given = [Sample(turn=turn, advantage=1.0, group="1.0.0")]
-        self.optimize("base", given, BatchCounts(tokens=TOKENS, sequences=1), step=1)
+        self.optimize("base", [sample(TOKENS)], BatchCounts(tokens=TOKENS, sequences=1), step=1)
 
 
 def timed(work: Callable[[], object]) -> float:
@@ -77,7 +66,6 @@ def measure(rank: int, store: str, options: Any, answers: Any) -> None:
     served, folder = Rank(), Path(store).parent / "parts"
     served.fill(options.layers, options.hidden)
     seconds: dict[str, list[float]] = {"at once": [], "copy": [], "until written": []}
-    size = 0
     for number in range(options.rounds + 1):
         for way in ("at once", "beside") if number % 2 else ("beside", "at once"):
             if rank == 0:

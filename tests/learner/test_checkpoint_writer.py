@@ -7,7 +7,7 @@ import io
 import json
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +25,7 @@ from selfplay.learner.objective import PolicyLoss
 from selfplay.models.policy import Policy
 from selfplay.run.hashing_file import HashingFile
 from tests.helpers.builders import llama, same, sample, weights
+from tests.helpers.held_ranks import HeldRanks
 
 LONGEST = 60.0
 """Seconds after which a test counts as hanging."""
@@ -316,43 +317,8 @@ def test_parts_of_ranks_are_hashed_while_they_are_written(tmp_path: Path) -> Non
     assert hashes == {name: hashlib.sha256(data).hexdigest() for name, data in written.items()}
 
 
-class Ranks:
-    """A learner on ranks that write a file when they are let."""
-
-    def __init__(self) -> None:
-        self.let = threading.Event()
-        self.error: Exception | None = None
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        raise AssertionError
-
-    def fetch_weights(self) -> None:
-        pass
-
-    def save_shards(self, folder: Path) -> Mapping[str, str]:
-        raise AssertionError("the ranks write while the training waits")
-
-    def begin_shards(self, folder: Path) -> Callable[[], Mapping[str, str]]:
-        assert folder.is_dir()
-
-        def written() -> Mapping[str, str]:
-            assert self.let.wait(LONGEST)
-            if self.error is not None:
-                raise self.error
-            (folder / "part").write_bytes(b"part")
-            return {"part": hashlib.sha256(b"part").hexdigest()}
-
-        return written
-
-    def load_shards(self, folder: Path) -> None:
-        raise AssertionError
-
-
 def test_ranks_write_beside_the_training_too(tmp_path: Path) -> None:
-    ranks, writer = Ranks(), CheckpointWriter(tmp_path, background=True)
+    ranks, writer = HeldRanks(), CheckpointWriter(tmp_path, background=True)
     assert isinstance(ranks, Sharded)
     place = writer.save(step=1, policies={}, learners={"base": ranks}, state={}, keep=2)
     assert not place.exists()

@@ -1,6 +1,6 @@
 """Ranks that learn together come to what one learner comes to."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +16,7 @@ from selfplay.learner.logprobs import Scorer
 from selfplay.types import Sample
 from tests.helpers.builders import llama, sample
 from tests.helpers.failing_objective import FailingLoss
-from tests.helpers.learner_processes import Forks, batch, fetched, forked, ranked
+from tests.helpers.learner_processes import Forks, batch, fetched, ranked
 from tests.helpers.rank_learners import CASES, EMA, MAGNET, ONE, Make, assert_close, state
 
 
@@ -25,24 +25,6 @@ class Blind(Learner):
 
     def __init__(self, *given: Any, **settings: Any) -> None:
         super().__init__(*given, **{**settings, "reference": None})
-
-
-@pytest.fixture(scope="module")
-def two() -> Iterator[Forks]:
-    with forked(2) as forks:
-        yield forks
-
-
-@pytest.fixture(scope="module")
-def four() -> Iterator[Forks]:
-    with forked(4) as forks:
-        yield forks
-
-
-@pytest.fixture(scope="module")
-def three() -> Iterator[Forks]:
-    with forked(3) as forks:
-        yield forks
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -1,7 +1,6 @@
 """Ranks take up what any number of ranks has saved, at once or beside their work."""
 
 import hashlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,30 +9,12 @@ import torch
 from selfplay.errors import RunError
 from selfplay.learner import sharded_checkpoint
 from selfplay.learner.checkpoint_content import named_tensors
-from tests.helpers.learner_processes import Forks, batch, fetched, forked, ranked
+from tests.helpers.learner_processes import Forks, batch, fetched, ranked
 from tests.helpers.rank_learners import (
     CASES,
     Make,
     assert_close,
 )
-
-
-@pytest.fixture(scope="module")
-def two() -> Iterator[Forks]:
-    with forked(2) as forks:
-        yield forks
-
-
-@pytest.fixture(scope="module")
-def four() -> Iterator[Forks]:
-    with forked(4) as forks:
-        yield forks
-
-
-@pytest.fixture(scope="module")
-def three() -> Iterator[Forks]:
-    with forked(3) as forks:
-        yield forks
 
 
 def test_copies_save_what_any_number_of_ranks_reads(

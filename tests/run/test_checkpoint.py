@@ -33,6 +33,7 @@ from tests.helpers.command_process import (
     one_line,
     run,
 )
+from tests.helpers.held_ranks import HeldRanks
 
 
 def cut(place: Path) -> None:
@@ -335,33 +336,14 @@ def test_weights_that_are_not_finite_are_not_saved(broken: float, tmp_path: Path
 def test_ranks_are_not_asked_to_save_weights_that_are_not_finite(tmp_path: Path) -> None:
     """The policy in this process has the weights that the ranks learn."""
 
-    class Ranks:
-        def state_dict(self) -> dict[str, Any]:
-            return {}
-
-        def load_state_dict(self, state: Mapping[str, Any]) -> None:
-            raise AssertionError
-
-        def fetch_weights(self) -> None:
-            pass
-
-        def save_shards(self, folder: Path) -> Mapping[str, str]:
-            raise AssertionError("asked")
-
-        def begin_shards(self, folder: Path) -> Callable[[], Mapping[str, str]]:
-            raise AssertionError("asked")
-
-        def load_shards(self, folder: Path) -> None:
-            raise AssertionError
-
     model = llama()
-    assert isinstance(Ranks(), Sharded)
-    with pytest.raises(AssertionError, match="asked"):
-        saved(tmp_path, 1, {"base": Ranks()}, base=model)
+    assert isinstance(HeldRanks(), Sharded)
+    with pytest.raises(AssertionError, match="while the training waits"):
+        saved(tmp_path, 1, {"base": HeldRanks()}, base=model)
     with torch.no_grad():
         model.lm_head.weight[0, 0] = math.nan
     with pytest.raises(DivergedError, match=r"step 1: policy 'base': weight lm_head.weight is not"):
-        saved(tmp_path, 1, {"base": Ranks()}, base=model)
+        saved(tmp_path, 1, {"base": HeldRanks()}, base=model)
 
 
 def test_an_adapter_that_is_not_finite_is_not_saved(tmp_path: Path) -> None:
