@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from bench_timing import arguments, compared, show
 
+from selfplay.config.threads import default_count
 from selfplay.learner.fsdp import gather
 from selfplay.runtime.cluster import environment, require_ray
 from selfplay.runtime.learner_worker import LearnerWorker
@@ -47,8 +48,8 @@ class Rank(LearnerWorker):
         """CPU seconds so far."""
         return time.process_time()
 
-    def build(self, megabytes: int) -> None:
-        torch.set_num_threads(1)
+    def build(self, megabytes: int, threads: int) -> None:
+        torch.set_num_threads(threads)
         learner: Any = SimpleNamespace(model=network(megabytes, seed=0))
         self.learners = {"base": learner}
 
@@ -78,8 +79,8 @@ class Worker(RolloutWorker):
         """CPU seconds so far."""
         return time.process_time()
 
-    def build(self, megabytes: int) -> None:
-        torch.set_num_threads(1)
+    def build(self, megabytes: int, threads: int) -> None:
+        torch.set_num_threads(threads)
         kinds = {"float32": torch.float32, "bfloat16": torch.bfloat16}
         models: Any = {k: network(megabytes, seed=1, dtype=kind) for k, kind in kinds.items()}
         self._models = models
@@ -100,19 +101,20 @@ def main() -> None:
     parser = arguments(__doc__ or "")
     parser.add_argument("--megabytes", type=int, default=512)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=default_count(torch.get_num_threads()))
     options = parser.parse_args()
-    torch.set_num_threads(1)
+    torch.set_num_threads(options.threads)
     ray = require_ray()
     ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     runtime_env = {"env_vars": environment()}
     rank = ray.remote(Rank).options(runtime_env=runtime_env).remote()
     worker = ray.remote(Worker).options(runtime_env=runtime_env).remote()
-    ray.get([each.build.remote(options.megabytes) for each in (rank, worker)])
+    ray.get([each.build.remote(options.megabytes, options.threads) for each in (rank, worker)])
     driver = network(options.megabytes, seed=2)
 
     def ours(kind: str) -> None:
         dtype = torch.bfloat16 if kind == "bfloat16" else None
-        sums, packed = rank.weights.options(num_returns=2).remote("base", dtype)
+        packed, sums = rank.weights.options(num_returns=2).remote("base", dtype)
         checksums = ray.get(sums)
         ray.get(
             worker.follow.remote(

@@ -33,9 +33,9 @@ class Ranks(Protocol):
         ...
 
     def ask_apart(self, method: str, *arguments: Any) -> tuple[Any, Any]:
-        """Call a method on all ranks; it must return a pair.
+        """Call a method on all ranks; it must yield two values.
 
-        Returns the first item of the first rank's pair, and a reference to the second item.
+        Returns the second value of the first rank, and a reference to its first value.
         """
         ...
 

@@ -2,7 +2,7 @@
 
 import gc
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -249,15 +249,22 @@ class LearnerWorker:
         """Update the EMA of the weights."""
         self._learner(name).update_ema()
 
-    def weights(self, name: str, dtype: torch.dtype | None = None) -> tuple[dict[str, int], Packed]:
-        """Return the checksums and all learned weights of a policy, in a type or their own.
+    def weights(
+        self, name: str, dtype: torch.dtype | None = None
+    ) -> Iterator[Packed | dict[str, int]]:
+        """Yield all learned weights of a policy, in a type or their own, and then their checksums.
 
-        Ranks other than the first one return nothing.
+        A thread computes the checksums while Ray stores the weights. Ranks other than the first one
+        yield no weights.
         """
         keep = not dist.is_initialized() or dist.get_rank() == 0
         weights = fsdp.gather(self._learner(name), keep=keep, dtype=dtype)
-        checksums = {name: checksum(tensor) for name, tensor in weights.items()}
-        return checksums, pack(weights, weights.keys())
+        with ThreadPoolExecutor(1) as pool:
+            checksums = pool.submit(
+                lambda: {name: checksum(tensor) for name, tensor in weights.items()}
+            )
+            yield pack(weights, weights.keys())
+            yield checksums.result()
 
     def take(self, name: str, weights: Packed) -> None:
         """Continue with these weights."""

@@ -107,10 +107,11 @@ class LearnerWorkerGroup:
         return self._ask(method, [(name, part, *arguments) for part in parts], named)
 
     def ask_apart(self, method: str, *arguments: Any) -> tuple[Any, Any]:
-        """Call a method on all ranks; it must return a pair.
+        """Call a method on all ranks; it must yield two values.
 
-        Returns the first item of the first rank's pair, and a reference to the second item, which
-        stays on the first rank's machine until it is read.
+        Returns the second value of the first rank, and a reference to its first value, which stays
+        on the rank's machine until it is read. Ray stores the first value before it asks for the
+        second.
         """
         self._before()
         values = self._ask(method, [arguments] * self.count, {}, apart=True)
@@ -220,7 +221,7 @@ class LearnerWorkerGroup:
     ) -> list[Any]:
         """Call a method on the first ranks, one per tuple of arguments.
 
-        With `apart` the method returns pairs, and the second item of each pair stays a reference.
+        With `apart` the method yields two values, and the first of them stays a reference.
         """
         if not self._actors:
             raise LearnersLost("the learner ranks were ended")
@@ -229,7 +230,7 @@ class LearnerWorkerGroup:
             getattr(actor, method).options(**options).remote(*arguments, **named)
             for actor, arguments in zip(self._actors, each, strict=False)
         ]
-        refs = [first for first, _ in made] if apart else made
+        refs = [second for _, second in made] if apart else made
         results: dict[int, Any] = {}
         faults: dict[int, Exception] = {}
         limit = self._limit(method)
@@ -250,7 +251,7 @@ class LearnerWorkerGroup:
                     end = min(end, time.monotonic() + GRACE)
         if len(results) == len(refs):
             if apart:
-                return [(results[rank], second) for rank, (_, second) in enumerate(made)]
+                return [(results[rank], first) for rank, (first, _) in enumerate(made)]
             return [results[rank] for rank in range(len(refs))]
         self.cluster.check(now=True)
         silent = [] if faults else self._silent()

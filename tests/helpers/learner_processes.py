@@ -52,7 +52,8 @@ class Forks:
         return self._ask(method, [(name, part, *arguments) for part in parts], named)
 
     def ask_apart(self, method: str, *arguments: Any) -> tuple[Any, Any]:
-        return self.ask(method, *arguments)[0]
+        apart, answer = self.ask(method, *arguments)[0]
+        return answer, apart
 
     def ask_beside(self, method: str, *arguments: Any) -> Callable[[], list[Any]]:
         return partial(self.ask, method, *arguments)
@@ -124,6 +125,7 @@ def _child(rank: int, count: int, store: Path, pipe: Connection) -> None:
                     answer: Any = _serve(served, *arguments)
                 else:
                     answer = getattr(served, method)(*arguments, **named)
+                    answer = tuple(answer) if isinstance(answer, Iterator) else answer
             except Exception as error:
                 traceback.print_exc()
                 answer = error
