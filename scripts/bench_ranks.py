@@ -80,7 +80,7 @@ def rank_memory(
     way = (lambda make: make()) if everybody else learner_worker.shared
     with mock.patch.object(learner_worker, "shared", way), watched() as found:
         worker.begin(setup)
-    _, checksums = worker.weights("base")
+    checksums: Any = list(worker.weights("base"))[1]
     answers.put((rank, max(found), sum(checksums.values())))
     dist.barrier()
     os._exit(0)

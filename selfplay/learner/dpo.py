@@ -51,6 +51,10 @@ class DPO:
                 "objective: beta must be finite and above 0, smoothing at least 0 and below 0.5"
             )
 
+    def at(self, step: int) -> "DPO":
+        """Return itself: nothing changes with the step."""
+        return self
+
     def prepare(
         self, samples: Sequence[Sample], score: Score
     ) -> tuple[list[Sample], dict[str, float]]:

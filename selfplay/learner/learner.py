@@ -207,10 +207,11 @@ class Learner(BaseLearner):
         self, samples: Sequence[Sample], totals: BatchCounts, step: int
     ) -> dict[str, float]:
         sums, fault = {"loss": 0.0, "computed_tokens": 0.0, "read": 0.0}, ""
+        objective = self.objective.at(step)
         with ACTIVITY.counting("samples", len(samples)) as tally:
             for batch in self._micro_batches(samples):
                 with self._passes():
-                    loss, diagnostics = self.objective.loss(self._scores(batch), totals)
+                    loss, diagnostics = objective.loss(self._scores(batch, objective), totals)
                     value = float(loss.detach())
                     if not math.isfinite(value):
                         fault = fault or _complaint(f"the loss is {value}", step, batch.samples)
@@ -278,9 +279,8 @@ class Learner(BaseLearner):
         if self.reference is not None:
             update_ema(self.reference, self.model, self.objective.ema_rate)
 
-    def _scores(self, batch: Batch) -> LossInputs:
-        objective, scorer = self.objective, self.reference_scorer
-        before, reference = None, None
+    def _scores(self, batch: Batch, objective: Objective) -> LossInputs:
+        scorer, before, reference = self.reference_scorer, None, None
         if objective.kl and scorer is not None:
             with torch.no_grad():
                 if objective.divergence is None:

@@ -12,6 +12,7 @@ from typing import ClassVar, Literal, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
+from selfplay.config.schedule import Schedule
 from selfplay.learner.logprobs import Divergence
 from selfplay.learner.rollout_correction import Correction, correct
 from selfplay.types import Sample
@@ -91,7 +92,7 @@ class Objective(Protocol):
         ...
 
     @property
-    def entropy(self) -> float:
+    def entropy(self) -> float | Schedule:
         """Weight of an entropy bonus; if not 0, `LossInputs` have entropies."""
         ...
 
@@ -124,6 +125,10 @@ class Objective(Protocol):
     def off_policy(self) -> bool:
         """True if samples may come from older weights, because they are weighted or their source is
         irrelevant."""
+        ...
+
+    def at(self, step: int) -> "Objective":
+        """Return the objective of a training step, whose weights are numbers."""
         ...
 
     def prepare(
@@ -183,8 +188,10 @@ class PolicyLoss:
     other tokens. exact: KL(pi, reference), with the expectation of k2's gradient and less variance
     (2504.10637). forward: KL(reference, pi), whose gradient at a token does not vanish with the
     token's probability, so that a token that is never sampled comes back."""
-    entropy: float = 0.0
-    """Weight of the entropy bonus."""
+    entropy: float | Schedule = 0.0
+    """Weight of the entropy bonus: a number, or a schedule over the training steps. In zero-sum
+    games a weight that falls keeps rare situations explored at first and lets the policy come near
+    an equilibrium at last."""
     advantage: Literal["credit", "one"] = "credit"
     """credit: the advantages of the samples. one: advantage 1 for every sample, which makes the
     objective maximum likelihood (SFT)."""
@@ -203,8 +210,11 @@ class PolicyLoss:
     def __post_init__(self) -> None:
         for setting in fields(self):
             value = getattr(self, setting.name)
-            if isinstance(value, float) and not math.isfinite(value):
-                raise ValueError(f"objective: {setting.name} must be a finite number, not {value}")
+            for number in value.values if isinstance(value, Schedule) else (value,):
+                if isinstance(number, float) and not math.isfinite(number):
+                    raise ValueError(
+                        f"objective: {setting.name} must be a finite number, not {number}"
+                    )
         if self.aggregate == "constant" and self.length < 1:
             raise ValueError(f"objective: aggregate=constant needs length >= 1, not {self.length}")
         if self.low < 0 or self.high < 0 or self.kl < 0:
@@ -236,6 +246,12 @@ class PolicyLoss:
             return self
         needed = not exact and self.advantage == "credit"
         return replace(self, correction="truncated" if needed else "none")
+
+    def at(self, step: int) -> "PolicyLoss":
+        """Return the objective of a training step, whose weights are numbers."""
+        if not isinstance(self.entropy, Schedule):
+            return self
+        return replace(self, entropy=self.entropy.at(step))
 
     @property
     def reads_reference(self) -> bool:
@@ -295,7 +311,7 @@ class PolicyLoss:
 
     def loss(self, scores: LossInputs, totals: BatchCounts) -> tuple[Tensor, dict[str, float]]:
         """Return the micro-batch's part of the optimizer step's loss, and sums of diagnostics over
-        its tokens."""
+        its tokens. Raises ValueError for a schedule: `at` gives the objective of a step."""
         mask = scores.mask
         advantages = torch.ones_like(mask) if self.advantage == "one" else scores.advantages
         difference = (scores.logprobs - scores.old_logprobs).clamp(-20, 20)
@@ -311,6 +327,8 @@ class PolicyLoss:
             value = value - self.kl * divergence
             sums["reference_kl"] = float((divergence.detach() * mask).sum())
         if self.entropy:
+            if isinstance(self.entropy, Schedule):
+                raise ValueError("objective: entropy has a schedule; choose a step with at(step)")
             if scores.entropy is None:
                 raise ValueError("objective: an entropy bonus needs entropies")
             value = value + self.entropy * scores.entropy

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from selfplay.config.schedule import Schedule
 from selfplay.models.renderer import Renderer
 from selfplay.role import Role
 from selfplay.rollout.sampling_settings import SamplingSettings
-from selfplay.rollout.schedule import Schedule
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,13 +6,14 @@ from typing import Any
 import pytest
 
 from selfplay.config import compose
+from selfplay.config.schedule import Schedule
 from selfplay.errors import ConfigError
 from selfplay.experiment.experiment import check
 from selfplay.plan.workload import limit_of
 from selfplay.rollout.agent_spec import scheduled_limits
 from selfplay.rollout.rollout_settings import RolloutSettings
 from selfplay.rollout.sampling_settings import SamplingSettings
-from selfplay.rollout.schedule import Schedule, make_scheduled, sampled_at
+from selfplay.rollout.schedule import make_scheduled, sampled_at
 from selfplay.types import Episode, Status
 from tests.helpers.guessing_game import job, rollout
 

@@ -1,0 +1,158 @@
+"""Trains a policy in a small game with the exact values of all moves, in place of sampled games.
+
+A run of `selfplay train` estimates from sampled games what each move is worth. This script shows
+how far the same policy, learner and objective come without the noise of the samples. Before each
+step it reads the probabilities of the policy at all information sets. OpenSpiel's game tree gives
+the value of each legal move if both players follow the policy afterwards. The learner gets every
+legal move of every information set once, with the advantage
+
+    n * p(move) * (value of the move - largest loss),
+
+where n is the number of legal moves of the set. The sum over the moves is then the exact policy
+gradient of the set. Illegal text costs the largest loss, as by default in the arenas, and needs no
+samples, because advantages are relative to this loss. The
+value of a move is a mean over the histories of the set, weighted by the probability that chance and
+the other player lead to them. Every set counts alike, however often the policy visits it, as in
+magnetic mirror descent (2206.05825).
+
+It trains in games of two players with a constant sum that `selfplay study exploitability` can
+solve. It writes a run, which studies and `selfplay average` can read; a resumed run learns from
+sampled games again. Needs selfplay[games].
+
+Usage: python scripts/exact_self_play.py +experiment=tiny/leduc run.name=exact [OVERRIDE ...]
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from selfplay.config.compose import load
+from selfplay.credit.base import StatelessCredit
+from selfplay.experiment.experiment import Experiment
+from selfplay.run.directory import Run
+from selfplay.run.progress import Progress
+from selfplay.study.measures.exploitability import known_game
+from selfplay.study.policy_probs import read
+from selfplay.train import Trainer
+from selfplay.types import Group, InformationSet, Sample, Turn, role_of
+
+SAMPLED = ("curriculum.batch=1", "sampler.group_size=2", "run.episodes_every=0")
+"""Overrides for the sampled games, which are played for the metrics alone."""
+
+
+class Tree:
+    """A game of two players as a tree of histories, with the values of a policy."""
+
+    def __init__(self, game: Any, sets: Sequence[InformationSet]) -> None:
+        self._numbers = {each.key: number for number, each in enumerate(sets)}
+        self.legal = np.zeros((len(sets), game.num_distinct_actions()), dtype=bool)
+        """[sets, moves] True for a legal move."""
+        for each in sets:
+            self.legal[self._numbers[each.key], list(each.actions.values())] = True
+        self._root = self._grown(game.new_initial_state())
+
+    def _grown(self, state: Any) -> Any:
+        """Return a history: pay of the first player, [(probability, history)] after chance, or
+        (player, set, {move: history})."""
+        if state.is_terminal():
+            return float(state.returns()[0])
+        if state.is_chance_node():
+            return [(p, self._grown(state.child(move))) for move, p in state.chance_outcomes()]
+        player = state.current_player()
+        after = {move: self._grown(state.child(move)) for move in state.legal_actions()}
+        return player, self._numbers[state.information_state_string(player)], after
+
+    def values(self, policy: np.ndarray) -> np.ndarray:
+        """Return [sets, moves] values of legal moves for their player; 0 elsewhere.
+
+        Args:
+            policy: [sets, moves] probabilities of legal moves.
+        """
+        total, weight = np.zeros(policy.shape), np.zeros(len(policy))
+
+        def value(node: Any, reach: tuple[float, float]) -> float:
+            """Return the first player's mean pay; `reach` has for each player the probability that
+            chance and the other player lead to the history."""
+            if isinstance(node, float):
+                return node
+            if isinstance(node, list):
+                return sum(p * value(each, (reach[0] * p, reach[1] * p)) for p, each in node)
+            player, number, after = node
+            mean = 0.0
+            for move, each in after.items():
+                p = policy[number, move]
+                later = (reach[0], reach[1] * p) if player == 0 else (reach[0] * p, reach[1])
+                found = value(each, later)
+                total[number, move] += reach[player] * (found if player == 0 else -found)
+                mean += p * found
+            weight[number] += reach[player]
+            return mean
+
+        value(self._root, (1.0, 1.0))
+        return total / np.maximum(weight, 1e-300)[:, None]
+
+
+class ExactValues(StatelessCredit):
+    """Makes samples of all legal moves of all information sets; ignores the sampled games."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        rollout = experiment.players.rollout
+        self.seats = rollout.seats
+        game, self.sets = known_game(rollout.arena())
+        self.illegal = float(game.min_utility())
+        self.histories = Tree(game, self.sets)
+        self.models = {name: each.model for name, each in experiment.policies.items()}
+
+    def assign(self, groups: Sequence[Group]) -> list[Sample]:
+        """Return a sample for each legal move of each information set."""
+        choices = read(self.sets, seats=self.seats, models=self.models)
+        policy = np.zeros(self.histories.legal.shape)
+        for number, choice in enumerate(choices):
+            for move, p in choice.chances().items():
+                policy[number, move] = p
+        values = self.histories.values(policy)
+        found = []
+        for number, choice in enumerate(choices):
+            for action, move in choice.where.actions.items():
+                better = float(values[number, move]) - self.illegal
+                weight = len(choice.mass) * choice.mass[action]
+                found.append(self._sample(choice.where, action, weight * better))
+        return found
+
+    def _sample(self, where: InformationSet, action: str, advantage: float) -> Sample:
+        seat = self.seats[role_of(where.agent)]
+        renderer: Any = seat.renderer
+        ids = [*renderer.completion_ids(action), renderer.end_ids[0]][: seat.max_tokens]
+        turn = Turn(
+            agent=where.agent,
+            role=role_of(where.agent),
+            policy=seat.policy,
+            version=0,
+            prompt_ids=tuple(renderer.start(seat.role.prompt(where.observation))),
+            completion_ids=ids,
+            logprobs=(0.0,) * len(ids),
+            loss_mask=(1,) * len(ids),
+            temperature=seat.temperature,
+            action=action,
+        )
+        return Sample(turn=turn, advantage=advantage)
+
+
+def main() -> None:
+    config = load([*SAMPLED, *sys.argv[1:]])
+    experiment = Experiment(config)
+    try:
+        experiment.load()
+        experiment.credit = ExactValues(experiment)
+        run = Run.create(Path(config["run"]["folder"], config["run"]["name"]), config)
+        with Progress(experiment.settings.steps, run.folder.name) as progress:
+            Trainer(experiment, run, progress).run()
+    finally:
+        experiment.close()
+
+
+if __name__ == "__main__":
+    main()
