@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from selfplay.config.schedule import Schedule
 from selfplay.learner.dpo import DPO
 from selfplay.learner.logprobs import read_logits
 from selfplay.learner.objective import BatchCounts, LossInputs, PolicyLoss, kl_estimate
@@ -260,6 +261,27 @@ def test_the_kl_term_and_the_entropy_bonus_enter_with_their_weights() -> None:
     for missing in ({"reference_logprobs": None}, {"entropy": None}):
         with pytest.raises(ValueError, match="needs"):
             objective.loss(replace(given, **missing), TOTALS)  # type: ignore[arg-type]
+
+
+def test_an_entropy_bonus_with_a_schedule_has_the_weight_of_the_step() -> None:
+    falling = Schedule(steps=(0, 100), values=(0.3, 0.1))
+    objective = replace(PRESETS["reinforce"], entropy=falling)
+    given = scores(entropy=tensor(LOGPROBS).neg())
+    for step, weight in ((0, 0.3), (25, 0.25), (100, 0.1), (500, 0.1)):
+        loss, _ = objective.at(step).loss(given, TOTALS)
+        same, _ = replace(objective, entropy=weight).loss(given, TOTALS)
+        assert loss.item() == pytest.approx(same.item(), abs=1e-15)
+    with pytest.raises(ValueError, match="choose a step"):
+        objective.loss(given, TOTALS)
+    assert not objective.linear_in_advantage
+    constant = replace(objective, entropy=0.1)
+    assert constant.at(7) is constant
+
+
+def test_a_schedule_of_the_entropy_bonus_must_be_finite() -> None:
+    wrong = Schedule(steps=(0, 100), values=(0.3, float("inf")))
+    with pytest.raises(ValueError, match="entropy must be a finite number, not inf"):
+        PolicyLoss(entropy=wrong)
 
 
 def test_which_samples_need_computing() -> None:

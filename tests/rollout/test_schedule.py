@@ -62,6 +62,17 @@ def test_a_schedule_that_does_not_fit_is_refused(schedule: dict[str, Any], probl
         limits({"temperature": schedule})
 
 
+def test_the_entropy_bonus_may_have_a_schedule() -> None:
+    def composed(schedule: str) -> dict[str, Any]:
+        return compose.load(["+experiment=tiny/kuhn", f"objective.entropy={schedule}"])
+
+    check(composed("{steps: [0, 600], values: [0.3, 0.03]}"))
+    with pytest.raises(ConfigError, match=r"objective.*entropy must be a finite number"):
+        check(composed("{steps: [0, 600], values: [0.3, inf]}"))
+    with pytest.raises(ConfigError, match=r"objective\.entropy"):
+        check(composed("{steps: [0, 600], value: [0.3, 0.03]}"))
+
+
 def test_only_limits_have_schedules_and_lengths_are_whole_numbers() -> None:
     ok = {"steps": [1, 3], "values": [4, 9]}
     with pytest.raises(ConfigError, match=r"sampling\.solver\.stop: .*max_tokens"):
