@@ -6,13 +6,13 @@ sets, which can represent every policy, and thousands of steps take seconds. The
 experiment: the chips of a hand, compared with the other hands of the same deal; a KL term to a
 moving average (EMA) of the logits; Adam; a learning rate that falls linearly to 0.03 of its first
 value. Only the KL term is better: it is exact at each visited set. `--entropy` weighs a bonus for
-the entropy of the legal moves.
+the entropy of the legal moves; with `--last-entropy` its weight falls linearly to another one.
 
 Prints the exploitability in chips a hand at the end of each run, and that of the mean of the logits
 at four steps of its second half. Needs selfplay[games].
 
 Usage: python scripts/leduc_table.py [--hands 8 32] [--steps 400] [--kl 2] [--ema 0.01]
-       [--entropy 0 0.1] [--lr 0.1] [--seeds 3]
+       [--entropy 0 0.1] [--last-entropy 0.05] [--lr 0.1] [--seeds 3]
 """
 
 import argparse
@@ -119,7 +119,9 @@ class Rule:
     ema: float
     """Fraction of the distance that the EMA moves in a step."""
     entropy: float
-    """Weight of the entropy bonus, in chips."""
+    """First weight of the entropy bonus, in chips."""
+    last_entropy: float
+    """Last weight of the entropy bonus, in chips."""
     lr: float
     """First learning rate."""
 
@@ -141,13 +143,15 @@ def train(tree: Tree, rule: Rule, *, seed: int) -> tuple[list[float], float]:
         log_policy, log_reference = np.log(
             np.maximum([policy, tree.probabilities(reference)], 1e-12)
         )
-        cost = rule.kl * (log_policy - log_reference) + rule.entropy * log_policy
+        left = 1 - step / rule.steps
+        entropy = rule.last_entropy + (rule.entropy - rule.last_entropy) * left
+        cost = rule.kl * (log_policy - log_reference) + entropy * log_policy
         visits = np.bincount(sets, minlength=len(logits))[:, None]
         gradient -= visits * policy * (cost - (policy * cost).sum(1, keepdims=True))
         gradient /= len(tree.deals) * rule.hands
         mean = 0.9 * mean + 0.1 * gradient
         square = 0.999 * square + 0.001 * gradient**2
-        rate = rule.lr * (FLOOR + (1 - FLOOR) * (1 - step / rule.steps))
+        rate = rule.lr * (FLOOR + (1 - FLOOR) * left)
         root = np.sqrt(square / (1 - 0.999**step)) + 1e-8
         logits = logits + rate * mean / (1 - 0.9**step) / root
         reference += rule.ema * (logits - reference)
@@ -166,6 +170,7 @@ def main() -> None:
     parser.add_argument("--kl", type=float, nargs="+", default=[2.0])
     parser.add_argument("--ema", type=float, nargs="+", default=[0.01])
     parser.add_argument("--entropy", type=float, nargs="+", default=[0.0])
+    parser.add_argument("--last-entropy", type=float, help="by default that of --entropy")
     parser.add_argument("--lr", type=float, nargs="+", default=[0.1])
     parser.add_argument("--seeds", type=int, default=3)
     given = parser.parse_args()
@@ -174,7 +179,9 @@ def main() -> None:
     print(f"| {' | '.join(columns)} | exploitability of seeds, at the end | mean of logits |")
     print("|---" * (len(columns) + 2) + "|")
     for values in product(*(getattr(given, name) for name in columns)):
-        rule = Rule(**dict(zip(columns, values, strict=True)))
+        chosen = dict(zip(columns, values, strict=True))
+        last = chosen["entropy"] if given.last_entropy is None else given.last_entropy
+        rule = Rule(**chosen, last_entropy=last)
         runs = [train(tree, rule, seed=seed) for seed in range(given.seeds)]
         shown = [f"{value:g}" for value in values]
         ends = ", ".join(f"{found[-1]:.3f}" for found, _ in runs)

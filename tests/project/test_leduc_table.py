@@ -19,6 +19,7 @@ def tree() -> Any:
 
 def rule(**settings: float) -> Any:
     known = {"hands": 8, "steps": 80, "kl": 2.0, "ema": 0.01, "entropy": 0.0, "lr": 0.1}
+    known["last_entropy"] = settings.get("entropy", 0.0)
     return leduc.Rule(**{**known, **settings})
 
 
@@ -45,3 +46,5 @@ def test_the_rule_learns_and_a_large_entropy_bonus_keeps_it_uniform() -> None:
     assert again == found
     kept, _ = leduc.train(tree(), rule(entropy=100.0), seed=0)
     assert kept[-1] == pytest.approx(uniform, abs=0.3)
+    rising, _ = leduc.train(tree(), rule(last_entropy=100.0), seed=0)
+    assert rising[-1] == pytest.approx(uniform, abs=0.3)
