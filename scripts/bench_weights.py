@@ -9,7 +9,9 @@ The wall clock is compared, and the CPU seconds of driver, rank and worker, whic
 other work of the machine. The first rounds are not counted: there, most of the time passes while
 the system gives new memory to Ray's store, which later rounds use again.
 
-Usage: python scripts/bench_weights.py [--megabytes 512] [--rounds 5] [--json FILE]
+Rank, worker and driver have as many threads as the processes of a run, unless `--threads` says.
+
+Usage: python scripts/bench_weights.py [--megabytes 512] [--rounds 5] [--threads N] [--json FILE]
 """
 
 import time

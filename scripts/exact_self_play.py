@@ -10,16 +10,18 @@ legal move of every information set once, with the advantage
 
 where n is the number of legal moves of the set. The sum over the moves is then the exact policy
 gradient of the set. Illegal text costs the largest loss, as by default in the arenas, and needs no
-samples, because advantages are relative to this loss. The
-value of a move is a mean over the histories of the set, weighted by the probability that chance and
-the other player lead to them. Every set counts alike, however often the policy visits it, as in
-magnetic mirror descent (2206.05825).
+samples, because advantages are relative to this loss. The value of a move is a mean over the
+histories of the set, weighted by the probability that chance and the other player lead to them.
+Every set has about the same weight, however often the policy visits it, as in magnetic mirror
+descent (2206.05825).
 
-It trains in games of two players with a constant sum that `selfplay study exploitability` can
-solve. It writes a run, which studies and `selfplay average` can read; a resumed run learns from
-sampled games again. Needs selfplay[games].
+It trains in zero-sum games of two players who move in turn, if `selfplay study exploitability` can
+solve them: Kuhn and Leduc poker. The objective must have no ratio, and no KL term or an exact one.
+It writes a run, which studies and `selfplay average` can read; a resumed run learns from sampled
+games again. Needs selfplay[games].
 
-Usage: python scripts/exact_self_play.py +experiment=tiny/leduc run.name=exact [OVERRIDE ...]
+Usage: python scripts/exact_self_play.py +experiment=tiny/leduc run.name=exact
+       objective.estimator=exact [OVERRIDE ...]
 """
 
 import sys
@@ -31,7 +33,9 @@ import numpy as np
 
 from selfplay.config.compose import load
 from selfplay.credit.base import StatelessCredit
+from selfplay.errors import ConfigError, SelfplayError
 from selfplay.experiment.experiment import Experiment
+from selfplay.learner.objective import Objective, PolicyLoss
 from selfplay.run.directory import Run
 from selfplay.run.progress import Progress
 from selfplay.study.measures.exploitability import known_game
@@ -95,6 +99,33 @@ class Tree:
         return total / np.maximum(weight, 1e-300)[:, None]
 
 
+def check_objective(objective: Objective) -> None:
+    """Raise ConfigError for an objective that needs sampled moves."""
+    if not isinstance(objective, PolicyLoss) or objective.off_policy:
+        raise ConfigError("objective: set ratio=none and correction=none, as objective=magrpo does")
+    if objective.kl and objective.divergence is None:
+        raise ConfigError(
+            f"objective.estimator: {objective.estimator} estimates the KL term from sampled moves; "
+            "set objective.estimator=exact"
+        )
+
+
+def check_game(game: Any) -> None:
+    """Raise ConfigError unless two players move in turn and one wins what the other loses."""
+    import pyspiel
+
+    kind = game.get_type()
+    if (
+        game.num_players() != 2
+        or kind.utility != pyspiel.GameType.Utility.ZERO_SUM
+        or kind.dynamics != pyspiel.GameType.Dynamics.SEQUENTIAL
+    ):
+        raise ConfigError(
+            f"arena: {kind.short_name} is not a zero-sum game of two players who move in turn; "
+            "choose arena=kuhn or arena=leduc"
+        )
+
+
 class ExactValues(StatelessCredit):
     """Makes samples of all legal moves of all information sets; ignores the sampled games."""
 
@@ -141,17 +172,31 @@ class ExactValues(StatelessCredit):
         return Sample(turn=turn, advantage=advantage)
 
 
-def main() -> None:
-    config = load([*SAMPLED, *sys.argv[1:]])
+def train(overrides: Sequence[str]) -> None:
+    """Train the experiment of these overrides and write its run."""
+    config = load([*SAMPLED, *overrides])
+    if config["run"]["name"] is None:
+        raise ConfigError("run.name: the run needs a name, such as run.name=exact")
+    folder = Path(config["run"]["folder"], config["run"]["name"])
+    Run.check_new(folder)
     experiment = Experiment(config)
     try:
+        check_objective(experiment.objective)
+        check_game(known_game(experiment.players.arena())[0])
         experiment.load()
         experiment.credit = ExactValues(experiment)
-        run = Run.create(Path(config["run"]["folder"], config["run"]["name"]), config)
+        run = Run.create(folder, config)
         with Progress(experiment.settings.steps, run.folder.name) as progress:
             Trainer(experiment, run, progress).run()
     finally:
         experiment.close()
+
+
+def main() -> None:
+    try:
+        train(sys.argv[1:])
+    except SelfplayError as error:
+        raise SystemExit(f"error: {error}") from None
 
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@ def test_the_values_are_the_derivatives_of_the_pay() -> None:
         assert slopes[0] * values[number, 1] == pytest.approx(slopes[1] * values[number, 0])
 
 
-def test_a_policy_learns_from_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_policy_learns_from_them(tmp_path: Path) -> None:
     overrides = [
         "+experiment=tiny/kuhn",
         "evaluations=none",
@@ -78,9 +78,27 @@ def test_a_policy_learns_from_them(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         "objective.entropy={steps: [0, 40], values: [0.2, 0.02]}",
         "learner.betas=[0,0.99]",
     ]
-    monkeypatch.setattr(sys, "argv", ["exact_self_play.py", *overrides])
-    exact.main()
+    exact.train(overrides)
     before, after = (
         found.exploitability for found in exploitability.study(tmp_path / "exact", every=True)
     )
     assert before is not None and after is not None and after < 0.5 * before
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["run.name=x", "objective.estimator=k2"], "objective.estimator: k2 estimates"),
+        (["run.name=x", "objective=grpo"], "set ratio=none"),
+        (["run.name=x", "objective.kl=0", "arena=matching_pennies", "roles=matrix"], "who move"),
+        ([], "run.name: the run needs a name"),
+    ],
+)
+def test_what_it_cannot_train_is_refused_in_one_line(
+    overrides: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = ["+experiment=tiny/kuhn", f"run.folder={tmp_path}", "evaluations=none", *overrides]
+    monkeypatch.setattr(sys, "argv", ["exact_self_play.py", *given])
+    with pytest.raises(SystemExit, match=said):
+        exact.main()
+    assert not list(tmp_path.iterdir())
