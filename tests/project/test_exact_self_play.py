@@ -90,7 +90,7 @@ def test_a_policy_learns_from_them(tmp_path: Path) -> None:
     [
         (["run.name=x", "objective.estimator=k2"], "objective.estimator: k2 estimates"),
         (["run.name=x", "objective=grpo"], "set ratio=none"),
-        (["run.name=x", "objective.kl=0", "arena=matching_pennies", "roles=matrix"], "who move"),
+        (["run.name=x", "objective.kl=0", "arena=stag_hunt", "roles=matrix"], "who move"),
         ([], "run.name: the run needs a name"),
     ],
 )
