@@ -16,9 +16,9 @@ Every set has about the same weight, however often the policy visits it, as in m
 descent (2206.05825).
 
 It trains in zero-sum games of two players who move in turn, if `selfplay study exploitability` can
-solve them, such as Kuhn and Leduc poker. The objective must have no ratio, and no KL term or an exact one.
-It writes a run, which studies and `selfplay average` can read; a resumed run learns from sampled
-games again. Needs selfplay[games].
+solve them, such as Kuhn and Leduc poker. The objective must have no ratio, and no KL term or an
+exact one. It writes a run, which studies and `selfplay average` can read; a resumed run learns from
+sampled games again. Needs selfplay[games].
 
 Usage: python scripts/exact_self_play.py +experiment=tiny/leduc run.name=exact
        objective.estimator=exact [OVERRIDE ...]
