@@ -1,7 +1,8 @@
 """A number that changes with the training step."""
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,4 +43,21 @@ class Schedule:
         if self.between == "constant":
             return self.values[before]
         way = (step - self.steps[before]) / (self.steps[after] - self.steps[before])
-        return (1 - way) * self.values[before] + way * self.values[after]
+        # This form is exact between equal values.
+        return self.values[before] + way * (self.values[after] - self.values[before])
+
+
+def value_at(number: float | Schedule, step: int) -> float:
+    """Return the value of a number at a training step."""
+    return number.at(step) if isinstance(number, Schedule) else number
+
+
+def values_of(number: float | Schedule) -> tuple[float, ...]:
+    """Return the configured values of a number; at each step it is one of them or between two."""
+    return number.values if isinstance(number, Schedule) else (number,)
+
+
+def is_schedule(node: Any) -> bool:
+    """Return True if a value of a config is the mapping of a schedule."""
+    known = {each.name for each in fields(Schedule)}
+    return isinstance(node, Mapping) and {"steps", "values"} <= node.keys() <= known

@@ -1,5 +1,6 @@
 """The settings that a resumed run may change, and the changes themselves."""
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from selfplay.config.plain_data import LOCAL_DEFAULTS
+from selfplay.config.schedule import is_schedule
 from selfplay.errors import ConfigError
 
 CHANGEABLE = (
@@ -69,7 +71,12 @@ class SettingChange:
 
     def __str__(self) -> str:
         """Return the new value and, in brackets, the one before."""
-        return f"{self.key}={self.after} (was {self.before})"
+        return f"{self.override} (was {_written(self.before)})"
+
+    @property
+    def override(self) -> str:
+        """The new value as an override of a command line, without quotes for a shell."""
+        return f"{self.key}={_written(self.after)}"
 
     @property
     def allowed(self) -> bool:
@@ -115,17 +122,30 @@ def check_changes(
             "set more"
         )
     weight = named.get("objective.kl")
-    if weight and not weight.before and config["objective"].get("reference") == "ema":
+    if weight and not _any_weight(weight.before) and config["objective"].get("reference") == "ema":
         raise ConfigError(
-            f"objective.kl: {weight.after} does not fit: the checkpoint has no moving average of "
-            "the weights, because objective.kl was 0; begin a new run: selfplay train "
-            f"--config-path {run} run.name=NEW objective.kl={weight.after}"
+            f"objective.kl: {_written(weight.after)} does not fit: the checkpoint has no moving "
+            "average of the weights, because objective.kl was 0; begin a new run: selfplay train "
+            f"--config-path {run} run.name=NEW {shlex.quote(weight.override)}"
         )
 
 
+def _any_weight(node: Any) -> bool:
+    """Return True if a number, or a schedule of one, is not 0 at some step."""
+    return any(node["values"]) if is_schedule(node) else bool(node)
+
+
+def _written(value: Any) -> str:
+    """Return a value as a command line has it."""
+    if not is_schedule(value):
+        return str(value)
+    return "{" + ", ".join(f"{name}: {each}" for name, each in value.items()) + "}"
+
+
 def _leaves(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the dotted key and the value of each setting; a list is a value, and {} is none."""
-    if not isinstance(node, Mapping):
+    """Yield the dotted key and the value of each setting; a list or a schedule is a value, and {}
+    is none."""
+    if not isinstance(node, Mapping) or is_schedule(node):
         yield key, node
         return
     for name, value in node.items():

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from random import Random
 
+from selfplay.config.schedule import Schedule
 from selfplay.errors import ConfigError
 from selfplay.learner.batch import computed_count, named, trainable_tokens
 from selfplay.learner.objective import BatchCounts, Objective
@@ -79,6 +80,12 @@ class BaseLearner(ABC):
         }
         prepared, prepared_metrics = self.objective.prepare(usable, self.logprobs)
         metrics |= prepared_metrics
+        weights = {"kl_weight": self.objective.kl, "entropy_weight": self.objective.entropy}
+        metrics |= {
+            name: weight.at(step)
+            for name, weight in weights.items()
+            if isinstance(weight, Schedule)
+        }
         parts = [
             self._step(part, step)
             for epoch in range(self.epochs)
@@ -113,7 +120,7 @@ class BaseLearner(ABC):
     def _step(self, samples: Sequence[Sample], step: int) -> dict[str, float]:
         totals = BatchCounts(tokens=sum(map(trainable_tokens, samples)), sequences=len(samples))
         work = samples
-        if self.objective.linear_in_advantage:
+        if self.objective.at(step).linear_in_advantage:
             # The samples left out have no gradient, but the denominators count them.
             work = [sample for sample in samples if _any_advantage(sample)]
         metrics = {

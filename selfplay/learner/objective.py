@@ -12,7 +12,7 @@ from typing import ClassVar, Literal, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
-from selfplay.config.schedule import Schedule
+from selfplay.config.schedule import Schedule, value_at, values_of
 from selfplay.learner.logprobs import Divergence
 from selfplay.learner.rollout_correction import Correction, correct
 from selfplay.types import Sample
@@ -80,9 +80,9 @@ class Objective(Protocol):
     """
 
     @property
-    def kl(self) -> float:
-        """Weight of a KL term per token; above 0, `LossInputs` have the reference's
-        log-probabilities, or the KL itself."""
+    def kl(self) -> float | Schedule:
+        """Weight of a KL term per token; at steps at which it is above 0, `LossInputs` have the
+        reference's log-probabilities, or the KL itself."""
         ...
 
     @property
@@ -93,7 +93,7 @@ class Objective(Protocol):
 
     @property
     def entropy(self) -> float | Schedule:
-        """Weight of an entropy bonus; if not 0, `LossInputs` have entropies."""
+        """Weight of an entropy bonus; if it is not 0 at a step, `LossInputs` have entropies."""
         ...
 
     @property
@@ -108,12 +108,13 @@ class Objective(Protocol):
 
     @property
     def reads_reference(self) -> bool:
-        """True if a reference policy must be kept."""
+        """True if a reference policy must be kept, because some step reads it."""
         ...
 
     @property
     def linear_in_advantage(self) -> bool:
-        """True if a sample with advantage 0 has no gradient, so that it need not be computed."""
+        """True if a sample with advantage 0 has no gradient at any step, so that it need not be
+        computed."""
         ...
 
     @property
@@ -169,8 +170,9 @@ class PolicyLoss:
     * length) (Dr. GRPO)."""
     length: int = 1
     """Constant that `aggregate=constant` divides by, e.g. the completion limit."""
-    kl: float = 0.0
-    """Weight of the KL to the reference policy."""
+    kl: float | Schedule = 0.0
+    """Weight of the KL to the reference policy: a number, or a schedule over the training steps.
+    The reference is kept, and an EMA moves, also at steps at which the weight is 0."""
     reference: Literal["initial", "ema"] = "initial"
     """initial: the policy at the beginning of the run. ema: an exponential moving average of the
     policy's weights.
@@ -210,14 +212,14 @@ class PolicyLoss:
     def __post_init__(self) -> None:
         for setting in fields(self):
             value = getattr(self, setting.name)
-            for number in value.values if isinstance(value, Schedule) else (value,):
+            for number in values_of(value):
                 if isinstance(number, float) and not math.isfinite(number):
                     raise ValueError(
                         f"objective: {setting.name} must be a finite number, not {number}"
                     )
         if self.aggregate == "constant" and self.length < 1:
             raise ValueError(f"objective: aggregate=constant needs length >= 1, not {self.length}")
-        if self.low < 0 or self.high < 0 or self.kl < 0:
+        if min(self.low, self.high, *values_of(self.kl)) < 0:
             raise ValueError("objective: low, high and kl must not be negative")
         if self.clip != "none" and self.ratio == "none":
             raise ValueError(
@@ -249,26 +251,29 @@ class PolicyLoss:
 
     def at(self, step: int) -> "PolicyLoss":
         """Return the objective of a training step, whose weights are numbers."""
-        if not isinstance(self.entropy, Schedule):
+        if not isinstance(self.kl, Schedule) and not isinstance(self.entropy, Schedule):
             return self
-        return replace(self, entropy=self.entropy.at(step))
+        kl, entropy = value_at(self.kl, step), value_at(self.entropy, step)
+        return replace(self, kl=kl, entropy=entropy)
 
     @property
     def reads_reference(self) -> bool:
-        """True if a reference policy must be kept."""
-        return self.kl > 0
+        """True if a reference policy must be kept, because some step reads it."""
+        return any(values_of(self.kl))
 
     @property
     def divergence(self) -> Divergence | None:
         """Direction of the KL over the whole vocabulary, if the KL term is one."""
-        if not self.kl or self.estimator not in ("exact", "forward"):
+        if not self.reads_reference or self.estimator not in ("exact", "forward"):
             return None
         return "reverse" if self.estimator == "exact" else "forward"
 
     @property
     def linear_in_advantage(self) -> bool:
-        """True if a sample with advantage 0 has no gradient, so that it need not be computed."""
-        return self.advantage == "credit" and self.kl == 0 and self.entropy == 0
+        """True if a sample with advantage 0 has no gradient at any step, so that it need not be
+        computed."""
+        weights = (*values_of(self.kl), *values_of(self.entropy))
+        return self.advantage == "credit" and not any(weights)
 
     @property
     def needs_present_weights(self) -> bool:
@@ -312,6 +317,8 @@ class PolicyLoss:
     def loss(self, scores: LossInputs, totals: BatchCounts) -> tuple[Tensor, dict[str, float]]:
         """Return the micro-batch's part of the optimizer step's loss, and sums of diagnostics over
         its tokens. Raises ValueError for a schedule: `at` gives the objective of a step."""
+        if isinstance(self.kl, Schedule) or isinstance(self.entropy, Schedule):
+            raise ValueError("objective: kl or entropy has a schedule; choose a step with at(step)")
         mask = scores.mask
         advantages = torch.ones_like(mask) if self.advantage == "one" else scores.advantages
         difference = (scores.logprobs - scores.old_logprobs).clamp(-20, 20)
@@ -327,8 +334,6 @@ class PolicyLoss:
             value = value - self.kl * divergence
             sums["reference_kl"] = float((divergence.detach() * mask).sum())
         if self.entropy:
-            if isinstance(self.entropy, Schedule):
-                raise ValueError("objective: entropy has a schedule; choose a step with at(step)")
             if scores.entropy is None:
                 raise ValueError("objective: an entropy bonus needs entropies")
             value = value + self.entropy * scores.entropy

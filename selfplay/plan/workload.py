@@ -17,10 +17,12 @@ from selfplay.config.instantiate import (
     build,
     call,
     check_arguments,
+    convert,
     import_target,
     join,
     signature,
 )
+from selfplay.config.schedule import Schedule, values_of
 from selfplay.errors import ConfigError
 from selfplay.models.population import Population
 from selfplay.plan.cluster import check_positive
@@ -360,6 +362,12 @@ def learns_in_16_bits(learner: Mapping[str, Any], *, on_gpu: bool) -> bool:
     return bool(precision == "bfloat16" or (precision == "auto" and on_gpu))
 
 
+def has_kl_term(config: Mapping[str, Any]) -> bool:
+    """Return True if the objective's KL to a reference has a weight at some step."""
+    weight = config["objective"].get("kl") or 0.0
+    return any(values_of(convert(float | Schedule, weight, where="objective.kl")))
+
+
 def passes_of(
     config: Mapping[str, Any], population: Population, policy: str, *, on_gpu: bool
 ) -> dict[str, int]:
@@ -371,7 +379,7 @@ def passes_of(
         exact = getattr(import_target(config["engine"][TARGET], "engine"), "exact", False)
         rounded = learns_in_16_bits(learner, on_gpu=on_gpu)
         corrected = "none" if exact and not rounded else "truncated"
-    passes = int(bool(objective.get("kl"))) + int(corrected != "none")
+    passes = int(has_kl_term(config)) + int(corrected != "none")
     epochs = int(learner.get("epochs", 1))
     updates = epochs * int(learner.get("mini_batches", 1))
     return {"updates": updates, "epochs": epochs, "passes": passes}

@@ -1,6 +1,7 @@
 """Changes of settings by a resumed run are refused, or made, printed and recorded."""
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,28 @@ def test_other_settings_are_refused_in_one_line(nodes: dict[str, Any], line: str
     told = refusal(changed(**nodes))
     assert line in told and "\n" not in told
     assert "selfplay train --config-path runs/a run.name=NEW" in told or "set more" in told
+
+
+def test_the_schedule_of_a_weight_is_one_setting() -> None:
+    falling = {"steps": [0, 90], "values": [0.3, 0.0], "between": "constant"}
+    rising = {"steps": [0, 90], "values": [0.0, 0.3]}
+
+    def told(before: Any, after: Any) -> list[str]:
+        old, new = changed(objective={"kl": before}), changed(objective={"kl": after})
+        found = changes(old, new)
+        check_changes(found, new, run=Path("runs/a"), step=8)
+        return [str(each) for each in found]
+
+    shown = "objective.kl={steps: [0, 90], values: [0.0, 0.3]}"
+    assert told(0.3, rising) == [f"{shown} (was 0.3)"]
+    assert told(rising, 0.3) == ["objective.kl=0.3 (was {steps: [0, 90], values: [0.0, 0.3]})"]
+    assert told(falling, rising) == [
+        f"{shown} (was {{steps: [0, 90], values: [0.3, 0.0], between: constant}})"
+    ]
+    command = re.escape(f"run.name=NEW '{shown}'")
+    for never in (0.0, {"steps": [0, 90], "values": [0, 0.0]}):
+        with pytest.raises(ConfigError, match=f"the checkpoint has no moving average.*{command}"):
+            told(never, rising)
 
 
 def test_a_seed_is_refused_and_the_keys_that_can_change_are_named() -> None:

@@ -6,6 +6,7 @@ from typing import Any, Literal
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
+from selfplay.config.schedule import Schedule
 from selfplay.learner.dpo import DPO
 from selfplay.learner.learner import Learner
 from selfplay.learner.learner_settings import LearnerSettings
@@ -78,6 +79,8 @@ MAGNET = PolicyLoss(**EMA)
 ONE = {"max_tokens": 10_000, "packing": "rows"}
 """One micro-batch on every rank."""
 SEQUENCES = PolicyLoss(ratio="sequence", aggregate="sequence_mean", entropy=0.05)
+RISING = Schedule(steps=(1, 2), values=(0.0, 0.2))
+FALLING = Schedule(steps=(1, 2), values=(0.3, 0.0))
 
 CASES: dict[str, tuple[Make, list[Sample]]] = {
     "reinforce": (Make(), batch()),
@@ -95,6 +98,10 @@ CASES: dict[str, tuple[Make, list[Sample]]] = {
     "forward KL, EMA": (Make(objective=PolicyLoss(**EMA, estimator="forward")), batch()),
     "exact KL, one embedding": (
         Make(model="gpt2", objective=PolicyLoss(kl=0.2, estimator="exact", entropy=0.1)),
+        batch(),
+    ),
+    "weights with schedules": (
+        Make(objective=PolicyLoss(kl=RISING, reference="ema", entropy=FALLING)),
         batch(),
     ),
     "correction": (Make(objective=replace(REINFORCE, correction="truncated")), batch()),

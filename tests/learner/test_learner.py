@@ -10,7 +10,6 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from selfplay.config.schedule import Schedule
 from selfplay.errors import ConfigError, DivergedError
 from selfplay.learner.learner import Learner
 from selfplay.learner.learner_settings import LearnerSettings
@@ -153,20 +152,6 @@ def test_the_entropy_bonus_raises_entropy() -> None:
         [sample([1, 2], [5], 0.0)], step=1
     )
     assert entropy() > before
-
-
-def test_a_step_has_the_weight_that_the_schedule_of_the_entropy_bonus_has_there() -> None:
-    def after(*weights_of_steps: float | Schedule) -> list[torch.Tensor]:
-        model = llama()
-        learner = Learner(model, objective=REINFORCE, settings=LearnerSettings(lr=1e-2))
-        for step, weight in enumerate(weights_of_steps, start=1):
-            learner.objective = replace(REINFORCE, entropy=weight)
-            learner.update(samples(), step=step)
-        return weights(model)
-
-    falling = Schedule(steps=(1, 2), values=(0.5, 0.25))
-    assert same(after(falling, falling), after(0.5, 0.25))
-    assert not same(after(falling, falling), after(0.5, 0.5))
 
 
 @pytest.mark.parametrize("broken", [math.nan, math.inf])

@@ -278,10 +278,49 @@ def test_an_entropy_bonus_with_a_schedule_has_the_weight_of_the_step() -> None:
     assert constant.at(7) is constant
 
 
-def test_a_schedule_of_the_entropy_bonus_must_be_finite() -> None:
-    wrong = Schedule(steps=(0, 100), values=(0.3, float("inf")))
-    with pytest.raises(ValueError, match="entropy must be a finite number, not inf"):
-        PolicyLoss(entropy=wrong)
+def test_a_kl_term_and_an_entropy_bonus_with_schedules_have_the_weights_of_the_step() -> None:
+    rising = Schedule(steps=(10, 30), values=(0.0, 0.8))
+    falling = Schedule(steps=(0, 40), values=(0.4, 0.0))
+    objective = replace(PRESETS["reinforce"], kl=rising, estimator="k1", entropy=falling)
+    plain, _ = PRESETS["reinforce"].loss(scores(), TOTALS)
+    entropy = tensor([[2.0, 1.0, 3.0, 9.0], [1.0, 9.0, 2.0, 3.0]])  # 12 nats on 6 own tokens
+    given = scores(reference_logprobs=tensor(OLD), entropy=entropy)
+    # The tokens of our own differ from the reference by 0.5, 0, -1, 0.4, 0.1 and -2 nats.
+    for step, kl, bonus in (
+        (0, 0.0, 0.4),
+        (10, 0.0, 0.3),
+        (15, 0.2, 0.25),
+        (20, 0.4, 0.2),
+        (30, 0.8, 0.1),
+        (40, 0.8, 0.0),
+        (99, 0.8, 0.0),
+    ):
+        loss, sums = objective.at(step).loss(given, TOTALS)
+        assert (loss - plain).item() == pytest.approx((kl * -2 - bonus * 12) / 6, abs=1e-12)
+        assert ("reference_kl" in sums) == (kl > 0)
+    with pytest.raises(ValueError, match="choose a step"):
+        replace(objective, entropy=0.0).loss(given, TOTALS)
+
+
+def test_a_reference_is_kept_if_some_step_reads_it() -> None:
+    later = Schedule(steps=(5, 9), values=(0.0, 0.1))
+    never = Schedule(steps=(5, 9), values=(0.0, 0.0))
+    objective = PolicyLoss(kl=later, estimator="exact")
+    assert objective.reads_reference and objective.divergence == "reverse"
+    assert not objective.linear_in_advantage
+    start, end = objective.at(5), objective.at(9)
+    assert start.divergence is None and start.linear_in_advantage
+    assert end.divergence == "reverse" and not end.linear_in_advantage
+    without = PolicyLoss(kl=never, entropy=never)
+    assert not without.reads_reference and without.linear_in_advantage
+
+
+@pytest.mark.parametrize("name", ["kl", "entropy"])
+@pytest.mark.parametrize("broken", [math.nan, math.inf, -math.inf])
+def test_a_schedule_of_a_weight_must_be_finite(name: str, broken: float) -> None:
+    wrong: Any = {name: Schedule(steps=(0, 100), values=(0.3, broken))}
+    with pytest.raises(ValueError, match=f"{name} must be a finite number, not {broken}"):
+        PolicyLoss(**wrong)
 
 
 def test_which_samples_need_computing() -> None:
@@ -296,6 +335,7 @@ def test_which_samples_need_computing() -> None:
         ({"aggregate": "constant", "length": 0}, "length >= 1"),
         ({"low": -0.1}, "must not be negative"),
         ({"kl": -1.0}, "must not be negative"),
+        ({"kl": Schedule(steps=(1, 5, 9), values=(1.0, -0.1, 1.0))}, "kl must not be negative"),
         ({"ratio": "none"}, "needs a ratio"),
         ({"ratio": "none", "clip": "cispo"}, "clip=cispo needs a ratio"),
         ({"clip": "dual", "dual": 1.1}, r"above 1 \+ high"),

@@ -9,7 +9,7 @@ from selfplay.config import compose
 from selfplay.config.schedule import Schedule
 from selfplay.errors import ConfigError
 from selfplay.experiment.experiment import check
-from selfplay.plan.workload import limit_of
+from selfplay.plan.workload import has_kl_term, limit_of
 from selfplay.rollout.agent_spec import scheduled_limits
 from selfplay.rollout.rollout_settings import RolloutSettings
 from selfplay.rollout.sampling_settings import SamplingSettings
@@ -45,6 +45,11 @@ def test_values_between_the_steps(step: int | None, linear: float, constant: flo
     assert replace(FALLING, between="constant").at(step) == constant
 
 
+def test_between_equal_values_nothing_is_rounded() -> None:
+    flat = Schedule(steps=(1, 50), values=(0.1, 0.1))
+    assert all(flat.at(step) == 0.1 for step in range(60))
+
+
 @pytest.mark.parametrize(
     ("schedule", "problem"),
     [
@@ -71,6 +76,28 @@ def test_the_entropy_bonus_may_have_a_schedule() -> None:
         check(composed("{steps: [0, 600], values: [0.3, inf]}"))
     with pytest.raises(ConfigError, match=r"objective\.entropy"):
         check(composed("{steps: [0, 600], value: [0.3, 0.03]}"))
+
+
+def test_the_kl_term_may_have_a_schedule() -> None:
+    def composed(*weights: str) -> dict[str, Any]:
+        return compose.load(
+            ["+experiment=tiny/kuhn", *(f"objective.kl={each}" for each in weights)]
+        )
+
+    made = composed("{steps: [0, 600], values: [0.4, 0], between: constant}")
+    check(made)
+    assert has_kl_term(made)
+    assert not has_kl_term(composed("{steps: [0, 600], values: [0, 0]}"))
+    assert composed("{steps: [0], values: [0.4]}", "0.1")["objective"]["kl"] == 0.1
+    for wrong, problem in (
+        ("{steps: [0, 600], values: [0.4, -0.1]}", r"objective.*kl must not be negative"),
+        ("{steps: [0, 600], values: [0.4, nan]}", r"objective\.kl\.values\.1: nan"),
+        ("{steps: [600, 0], values: [0.4, 0.1]}", r"objective\.kl: the steps .* ascend"),
+        ("{steps: [0, 600], values: [0.4]}", r"objective\.kl: .*as many steps as values"),
+        ("{step: [0, 600], values: [0.4, 0.1]}", r"objective\.kl\.step: unknown key"),
+    ):
+        with pytest.raises(ConfigError, match=problem):
+            check(composed(wrong))
 
 
 def test_only_limits_have_schedules_and_lengths_are_whole_numbers() -> None:
