@@ -133,9 +133,13 @@ class ExactValues(StatelessCredit):
         rollout = experiment.players.rollout
         self.seats = rollout.seats
         game, self.sets = known_game(rollout.arena())
-        self.illegal = float(game.min_utility())
+        self.largest_loss = float(game.min_utility())
         self.histories = Tree(game, self.sets)
         self.models = {name: each.model for name, each in experiment.policies.items()}
+        self.turns = [
+            {action: self._turn(where, action) for action in where.actions} for where in self.sets
+        ]
+        """The turn of each legal move of each information set."""
 
     def assign(self, groups: Sequence[Group]) -> list[Sample]:
         """Return a sample for each legal move of each information set."""
@@ -144,20 +148,19 @@ class ExactValues(StatelessCredit):
         for number, choice in enumerate(choices):
             for move, p in choice.chances().items():
                 policy[number, move] = p
-        values = self.histories.values(policy)
-        found = []
-        for number, choice in enumerate(choices):
-            for action, move in choice.where.actions.items():
-                better = float(values[number, move]) - self.illegal
-                weight = len(choice.mass) * choice.mass[action]
-                found.append(self._sample(choice.where, action, weight * better))
-        return found
+        better = self.histories.values(policy) - self.largest_loss
+        return [
+            Sample(turn=turn, advantage=len(turns) * choice.mass[action] * float(gain[move]))
+            for choice, turns, gain in zip(choices, self.turns, better, strict=True)
+            for action, turn in turns.items()
+            for move in [choice.where.actions[action]]
+        ]
 
-    def _sample(self, where: InformationSet, action: str, advantage: float) -> Sample:
+    def _turn(self, where: InformationSet, action: str) -> Turn:
         seat = self.seats[role_of(where.agent)]
         renderer: Any = seat.renderer
         ids = [*renderer.completion_ids(action), renderer.end_ids[0]][: seat.max_tokens]
-        turn = Turn(
+        return Turn(
             agent=where.agent,
             role=role_of(where.agent),
             policy=seat.policy,
@@ -169,7 +172,6 @@ class ExactValues(StatelessCredit):
             temperature=seat.temperature,
             action=action,
         )
-        return Sample(turn=turn, advantage=advantage)
 
 
 def train(overrides: Sequence[str]) -> None:
