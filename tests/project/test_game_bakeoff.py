@@ -1,4 +1,4 @@
-"""The bake-off in a long game: its configs, the choice of the rate, and what it reads of a run."""
+"""The bake-off in games: their configs, the choice of the rate, and what is read of a run."""
 
 import json
 from dataclasses import replace
@@ -22,8 +22,12 @@ from selfplay.types import Group, Task
 from tests.helpers.scripts import script
 
 script("bakeoff_table")
-bakeoff: Any = script("long_game_bakeoff")
-SAME = bakeoff.SAME
+games: Any = script("bakeoff_games")
+bakeoff: Any = script("game_bakeoff")
+GAMES = games.GAMES
+ROAD = GAMES["long_road"]
+APART = {"by_role", "experience", "learning_progress", "majority", "preference"}
+"""Credit methods that need other rewards, an objective of their own, or are made of others."""
 
 
 @cache
@@ -59,22 +63,46 @@ def ended(folder: Path, passed: list[float], last: float) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("method", list(bakeoff.METHODS))
-def test_every_method_can_be_run(method: str) -> None:
-    check(compose.load(["+experiment=tiny/long_road", *bakeoff.METHODS[method]]))
+@pytest.mark.parametrize(
+    ("game", "method"), [(name, method) for name, game in GAMES.items() for method in game.methods]
+)
+def test_every_method_can_be_run(game: str, method: str) -> None:
+    check(compose.load([*GAMES[game].experiment, *GAMES[game].methods[method]]))
 
 
-def test_every_credit_method_is_compared_or_refused_with_a_reason() -> None:
-    """Others need other rewards, an objective of their own, or are made of other methods."""
-    apart = {"by_role", "experience", "learning_progress", "majority", "preference"}
-    compared = {name.split(",")[0] for name in bakeoff.METHODS}
-    same = {name for names in SAME.values() for name in names}
-    assert compared | same | {*bakeoff.REFUSED} | apart == {*compose.choices("credit")}
+@pytest.mark.parametrize("game", list(GAMES))
+def test_methods_differ_in_credit_and_sampler_alone(game: str) -> None:
+    """The model, the objective, the tasks and the optimizer are those of the experiment."""
+    found = [
+        compose.load([*GAMES[game].experiment, *overrides])
+        for overrides in GAMES[game].methods.values()
+    ]
+    for config in found:
+        config.pop("credit"), config.pop("sampler")
+        assert config == found[0]
+
+
+@pytest.mark.parametrize("game", list(GAMES))
+def test_the_metrics_of_a_game_exist(game: str) -> None:
+    """A game's curve is a metric of its arena, and its final score one of an evaluation."""
+    config = compose.load(GAMES[game].experiment)
+    first, evaluation, metric = GAMES[game].final.split("/")
+    assert first == "evaluation"
+    assert metric in config["evaluations"][evaluation]["metrics"]
+    assert GAMES[game].curve == f"arena/{metric}"
+
+
+def test_every_credit_method_is_compared_in_the_long_game_or_refused_with_a_reason() -> None:
+    compared = {name.split(",")[0] for name in ROAD.methods}
+    same = {name for names in ROAD.same.values() for name in names}
+    assert compared | same | {*ROAD.refused} | APART == {*compose.choices("credit")}
 
 
 def test_methods_that_are_left_out_give_the_advantages_of_another_one_times_a_constant() -> None:
-    found = {name: advantages(name) for name in ("rloo", "grpo", "rae", *chain(*SAME.values()))}
-    for name, others in SAME.items():
+    found = {
+        name: advantages(name) for name in ("rloo", "grpo", "rae", *chain(*ROAD.same.values()))
+    }
+    for name, others in ROAD.same.items():
         for other in others:
             ratios = found[other] / found[name]
             assert ratios == pytest.approx(ratios[0], rel=1e-5), other
@@ -86,13 +114,13 @@ def test_methods_that_are_left_out_give_the_advantages_of_another_one_times_a_co
 def test_methods_that_branch_sample_as_many_turns_as_the_others() -> None:
     """A branch of one of the 63 later rounds replays half of the rounds in the mean."""
     plain = compose.load(["+experiment=tiny/long_road"])["sampler"]["group_size"]
-    branching = compose.load(["+experiment=tiny/long_road", *bakeoff.BRANCH])["sampler"]
+    branching = compose.load(["+experiment=tiny/long_road", *games.BRANCH])["sampler"]
     branches = branching["group_size"] - branching["initial"]
     assert branching["initial"] + branches / 2 == plain
 
 
 def test_the_rate_is_that_of_the_best_area_in_the_seeds_of_the_tuning(tmp_path: Path) -> None:
-    runs = bakeoff.Bakeoff(folder=tmp_path, steps=2)
+    runs = bakeoff.Bakeoff(game=ROAD, folder=tmp_path, steps=2)
     for rate, passed in ((1e-3, [0.5, 0.7]), (3e-3, [0.3, 0.8])):
         ended(runs.place("rloo", rate, 100), passed, last=passed[-1])
     ended(runs.place("rloo", 3e-3, 0), [0.9, 0.9], last=0.9)  # a seed that is reported
@@ -103,11 +131,20 @@ def test_the_rate_is_that_of_the_best_area_in_the_seeds_of_the_tuning(tmp_path: 
 def test_runs_that_ended_are_read_and_not_repeated(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    runs = bakeoff.Bakeoff(folder=tmp_path, steps=2)
+    runs = bakeoff.Bakeoff(game=ROAD, folder=tmp_path, steps=2)
     for seed in (0, 1):
         ended(runs.place("rloo", 1e-3, seed), [0.2, 0.4], last=0.5)
         ended(runs.place("gigpo, no discount", 1e-3, seed), [0.5, 0.7], last=0.8 + 0.1 * seed)
-    arguments = ["--methods", "rloo", "gigpo, no discount", "--seeds", "2", "--rates", "1e-3"]
+    arguments = [
+        "long_road",
+        "--methods",
+        "rloo",
+        "gigpo, no discount",
+        "--seeds",
+        "2",
+        "--rates",
+        "1e-3",
+    ]
     bakeoff.main([*arguments, "--folder", str(tmp_path), "--draw", str(tmp_path)])
     lines = capsys.readouterr().out.splitlines()
     same = "0.300 (0.300 to 0.300)"
@@ -119,4 +156,4 @@ def test_runs_that_ended_are_read_and_not_repeated(
     final, area = "0.850 (0.215 to 1.485)", "0.600 (0.600 to 0.600)"
     assert f"| `gigpo, no discount` | 0.001 | {final} | {area} | {same} | 12 |" in lines
     assert f"rloo={tmp_path}/rloo-lr0.001-seed?" in lines[-1]
-    assert (tmp_path / "bakeoff_long_game.svg").exists()
+    assert (tmp_path / "bakeoff_long_road.svg").exists()

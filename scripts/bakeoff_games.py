@@ -1,0 +1,134 @@
+"""Games in which `game_bakeoff.py` compares credit methods, and the overrides of the methods."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+AGENT = "credit.group_by=agent"
+BRANCH = ("sampler=branch", "sampler.group_size=42", "sampler.initial=22")
+NINE = ("sampler=independent", "sampler.group_size=9")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Game:
+    """An experiment, and what is compared in it."""
+
+    experiment: Sequence[str]
+    """Overrides of all runs: the experiment and changes of it."""
+    steps: int
+    """Steps of a run."""
+    rates: Sequence[float]
+    """Learning rates of the tuning."""
+    curve: str
+    """Metric of training whose mean over the steps is the area."""
+    final: str
+    """Metric of the evaluation after the last step."""
+    methods: Mapping[str, Sequence[str]]
+    """Overrides by credit method. The first one is the method that the others are compared with."""
+    same: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Methods whose advantages in this game are those of another one times a constant, which Adam
+    removes."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Methods that are not defined in this game, and the reason."""
+
+
+def _methods(names: Sequence[str], *changes: str) -> dict[str, tuple[str, ...]]:
+    return {name: (f"credit={name}", *changes) for name in names}
+
+
+GAMES: Mapping[str, Game] = {
+    "long_road": Game(
+        experiment=("+experiment=tiny/long_road",),
+        steps=60,
+        rates=(3e-4, 1e-3, 3e-3),
+        curve="arena/passed",
+        final="evaluation/road/passed",
+        methods={
+            "rloo": ("credit=rloo", AGENT),
+            "grpo": ("credit=grpo", AGENT),
+            "rae": ("credit=rae",),
+            "gae": ("credit=gae",),
+            "gigpo": ("credit=gigpo", AGENT),
+            "gigpo, no discount": ("credit=gigpo", AGENT, "credit.discount=1"),
+            "dr_grpo, branch": ("credit=dr_grpo", AGENT, *BRANCH),
+            "arpo, branch": ("credit=arpo", AGENT, *BRANCH),
+            "agent_turn, branch": ("credit=agent_turn", *BRANCH),
+            "counterfactual": ("credit=counterfactual", "credit.default=left"),
+        },
+        # Both agents get the same pay at the end, and a step has one group.
+        same={
+            "rloo": ("dr_grpo", "magrpo"),
+            "grpo": ("turn", "team", "trr", "reinforce_pp"),
+        },
+        refused={"pass_at_k": "graded"},
+    ),
+    # Two policies with rewards of their own; each agent has a role, and a policy, of its own.
+    "signal": Game(
+        experiment=("+experiment=tiny/signal",),
+        steps=200,
+        rates=(3e-4, 1e-3, 3e-3),
+        curve="arena/team_return",
+        final="evaluation/game/team_return",
+        methods={
+            **_methods(("rloo", "grpo", "trr", "reinforce_pp", "rae", "gae", "turn", "gigpo")),
+            **_methods(("magrpo", "team")),
+            "counterfactual": ("credit=counterfactual", "credit.default=home"),
+        },
+        refused={"pass_at_k": "graded"},
+    ),
+    # Two policies, one stage, a reward that both share.
+    "collaboration": Game(
+        experiment=("+experiment=tiny/collaboration",),
+        steps=40,
+        rates=(1.3e-4, 4e-4, 1.2e-3),
+        curve="arena/team_return",
+        final="evaluation/held_out/team_return",
+        methods=_methods(
+            ("rloo", "grpo", "trr", "reinforce_pp", "rae", "gae", "magrpo", "counterfactual")
+        ),
+        refused={"pass_at_k": "graded"},
+    ),
+    # The same with a second turn, after the results of the tests.
+    "repair": Game(
+        experiment=(
+            "+experiment=tiny/collaboration",
+            "arena.turns=2",
+            "warmstart.demonstrations.again=0.3",
+        ),
+        steps=40,
+        rates=(1.3e-4, 4e-4, 1.2e-3),
+        curve="arena/team_return",
+        final="evaluation/held_out/team_return",
+        methods=_methods(
+            ("rloo", "grpo", "trr", "reinforce_pp", "rae", "gae", "turn", "gigpo", "magrpo", "team")
+        ),
+        refused={"pass_at_k": "graded"},
+    ),
+    # Two policies: a manager with many turns, and an answer agent with one for each question.
+    "memory": Game(
+        experiment=("+experiment=tiny/memory",),
+        steps=60,
+        rates=(3e-4, 1e-3, 3e-3),
+        curve="arena/exact_match",
+        final="evaluation/held_out/exact_match",
+        methods={
+            **_methods(("rloo", "grpo", "reinforce_pp", "turn", "gigpo"), AGENT),
+            **_methods(("trr", "rae", "gae", "magrpo", "team")),
+        },
+        refused={"pass_at_k": "graded"},
+    ),
+    # One policy, three agents, two rounds, and a reward in each round.
+    "debate": Game(
+        experiment=("+experiment=tiny/debate",),
+        steps=60,
+        rates=(3e-4, 1e-3, 3e-3),
+        curve="arena/last_accuracy",
+        final="evaluation/held_out/last_accuracy",
+        methods={
+            **_methods(("rloo", "grpo", "trr", "reinforce_pp", "rae", "gae", "turn"), *NINE),
+            **_methods(("gigpo", "magrpo", "team"), *NINE),
+            "agent_turn, tree": (),
+        },
+        refused={"pass_at_k": "graded"},
+    ),
+}
+"""All games. Methods have the settings of `configs/credit/`, except where an override says it."""
