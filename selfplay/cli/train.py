@@ -47,6 +47,8 @@ def train(options: argparse.Namespace, overrides: list[str]) -> None:
         _resume(Path(resume[0]), overrides)
         return
     if options.multirun:
+        if options.cfg:
+            raise ConfigError("--cfg prints one config; drop -m, and choose one value for each key")
         _sweep(options, overrides)
         return
     settings = load(options, overrides)

@@ -110,11 +110,17 @@ def failure_reason(error: Exception | str) -> str:
 
 @contextmanager
 def restored_globals() -> Iterator[None]:
-    """Restore random states and the thread function at the end of the context.
+    """Restore what vLLM changes in this process when an engine starts, at the end of the context.
 
-    vLLM seeds all random generators when it starts. Its deprecation warnings are hidden.
+    It seeds all random generators, sets the number of threads, and deletes the CUDA graphs of the
+    process's other engines. Its deprecation warnings are hidden.
     """
+    from vllm.compilation.cuda_graph import CUDAGraphWrapper
+
     python, numbers, threads = random.getstate(), np.random.get_state(), torch.set_num_threads
+    count, graphs = torch.get_num_threads(), CUDAGraphWrapper._all_instances
+    others = list(graphs)
+    graphs.clear()  # what is not in this set is not deleted
     devices = range(torch.cuda.device_count())
     with warnings.catch_warnings(), torch.random.fork_rng(devices=devices):
         warnings.simplefilter("ignore")
@@ -124,6 +130,9 @@ def restored_globals() -> Iterator[None]:
             random.setstate(python)
             np.random.set_state(numbers)
             torch.set_num_threads = threads
+            torch.set_num_threads(count)
+            for other in others:
+                graphs.add(other)
 
 
 def _version(name: str) -> str:

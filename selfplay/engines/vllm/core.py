@@ -11,7 +11,6 @@ holds a lock on its folders; the next process removes the folders of a killed on
 free.
 """
 
-import copy
 import fcntl
 import os
 import shutil
@@ -29,6 +28,7 @@ from transformers import PreTrainedModel
 
 from selfplay.engines.stop_strings import StopMatcher
 from selfplay.engines.vllm.compat import failure_reason, import_vllm, restored_globals
+from selfplay.engines.vllm.config_folder import config_folder
 from selfplay.engines.vllm.detokenizer import StoppingDetokenizer
 from selfplay.engines.vllm.shard_processes import (
     DividedSizes,
@@ -188,10 +188,12 @@ class EngineCore:
                 "can sleep; set engine.sleep=false"
             )
         DividedSizes.of(model).check(shards, where=where)
+        if self.adapted and self.dtype == torch.float32 and not self.on_cpu:
+            raise ConfigError(
+                f"{where}: on a GPU vLLM computes adapters in 16 bits only; set "
+                "engine.dtype=bfloat16 or auto"
+            )
         self._folder = folder()
-        config = copy.deepcopy(model.config)
-        config.architectures = [type(model).__name__]
-        config.save_pretrained(self._folder.name)
         started: AbstractContextManager[None] = nullcontext()
         if not (self.on_cpu or settings.eager):
             said = (
@@ -225,7 +227,7 @@ class EngineCore:
         whole = limit if on_cpu else None
         cache = settings.cache if settings.cache is not None else CPU_CACHE if on_cpu else None
         made: dict[str, Any] = {
-            "model": self._folder.name,
+            "model": str(config_folder(model)),
             "load_format": "dummy",
             "skip_tokenizer_init": True,
             "generation_config": "vllm",  # a model's own would change the sampling

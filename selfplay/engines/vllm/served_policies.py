@@ -302,10 +302,13 @@ class ServedPolicies:
 
 
 def engine_key(model: PreTrainedModel) -> Hashable:
-    """Return a key that is equal for models that one vLLM engine can serve."""
-    if rank_of(model) is not None:  # adapters of one base share its tensors
+    """Return a key that is equal for models that one vLLM engine can serve.
+
+    Adapters of one base share its parameters, whose memory may move while an engine sleeps.
+    """
+    if rank_of(model) is not None:
         embeddings: Any = model.get_input_embeddings()
-        return embeddings.weight.data_ptr()
+        return id(embeddings.weight)
     config = {name: v for name, v in model.config.to_dict().items() if name != "_name_or_path"}
     shape = json.dumps(config, sort_keys=True, default=str)
     return type(model).__name__, str(model.device), model.dtype, shape

@@ -1,0 +1,81 @@
+"""What several starts of engines share: compiled kernels, the process's state, adapters' bases."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoConfig
+
+from selfplay.engines.vllm.compat import restored_globals
+from selfplay.engines.vllm.config_folder import config_folder
+from selfplay.engines.vllm.engine import VLLMEngine
+from selfplay.engines.vllm.served_policies import engine_key
+from selfplay.models.lora import adapted, frozen_copy
+from selfplay.models.policy_settings import Lora
+from tests.helpers.engine_requests import END
+from tests.helpers.vllm_engine import make
+
+pytestmark = pytest.mark.vllm
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("SELFPLAY_CACHE", str(tmp_path))
+    yield tmp_path
+
+
+def test_models_of_one_shape_have_one_folder() -> None:
+    first, second, other = make(1), make(2), make(1)
+    other.config.rms_norm_eps = 1e-3
+    second.config._name_or_path = "elsewhere"
+    assert config_folder(first) == config_folder(second) != config_folder(other)
+    read = AutoConfig.from_pretrained(config_folder(first))
+    assert read.hidden_size == first.config.hidden_size
+    assert read.architectures == [type(first).__name__]
+
+
+def test_a_second_start_has_the_key_of_the_first_ones_compiled_kernels() -> None:
+    found = []
+    for seed in (1, 2):
+        engine = VLLMEngine(max_rows=8)
+        engine.serve("p", make(seed), [END])
+        (group,) = engine._groups.values()
+        found.append(group.host.engine.vllm_config.compute_hash())
+        engine.close()
+    assert found[0] == found[1]
+
+
+def test_a_start_leaves_the_process_as_it_was() -> None:
+    """vLLM deletes the CUDA graphs of all engines in its set when a new one starts."""
+    from vllm.compilation.cuda_graph import CUDAGraphWrapper
+
+    class Graphs:
+        """The graphs of an engine of this process."""
+
+        deleted = False
+
+        def clear_graphs(self) -> None:
+            self.deleted = True
+
+    other, threads, state = Graphs(), torch.get_num_threads(), random.getstate()
+    CUDAGraphWrapper._all_instances.add(other)
+    with restored_globals():
+        torch.set_num_threads(threads + 1)
+        random.seed(1)
+        CUDAGraphWrapper.clear_all_graphs()
+    assert not other.deleted
+    assert other in CUDAGraphWrapper._all_instances
+    CUDAGraphWrapper._all_instances.discard(other)
+    assert torch.get_num_threads() == threads
+    assert random.getstate() == state
+
+
+def test_adapters_share_an_engine_after_their_base_has_moved() -> None:
+    """A learner that rests gives its memory away, and gets other memory back."""
+    model = adapted(make(1).requires_grad_(False), Lora(rank=4), seed=0, where="p").eval()
+    before = engine_key(model)
+    weight = model.get_input_embeddings().weight
+    weight.data = weight.data.clone()
+    assert engine_key(frozen_copy(model)) == engine_key(model) == before
