@@ -1,4 +1,4 @@
-"""What several starts of engines share: compiled kernels, the process's state, adapters' bases."""
+"""Starts of several engines: compiled kernels, state of the process, and bases of adapters."""
 
 import random
 from collections.abc import Iterator
