@@ -196,10 +196,8 @@ class EngineCore:
         self._folder = folder()
         started: AbstractContextManager[None] = nullcontext()
         if not (self.on_cpu or settings.eager):
-            said = (
-                "vLLM starts: it compiles the model and captures CUDA graphs, for a minute or two"
-            )
-            print(f"{where}: {said} (engine.eager=true: without)", file=sys.stderr)
+            slow = "vLLM compiles the model and captures CUDA graphs, which can take minutes"
+            print(f"{where}: {slow}; engine.eager=true leaves both out", file=sys.stderr)
         if shards > 1:
             started = environment_of_shards(shards, on_cpu=self.on_cpu)
         try:
