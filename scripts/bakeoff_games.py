@@ -1,7 +1,7 @@
 """Games in which `game_bakeoff.py` compares credit methods, and the overrides of the methods."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 AGENT = "credit.group_by=agent"
 BRANCH = ("sampler=branch", "sampler.group_size=42", "sampler.initial=22")
@@ -16,7 +16,7 @@ class Game:
     """Overrides of all runs: the experiment and changes of it."""
     steps: int
     """Steps of a run."""
-    rates: Sequence[float]
+    rates: Sequence[float] = (3e-4, 1e-3, 3e-3)
     """Learning rates of the tuning."""
     curve: str
     """Metric of training whose mean over the steps is the area."""
@@ -27,7 +27,7 @@ class Game:
     same: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Methods whose advantages in this game are those of another one times a constant, which Adam
     removes."""
-    refused: Mapping[str, str] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=lambda: {"pass_at_k": "graded"})
     """Methods that are not defined in this game, and the reason."""
 
 
@@ -35,11 +35,21 @@ def _methods(names: Sequence[str], *changes: str) -> dict[str, tuple[str, ...]]:
     return {name: (f"credit={name}", *changes) for name in names}
 
 
+ONE_STAGE = ("rloo", "grpo", "trr", "reinforce_pp", "rae", "gae", "magrpo")
+"""Methods that can differ in a game of one stage with one reward."""
+COLLABORATION = Game(
+    experiment=("+experiment=tiny/collaboration",),
+    steps=40,
+    rates=(1.3e-4, 4e-4, 1.2e-3),
+    curve="arena/team_return",
+    final="evaluation/held_out/team_return",
+    methods=_methods((*ONE_STAGE, "counterfactual")),
+)
+"""Two policies, one stage, a reward that both share."""
 GAMES: Mapping[str, Game] = {
     "long_road": Game(
         experiment=("+experiment=tiny/long_road",),
         steps=60,
-        rates=(3e-4, 1e-3, 3e-3),
         curve="arena/passed",
         final="evaluation/road/passed",
         methods={
@@ -59,13 +69,11 @@ GAMES: Mapping[str, Game] = {
             "rloo": ("dr_grpo", "magrpo"),
             "grpo": ("turn", "team", "trr", "reinforce_pp"),
         },
-        refused={"pass_at_k": "graded"},
     ),
     # Two policies with rewards of their own; each agent has a role, and a policy, of its own.
     "signal": Game(
         experiment=("+experiment=tiny/signal",),
         steps=200,
-        rates=(3e-4, 1e-3, 3e-3),
         curve="arena/team_return",
         final="evaluation/game/team_return",
         methods={
@@ -73,54 +81,33 @@ GAMES: Mapping[str, Game] = {
             **_methods(("magrpo", "team")),
             "counterfactual": ("credit=counterfactual", "credit.default=home"),
         },
-        refused={"pass_at_k": "graded"},
     ),
-    # Two policies, one stage, a reward that both share.
-    "collaboration": Game(
-        experiment=("+experiment=tiny/collaboration",),
-        steps=40,
-        rates=(1.3e-4, 4e-4, 1.2e-3),
-        curve="arena/team_return",
-        final="evaluation/held_out/team_return",
-        methods=_methods(
-            ("rloo", "grpo", "trr", "reinforce_pp", "rae", "gae", "magrpo", "counterfactual")
-        ),
-        refused={"pass_at_k": "graded"},
-    ),
+    "collaboration": COLLABORATION,
     # The same with a second turn, after the results of the tests.
-    "repair": Game(
+    "repair": replace(
+        COLLABORATION,
         experiment=(
-            "+experiment=tiny/collaboration",
+            *COLLABORATION.experiment,
             "arena.turns=2",
             "warmstart.demonstrations.again=0.3",
         ),
-        steps=40,
-        rates=(1.3e-4, 4e-4, 1.2e-3),
-        curve="arena/team_return",
-        final="evaluation/held_out/team_return",
-        methods=_methods(
-            ("rloo", "grpo", "trr", "reinforce_pp", "rae", "gae", "turn", "gigpo", "magrpo", "team")
-        ),
-        refused={"pass_at_k": "graded"},
+        methods=_methods((*ONE_STAGE, "turn", "gigpo", "team")),
     ),
     # Two policies: a manager with many turns, and an answer agent with one for each question.
     "memory": Game(
         experiment=("+experiment=tiny/memory",),
         steps=60,
-        rates=(3e-4, 1e-3, 3e-3),
         curve="arena/exact_match",
         final="evaluation/held_out/exact_match",
         methods={
             **_methods(("rloo", "grpo", "reinforce_pp", "turn", "gigpo"), AGENT),
             **_methods(("trr", "rae", "gae", "magrpo", "team")),
         },
-        refused={"pass_at_k": "graded"},
     ),
     # One policy, three agents, two rounds, and a reward in each round.
     "debate": Game(
         experiment=("+experiment=tiny/debate",),
         steps=60,
-        rates=(3e-4, 1e-3, 3e-3),
         curve="arena/last_accuracy",
         final="evaluation/held_out/last_accuracy",
         methods={
@@ -128,7 +115,6 @@ GAMES: Mapping[str, Game] = {
             **_methods(("gigpo", "magrpo", "team"), *NINE),
             "agent_turn, tree": (),
         },
-        refused={"pass_at_k": "graded"},
     ),
 }
 """All games. Methods have the settings of `configs/credit/`, except where an override says it."""

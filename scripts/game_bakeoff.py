@@ -75,17 +75,19 @@ class Bakeoff:
         with ThreadPoolExecutor(jobs) as pool:
             list(pool.map(lambda case: self.trained(*case), cases))
 
-    def tuned(self, method: str, rates: Sequence[float], seeds: int) -> float:
-        """Return the learning rate with the largest mean area in the seeds of the tuning."""
+    def tuning(self, method: str, rates: Sequence[float], seeds: int) -> dict[float, float]:
+        """Return the mean area in the seeds of the tuning by learning rate; NaN for a single rate,
+        which is not tuned."""
         if len(rates) == 1:
-            return rates[0]
-        areas = {
-            rate: np.mean(
-                [self.area(self.trained(method, rate, TUNING + seed)) for seed in range(seeds)]
+            return {rates[0]: float("nan")}
+        return {
+            rate: float(
+                np.mean(
+                    [self.area(self.trained(method, rate, TUNING + seed)) for seed in range(seeds)]
+                )
             )
             for rate in rates
         }
-        return max(areas, key=lambda rate: areas[rate])
 
     def area(self, run: Path) -> float:
         """Return the mean over the steps of the score in training."""
@@ -144,7 +146,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if len(rates) > 1:
         seeds = range(TUNING, TUNING + options.tuning)
         bakeoff.train(product(methods, rates, seeds), options.jobs)
-    chosen = {name: bakeoff.tuned(name, rates, options.tuning) for name in methods}
+    tuning = {name: bakeoff.tuning(name, rates, options.tuning) for name in methods}
+    chosen = {name: max(found, key=lambda rate: found[rate]) for name, found in tuning.items()}
     reported = range(options.seeds)
     bakeoff.train(
         ((name, chosen[name], seed) for name in methods for seed in reported), options.jobs
@@ -171,6 +174,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"\nnot defined: {refused}")
     for name, others in game.same.items():
         print(f"`{name}` up to a constant: {', '.join(f'`{other}`' for other in others)}")
+    if len(rates) > 1:
+        print("\narea in the tuning, by learning rate")
+        for name, found in tuning.items():
+            print(f"`{name}`", *(f"{rate:g}: {each:.3f}" for rate, each in found.items()), sep=", ")
     print()
     only = game.curve.rpartition("/")[2]
     print("selfplay study compare metrics", *map(shlex.quote, sets), f"--only {only}")

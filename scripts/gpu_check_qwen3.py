@@ -57,12 +57,12 @@ def _sampled_by_vllm(counts: Sequence[int], network: Any) -> Iterator[Row]:
         for count in counts:
             yield _sampled("vLLM", engine, count)
         engine.drain_metrics()
-        plain = seconds(lambda: _answered(engine, 1, 8, 1))
-        weights = network.state_dict()
+        one, weights = samples(1, 8, 1, WORDS), network.state_dict()
+        plain = seconds(lambda: _answered(engine, one, 1))
 
         def updated() -> None:
             engine.publish("base", weights, 1)
-            _answered(engine, 1, 8, 1)
+            _answered(engine, one, 1)
 
         took = seconds(updated) - plain
         apart = engine.drain_metrics()["proof_difference"]
@@ -115,21 +115,22 @@ def _learner(rank: int, most: int, **settings: Any) -> Any:
 def _sampled(name: str, engine: Any, count: int) -> Row:
     """Return the row of sampling with an engine, all requests at once."""
     prompt, new = (256, 128) if ON_GPU else (8, 8)
-    took = seconds(lambda: _answered(engine, count, prompt, new), rounds=1)
+    given = samples(count, prompt, 1, WORDS)
+    took = seconds(lambda: _answered(engine, given, new), rounds=1)
     about = f"sampling, {name}, {count} rows of {prompt} + {new} tokens"
     return (about, f"{count * new / took:,.0f} tokens/s", None)
 
 
-def _answered(engine: Any, count: int, prompt: int, new: int) -> None:
-    """Let an engine answer `count` requests, without prefixes that it knows."""
+def _answered(engine: Any, given: Sequence[Any], new: int) -> None:
+    """Let an engine answer the prompts of samples, without prefixes that it knows."""
     from selfplay.types import Request
 
     engine.forget()
-    for number, sample in enumerate(samples(count, prompt, 1, WORDS)):
+    for number, sample in enumerate(given):
         asked = tuple(sample.turn.prompt_ids)
         engine.add(Request(id=number, policy="base", prompt_ids=asked, seed=number, max_tokens=new))
     done = 0
-    while done < count:
+    while done < len(given):
         done += len(engine.step())
 
 

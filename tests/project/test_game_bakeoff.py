@@ -119,13 +119,14 @@ def test_methods_that_branch_sample_as_many_turns_as_the_others() -> None:
     assert branching["initial"] + branches / 2 == plain
 
 
-def test_the_rate_is_that_of_the_best_area_in_the_seeds_of_the_tuning(tmp_path: Path) -> None:
+def test_the_tuning_has_the_areas_of_its_own_seeds(tmp_path: Path) -> None:
     runs = bakeoff.Bakeoff(game=ROAD, folder=tmp_path, steps=2)
     for rate, passed in ((1e-3, [0.5, 0.7]), (3e-3, [0.3, 0.8])):
         ended(runs.place("rloo", rate, 100), passed, last=passed[-1])
     ended(runs.place("rloo", 3e-3, 0), [0.9, 0.9], last=0.9)  # a seed that is reported
-    assert runs.tuned("rloo", [1e-3, 3e-3], 1) == 1e-3
-    assert runs.tuned("gae", [3e-3], 1) == 3e-3  # nothing to choose: no run
+    found = runs.tuning("rloo", [1e-3, 3e-3], 1)
+    assert found == pytest.approx({1e-3: 0.6, 3e-3: 0.55})
+    assert [*runs.tuning("gae", [3e-3], 1)] == [3e-3]  # nothing to choose: no run
 
 
 def test_runs_that_ended_are_read_and_not_repeated(
