@@ -8,10 +8,11 @@ import pytest
 import torch
 from transformers import AutoConfig
 
-from selfplay.engines.vllm.compat import restored_globals
+from selfplay.engines.vllm.compat import import_vllm, restored_globals
 from selfplay.engines.vllm.config_folder import config_folder
 from selfplay.engines.vllm.engine import VLLMEngine
 from selfplay.engines.vllm.served_policies import engine_key
+from selfplay.errors import ConfigError
 from selfplay.models.lora import adapted, frozen_copy
 from selfplay.models.policy_settings import Lora
 from tests.helpers.engine_requests import END
@@ -70,6 +71,18 @@ def test_a_start_leaves_the_process_as_it_was() -> None:
     CUDAGraphWrapper._all_instances.discard(other)
     assert torch.get_num_threads() == threads
     assert random.getstate() == state
+
+
+def test_adapters_in_float32_are_refused_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM's kernels of adapters compute in 16 bits there."""
+    import_vllm()
+    from vllm.platforms import current_platform
+
+    monkeypatch.setattr(type(current_platform), "is_cpu", lambda self: False)
+    model = adapted(make(1).requires_grad_(False), Lora(rank=4), seed=0, where="p").to("meta")
+    engine = VLLMEngine(max_rows=8, dtype="float32")
+    with pytest.raises(ConfigError, match=r"engine\.dtype=bfloat16 or auto"):
+        engine.serve("p", model, [END])
 
 
 def test_adapters_share_an_engine_after_their_base_has_moved() -> None:
