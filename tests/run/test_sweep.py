@@ -254,6 +254,8 @@ def test_the_command_checks_every_point_before_the_first_run(
     monkeypatch.setattr(subprocess, "Popen", None)  # nothing may be started
     assert main(["train", "-m", "+experiment=tiny/smoke", "credit=trr,grop"]) == 2
     assert "did you mean 'grpo'" in capsys.readouterr().err
+    assert main(["train", "-m", "--cfg", "+experiment=tiny/smoke", "credit=trr,grpo"]) == 2
+    assert "--cfg prints one config; drop -m" in one_line(capsys.readouterr().err)
     assert not list(tmp_path.iterdir())
 
 
