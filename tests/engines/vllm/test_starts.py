@@ -79,7 +79,8 @@ def test_adapters_in_float32_are_refused_on_a_gpu(monkeypatch: pytest.MonkeyPatc
     from vllm.platforms import current_platform
 
     monkeypatch.setattr(type(current_platform), "is_cpu", lambda self: False)
-    model = adapted(make(1).requires_grad_(False), Lora(rank=4), seed=0, where="p").to("meta")
+    model = adapted(make(1).requires_grad_(False), Lora(rank=4), seed=0, where="p")
+    torch.nn.Module.to(model, device="meta")
     engine = VLLMEngine(max_rows=8, dtype="float32")
     with pytest.raises(ConfigError, match=r"engine\.dtype=bfloat16 or auto"):
         engine.serve("p", model, [END])
