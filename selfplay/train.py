@@ -6,6 +6,7 @@ from functools import cached_property
 from itertools import count
 from pathlib import Path
 
+from selfplay.config.garbage import present_objects_kept
 from selfplay.credit import missing_signals
 from selfplay.credit.assigned import assigned, measured
 from selfplay.curriculum.gathering import check_gathering
@@ -53,7 +54,8 @@ class Trainer:
         The last checkpoint is written when the method returns, and also after an interrupt.
         """
         try:
-            self._train()
+            with present_objects_kept():
+                self._train()
         except BaseException:
             self._finish_checkpoint()
             raise

@@ -1,0 +1,63 @@
+"""The search for unreachable cycles of objects."""
+
+import gc
+import subprocess
+import sys
+
+from tests.helpers.repository import ROOT
+
+CODE = """
+import gc, weakref
+from selfplay.config.garbage import present_objects_kept
+
+
+class Node:
+    pass
+
+
+def cycle():
+    node = Node()
+    node.itself = node
+    return node, weakref.ref(node)
+
+
+before, seen_before = cycle()
+dead_before = cycle()[1]
+try:
+    with present_objects_kept():
+        assert dead_before() is None, "what was unreachable before is freed"
+        frozen = gc.get_freeze_count()
+        assert frozen > 1000
+        with present_objects_kept():
+            assert gc.get_freeze_count() <= frozen
+        assert gc.get_freeze_count() > 1000, "the inner context ends nothing"
+        del before
+        dead_within = cycle()[1]
+        gc.collect()
+        assert dead_within() is None, "new cycles are found"
+        assert seen_before() is not None, "present objects are left out"
+        raise KeyError
+except KeyError:
+    pass
+assert not gc.get_freeze_count()
+gc.collect()
+assert seen_before() is None, "they are searched again after the context"
+"""
+
+
+def test_present_objects_are_left_out_and_new_cycles_are_found() -> None:
+    # A process of its own: the tests' objects are left out already.
+    done = subprocess.run(
+        [sys.executable, "-c", CODE], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_context_keeps_what_was_left_out_before() -> None:
+    from selfplay.config.garbage import present_objects_kept
+
+    gc.freeze()
+    before = gc.get_freeze_count()
+    with present_objects_kept():
+        pass
+    assert gc.get_freeze_count() == before
