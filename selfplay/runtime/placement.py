@@ -41,6 +41,12 @@ class Placement:
         """Number of GPUs of all actors."""
         return self.workers * self.worker_gpus + self.learners * self.learner_gpus
 
+    @property
+    def shared(self) -> bool:
+        """True if a worker and a rank may be on one GPU at the same time."""
+        parts = 0 < self.worker_gpus < 1 and 0 < self.learner_gpus < 1
+        return bool(parts and self.learners and not self.colocated)
+
     def device(self) -> str:
         """Return the device of the workers' models, from which their engines get the weights.
 

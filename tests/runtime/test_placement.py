@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -238,3 +239,49 @@ def test_a_pair_of_worker_and_rank_sees_one_gpu(cluster: RayCluster) -> None:
 
 def test_the_driver_stays_on_the_cpu() -> None:
     assert {RayRuntime(learners=n).device for n in (None, 0, 2)} == {"cpu"}
+
+
+@pytest.mark.parametrize(
+    ("gpus", "colocated", "first"),
+    [
+        ((0.5, 0.5), False, "ranks"),
+        ((0.5, 0.5), True, "workers"),
+        ((1.0, 1.0), False, "workers"),
+        ((0.0, 0.0), False, "workers"),
+    ],
+)
+def test_ranks_load_first_if_workers_share_their_gpu(
+    monkeypatch: pytest.MonkeyPatch, gpus: tuple[float, float], colocated: bool, first: str
+) -> None:
+    """Memory that a rank takes while vLLM starts beside it would count as vLLM's own."""
+    order: list[str] = []
+
+    class Ranks:
+        rest = None
+
+        def __init__(self, *_: Any, **__: Any) -> None: ...
+
+        def trainers(self, *_: Any) -> dict[str, Any]:
+            order.append("ranks")
+            return {}
+
+        def close(self) -> None: ...
+
+    class Workers:
+        def start(self, settings: Any) -> None:
+            order.append("workers")
+            assert settings().device == ("cuda" if gpus[0] else "cpu")
+
+    monkeypatch.setattr("selfplay.runtime.ray.LearnerWorkerGroup", Ranks)
+    runtime = RayRuntime(workers=1)
+    cluster: Any = SimpleNamespace(store_bytes=lambda: 1e9, connected_here=False)
+    workers: Any = Workers()
+    engine: Any = SimpleNamespace(seconds=1.0)
+    runtime.cluster, runtime._workers, runtime._engine = cluster, workers, engine
+    runtime._placement = Placement(
+        workers=1, learners=1, worker_gpus=gpus[0], learner_gpus=gpus[1], colocated=colocated
+    )
+    players: Any = SimpleNamespace(policies={}, config={}, saved=None)
+    objective: Any = None
+    runtime.trainers(players, objective)
+    assert order == (["ranks", "workers"] if first == "ranks" else ["workers", "ranks"])
