@@ -199,12 +199,25 @@ def _check_shards(shards: int, worker_gpus: float | None, *, colocated: bool) ->
         )
 
 
-def check_sleep(config: Mapping[str, Any], placement: Placement) -> None:
-    """Raise ConfigError for an engine that would keep the memory of a GPU while the ranks learn."""
-    if placement.colocated and placement.gpus and config["engine"].get("sleep") is False:
+def check_engine(config: Mapping[str, Any], placement: Placement) -> None:
+    """Raise ConfigError for an engine that would take GPU memory which others need.
+
+    Beside ranks that compute in alternation, it must sleep. An engine with `memory` and `cache`
+    measures, while it starts, what the GPU has left: one engine at a time can do so on a GPU.
+    """
+    engine, each = config["engine"], placement.worker_gpus
+    if placement.colocated and placement.gpus and engine.get("sleep") is False:
         raise ConfigError(
             "runtime.colocated: the engine would keep its GPU memory while the ranks learn; set "
             "engine.sleep=true"
+        )
+    left = 0.5 if placement.shared or placement.colocated else 1.0
+    measures = "memory" in engine and engine.get("cache") is None
+    if measures and placement.workers > 1 and 0 < 2 * each <= left:
+        raise ConfigError(
+            f"runtime.workers: several workers with {each:g} GPU(s) share one, and their engines "
+            "would reserve its memory at the same time; one engine samples as fast, so set "
+            "runtime.workers to the number of GPUs for workers, or set engine.cache"
         )
 
 

@@ -34,7 +34,7 @@ from selfplay.runtime.placement import (
     Placement,
     WorkerType,
     check_devices,
-    check_sleep,
+    check_engine,
     placed,
     store_notes,
     worker_dtype,
@@ -208,7 +208,7 @@ class RayRuntime:
             return
         there = torch.cuda.device_count()
         placement = self.placement(there, shards_of(config))
-        check_sleep(config, placement)
+        check_engine(config, placement)
         gpus = placement.gpus
         if gpus > there:
             raise ConfigError(
@@ -237,7 +237,7 @@ class RayRuntime:
         )
         self._opened.callback(self.cluster.close)
         placement = self.placement(self.cluster.gpus(), shards)
-        check_sleep(players.config, placement)
+        check_engine(players.config, placement)
         dtype = self.worker_dtype(placement)
         engine_class = import_target(players.config["engine"][TARGET], "engine")
         exact = dtype is None and getattr(engine_class, "exact", False)

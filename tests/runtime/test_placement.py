@@ -16,7 +16,7 @@ from selfplay.runtime.cluster import RayCluster, environment
 from selfplay.runtime.placement import (
     Placement,
     check_devices,
-    check_sleep,
+    check_engine,
     placed,
     store_notes,
     worker_dtype,
@@ -126,10 +126,26 @@ def test_pairs_without_a_gpu_each_are_one_line() -> None:
 def test_an_engine_that_stays_awake_beside_ranks_is_one_line() -> None:
     pairs = placed(workers=2, available=2, colocated=True, **DEFAULT)
     with pytest.raises(ConfigError, match=r"^runtime.colocated: .* set engine.sleep=true$"):
-        check_sleep({"engine": {"sleep": False}}, pairs)
-    check_sleep({"engine": {"sleep": True}}, pairs)
-    check_sleep({"engine": {}}, pairs)
-    check_sleep({"engine": {"sleep": False}}, placed(workers=2, available=2, **DEFAULT))
+        check_engine({"engine": {"sleep": False}}, pairs)
+    check_engine({"engine": {"sleep": True}}, pairs)
+    check_engine({"engine": {}}, pairs)
+    check_engine({"engine": {"sleep": False}}, placed(workers=2, available=2, **DEFAULT))
+
+
+def test_several_engines_that_measure_one_gpu_are_one_line() -> None:
+    vllm: dict[str, Any] = {"memory": None, "cache": None, "sleep": False}
+    for workers, available in ((2, 1), (4, 2), (3, 2)):  # 2 and 4 or 3 workers on a GPU
+        several = placed(workers=workers, available=available, **DEFAULT)
+        with pytest.raises(ConfigError, match=r"^runtime.workers: .* share one, .*engine.cache$"):
+            check_engine({"engine": vllm}, several)
+        check_engine({"engine": vllm | {"cache": 4.0}}, several)
+        check_engine({"engine": {"max_rows": 8}}, several)
+    check_engine(
+        {"engine": vllm | {"sleep": True}},
+        placed(workers=2, available=2, colocated=True, **DEFAULT),
+    )
+    for workers, available in ((1, 1), (1, 2), (3, 4), (2, 0)):
+        check_engine({"engine": vllm}, placed(workers=workers, available=available, **DEFAULT))
     alone = load(["+experiment=tiny/smoke", "engine=vllm", "engine.sleep=true", "runtime=ray"])
     with pytest.raises(ConfigError, match=r"^engine.sleep: engines of workers sleep only beside"):
         RayRuntime().check(RolloutSetup(alone))
