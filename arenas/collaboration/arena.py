@@ -55,7 +55,7 @@ class Collaboration(Arena):
         turns: int = 1,
         shown_tests: int = 3,
         stop_at: float = MOST,
-        shift: float = 0.0,
+        shift: float | None = None,
         malformed: float = 0.0,
     ) -> None:
         """Args:
@@ -63,14 +63,16 @@ class Collaboration(Arena):
         turns: Maximum number of programs.
         shown_tests: Number of tests whose outcome both see after a turn; all tests count.
         stop_at: Reward at which the episode ends; by default the maximum.
-        shift: Added to every reward; -4 in the released configs, so that the maximum is 0.
+        shift: Added to every reward. None: 0 for one program; for several -4, as in the released
+            configs, so that a right program, which ends the episode, is paid best at once.
         malformed: Added to the reward of each agent that wrote no code.
         """
         super().__init__()
         if turns < 1 or shown_tests < 0:
             raise ValueError("turns is at least 1, shown_tests at least 0")
         self.executor, self.turns, self.shown_tests = executor, turns, shown_tests
-        self.stop_at, self.shift, self.malformed = stop_at, shift, malformed
+        self.stop_at, self.malformed = stop_at, malformed
+        self.shift = (0.0 if turns == 1 else -MOST) if shift is None else shift
 
     def default_task(self, rng: Random) -> Task:
         """Return a small problem."""

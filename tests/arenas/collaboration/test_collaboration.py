@@ -60,6 +60,22 @@ def test_both_are_paid_the_same(executor: Executor) -> None:
     assert arena.notes == {HELPER: {"verdict": "wrong"}, MAIN: {"verdict": "wrong"}}
 
 
+def test_a_right_program_is_paid_best_at_once(executor: Executor) -> None:
+    """The right program ends the episode. Without a shift, two programs would be paid more."""
+    at_once = begun(executor, turns=2)
+    write(at_once, AUX, GOOD)
+    later = begun(executor, turns=2)
+    write(later, AUX, HALF)
+    write(later, AUX, GOOD)
+    never = begun(executor, turns=2)
+    for _ in range(2):
+        write(never, AUX, HALF)
+    paid = [arena.paid[MAIN] for arena in (at_once, later, never)]
+    assert paid == [0.0, -0.5, -1.0]
+    assert begun(executor).shift == 0.0
+    assert begun(executor, turns=2, shift=0.0).shift == 0.0
+
+
 def test_every_turn_is_paid_for_its_own_program(executor: Executor) -> None:
     arena = begun(executor, turns=3, shown_tests=3, shift=-4.0)
     assert write(arena, AUX, HALF) == {HELPER: -0.5, MAIN: -0.5}
