@@ -90,7 +90,7 @@ def test_every_turn_is_paid_for_its_own_program(executor: Executor) -> None:
 
 
 def test_no_code_is_named_and_costs_who_wrote_none(executor: Executor) -> None:
-    arena = begun(executor, turns=2, malformed=-1.0)
+    arena = begun(executor, turns=2, shift=0.0, malformed=-1.0)
     assert write(arena, None, "def f(xs):\n    return sum(xs)") == {HELPER: 1.1, MAIN: 2.1}
     assert arena.notes[HELPER]["verdict"] == "malformed"
     assert arena.notes[MAIN]["verdict"] == "passed"
@@ -116,7 +116,7 @@ def test_forks_pickles_and_replays(executor: Executor) -> None:
     loaded.executor = executor
     for each in (arena, twin, loaded):
         write(each, AUX, GOOD)
-    assert arena.paid == twin.paid == loaded.paid == {HELPER: 7.5, MAIN: 7.5}
+    assert arena.paid == twin.paid == loaded.paid == {HELPER: -0.5, MAIN: -0.5}
     arena.replay(list(arena.history))
     assert arena.paid == twin.paid and arena.metrics == twin.metrics
 
