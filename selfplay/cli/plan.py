@@ -183,7 +183,7 @@ def members(config: Mapping[str, Any]) -> dict[str, Member]:
             outline=outlines[key],
             learns=settings.learn,
             rank=0 if lora is None else lora.rank,
-            reference=workloads.has_kl_term(config),
+            reference=workloads.reads_reference(config),
             frozen_bytes=2 if settings.dtype in ("bfloat16", "float16") else 4,
         )
     return found

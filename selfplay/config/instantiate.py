@@ -96,7 +96,8 @@ def call(target: Any, values: Mapping[str, Any], *, where: str) -> Any:
     except SettingError as error:
         raise ConfigError(join(where, error)) from error
     except ValueError as error:
-        raise ConfigError(f"{where}: {error}") from error
+        named = str(error).startswith(f"{where}: ")  # the message says it for users in Python
+        raise ConfigError(str(error) if named else f"{where}: {error}") from error
     except Exception as error:
         if isinstance(error, SelfplayError | OSError | ImportError) or not raised_by_author(error):
             raise

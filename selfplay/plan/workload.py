@@ -17,12 +17,10 @@ from selfplay.config.instantiate import (
     build,
     call,
     check_arguments,
-    convert,
     import_target,
     join,
     signature,
 )
-from selfplay.config.schedule import Schedule, values_of
 from selfplay.errors import ConfigError
 from selfplay.models.population import Population
 from selfplay.plan.cluster import check_positive
@@ -362,10 +360,9 @@ def learns_in_16_bits(learner: Mapping[str, Any], *, on_gpu: bool) -> bool:
     return bool(precision == "bfloat16" or (precision == "auto" and on_gpu))
 
 
-def has_kl_term(config: Mapping[str, Any]) -> bool:
-    """Return True if the objective's KL to a reference has a weight at some step."""
-    weight = config["objective"].get("kl") or 0.0
-    return any(values_of(convert(float | Schedule, weight, where="objective.kl")))
+def reads_reference(config: Mapping[str, Any]) -> bool:
+    """Return True if the objective reads a reference policy at some step."""
+    return bool(build(config["objective"], where="objective").reads_reference)
 
 
 def passes_of(
@@ -379,7 +376,7 @@ def passes_of(
         exact = getattr(import_target(config["engine"][TARGET], "engine"), "exact", False)
         rounded = learns_in_16_bits(learner, on_gpu=on_gpu)
         corrected = "none" if exact and not rounded else "truncated"
-    passes = int(has_kl_term(config)) + int(corrected != "none")
+    passes = int(reads_reference(config)) + int(corrected != "none")
     epochs = int(learner.get("epochs", 1))
     updates = epochs * int(learner.get("mini_batches", 1))
     return {"updates": updates, "epochs": epochs, "passes": passes}

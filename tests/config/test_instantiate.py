@@ -173,6 +173,9 @@ def test_what_is_built_gets_the_converted_values() -> None:
 def test_what_the_target_refuses_is_one_line() -> None:
     with pytest.raises(ConfigError, match="limits: most is not negative"):
         build(node("Limits", most=-1), where="limits")
+    # A message that begins with the place already does not say it twice.
+    with pytest.raises(ConfigError, match=r"^objective: low, high and kl must not be negative$"):
+        build({"_target_": "selfplay.learner.objective.PolicyLoss", "kl": -1.0}, where="objective")
 
 
 class Torn:

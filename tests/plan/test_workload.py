@@ -104,5 +104,9 @@ def test_the_passes_of_a_learner_are_those_that_a_run_makes() -> None:
     assert lesson(on_gpu=True).passes == lesson("learner.precision=bfloat16").passes == 1
     assert lesson("learner.precision=float32", on_gpu=True).passes == 0
     assert lesson("objective.correction=none", on_gpu=True).passes == 0
+    assert lesson("objective.kl=0.1").passes == 1
+    traces = compose.load(["+experiment=tiny/debate", "credit=preference", "objective=dpo"])
+    pairs = next(iter(of_config(traces, Assumptions()).lessons.values()))
+    assert pairs.passes == 1  # DPO always reads the reference
     twice = lesson("learner.mini_batches=3", "learner.epochs=2")
     assert (twice.updates, twice.epochs) == (6, 2)

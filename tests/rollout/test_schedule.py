@@ -9,7 +9,7 @@ from selfplay.config import compose
 from selfplay.config.schedule import Schedule
 from selfplay.errors import ConfigError
 from selfplay.experiment.experiment import check
-from selfplay.plan.workload import has_kl_term, limit_of
+from selfplay.plan.workload import reads_reference, limit_of
 from selfplay.rollout.agent_spec import scheduled_limits
 from selfplay.rollout.rollout_settings import RolloutSettings
 from selfplay.rollout.sampling_settings import SamplingSettings
@@ -86,8 +86,8 @@ def test_the_kl_term_may_have_a_schedule() -> None:
 
     made = composed("{steps: [0, 600], values: [0.4, 0], between: constant}")
     check(made)
-    assert has_kl_term(made)
-    assert not has_kl_term(composed("{steps: [0, 600], values: [0, 0]}"))
+    assert reads_reference(made)
+    assert not reads_reference(composed("{steps: [0, 600], values: [0, 0]}"))
     assert composed("{steps: [0], values: [0.4]}", "0.1")["objective"]["kl"] == 0.1
     for wrong, problem in (
         ("{steps: [0, 600], values: [0.4, -0.1]}", r"objective.*kl must not be negative"),
