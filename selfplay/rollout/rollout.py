@@ -300,10 +300,11 @@ class Rollout:
             else:
                 game.run_out(PromptTooLong(completion.too_long))
             return game
-        turn = self._turn(asked, completion)
+        text = _text(asked, completion)
         use = self._tool_use(asked.seat)
-        calls = use.calls(turn.text) if use else []
+        calls = use.calls(text) if use else []
         if use and calls and not spent(earlier):
+            turn = self._turn(asked, completion, text)
             used = sum(len(each.tool_calls) for each in earlier)
             before = list(game.tool_calls(asked.agent))
             state = partial(game.arena.tool_state, asked.agent)
@@ -311,16 +312,20 @@ class Rollout:
                 (asked, turn), use.toolbox, calls, used=used, earlier=before, state=state
             )
         else:
-            self._end_move(asked, turn, earlier, refused=bool(calls))
+            self._end_move(asked, completion, text, refused=bool(calls))
         return game
 
-    def _turn(self, asked: Asked, completion: Completion) -> Turn:
-        """Return the turn of a completion, without an action."""
+    def _turn(
+        self,
+        asked: Asked,
+        completion: Completion,
+        text: str,
+        *,
+        action: Action | None = None,
+        info: Mapping[str, Any] | None = None,
+    ) -> Turn:
+        """Return the turn of a completion with this text; one with tool calls has no action."""
         seat, request = asked.seat, asked.request
-        text = completion.text
-        if text is None:
-            text = seat.renderer.text(completion.completion_ids)
-            text = cut(text, request.stop, keep=request.keep_stop)
         return Turn(
             agent=asked.agent,
             role=role_of(asked.agent),
@@ -333,7 +338,9 @@ class Rollout:
             loss_mask=NumberArray.ones(len(completion.completion_ids)),
             temperature=request.temperature,
             messages=asked.messages,
-            text=well_formed(text),
+            text=text,
+            action=action,
+            info=info or {},
             stage=asked.game.stage,
             stop_reason=completion.stop_reason,
             trainable=self._learns(seat.policy, asked.game.spec),
@@ -341,15 +348,13 @@ class Rollout:
             spoken=asked.spoken,
         )
 
-    def _end_move(
-        self, asked: Asked, turn: Turn, earlier: Sequence[Turn], *, refused: bool
-    ) -> None:
-        """Parse the action of a turn, and store the turn as the agent's move.
+    def _end_move(self, asked: Asked, completion: Completion, text: str, *, refused: bool) -> None:
+        """Parse the action of a completion, and store its turn as the agent's move.
 
         Args:
             asked: The request of the turn.
-            turn: The turn, without an action.
-            earlier: The agent's turns with tool calls in this move.
+            completion: The answer of the engine.
+            text: Its text.
             refused: True if the limit of calls refuses those of the turn, which then has no action.
         """
         game = asked.game
@@ -357,11 +362,12 @@ class Rollout:
         info: dict[str, Any] = {"invalid": CALL_LIMIT}
         try:
             if not refused:
-                action, info = asked.seat.role.parse_completion(turn.text)
+                action, info = asked.seat.role.parse_completion(text)
         except BrokenRole as error:
             game.fail(self._named(asked.agent, error))
             return
         if action is not None:
+            earlier = game.calls.get(asked.agent, [])
             made = [call for each in earlier for call in each.tool_calls]
             try:
                 action = game.arena.with_calls(asked.agent, action, made)
@@ -370,7 +376,16 @@ class Rollout:
             except Exception as error:  # as in EpisodeRunner.advance
                 game.fail(error)
                 return
-        game.moves[asked.agent] = replace(turn, action=action, info=info)
+        game.moves[asked.agent] = self._turn(asked, completion, text, action=action, info=info)
+
+
+def _text(asked: Asked, completion: Completion) -> str:
+    """Return the text of a completion, without a stop string that the role does not keep."""
+    text = completion.text
+    if text is None:
+        text = asked.seat.renderer.text(completion.completion_ids)
+        text = cut(text, asked.request.stop, keep=asked.request.keep_stop)
+    return well_formed(text)
 
 
 def _fault_of(messages: Any) -> str:
