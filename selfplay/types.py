@@ -333,7 +333,9 @@ class Turn:
 
     def __post_init__(self) -> None:
         for name, kind in _COMPACT.items():
-            object.__setattr__(self, name, NumberArray.of(getattr(self, name), kind))
+            values = getattr(self, name)
+            if type(values) is not NumberArray:
+                object.__setattr__(self, name, NumberArray.of(values, kind))
 
     __getstate__, __setstate__ = _state, _restore
 

@@ -84,8 +84,13 @@ class Unfinished:
 
 def zero_fraction(samples: Sequence[Sample]) -> float:
     """Return the fraction of samples whose advantages are all 0; 1 if there are no samples."""
-    zero = sum(not np.any(sample.advantage) for sample in samples)
+    zero = sum(_is_zero(sample.advantage) for sample in samples)
     return zero / len(samples) if samples else 1.0
+
+
+def _is_zero(advantage: float | Sequence[float]) -> bool:
+    # numpy needs microseconds for a single number.
+    return advantage == 0 if isinstance(advantage, float | int) else not np.any(advantage)
 
 
 def unbranched(sampler: object, groups: Sequence[Group]) -> Iterator[str]:
