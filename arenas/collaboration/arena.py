@@ -62,9 +62,11 @@ class Collaboration(Arena):
         executor: Runs the tests. The paper allows 10 s per test: `services.executor.cpu_seconds`.
         turns: Maximum number of programs.
         shown_tests: Number of tests whose outcome both see after a turn; all tests count.
-        stop_at: Reward at which the episode ends; by default the maximum.
+        stop_at: Reward before the shift at which the episode ends; by default the maximum, 4.
         shift: Added to every reward. None: 0 for one program; for several -4, as in the released
-            configs, so that a right program, which ends the episode, is paid best at once.
+            configs, so that a right program, which ends the episode, is paid best at once. No
+            reward is then above 0, so that a sampler or credit method with a `threshold` needs a
+            lower one, such as -0.5; and an episode that a long prompt ends early loses less.
         malformed: Added to the reward of each agent that wrote no code.
         """
         super().__init__()

@@ -41,7 +41,7 @@ class Silence:
         episodes = [e for g in groups for e in g.episodes if e.status is not Status.FAILED]
         if episodes and not any(map(_paid, episodes)):
             cut = all(e.status is Status.TRUNCATED for e in episodes)
-            return "no agent was paid anything in any episode" + (
+            return "the pay of every agent is 0 in every episode" + (
                 ", and every episode was cut off at a limit (rollout.max_turns or the model's "
                 "context) before the arena ended it"
                 if cut

@@ -211,13 +211,13 @@ def check_engine(config: Mapping[str, Any], placement: Placement) -> None:
             "runtime.colocated: the engine would keep its GPU memory while the ranks learn; set "
             "engine.sleep=true"
         )
-    left = 0.5 if placement.shared or placement.colocated else 1.0
-    measures = "memory" in engine and engine.get("cache") is None
-    if measures and placement.workers > 1 and 0 < 2 * each <= left:
+    measures = {"memory", "cache"} <= engine.keys() and engine["cache"] is None
+    together = placement.workers > 1 and 0 < each <= 0.5 and not placement.colocated
+    if measures and together:
         raise ConfigError(
-            f"runtime.workers: several workers with {each:g} GPU(s) share one, and their engines "
-            "would reserve its memory at the same time; one engine samples as fast, so set "
-            "runtime.workers to the number of GPUs for workers, or set engine.cache"
+            f"runtime.workers: several workers with {each:g} GPU(s) may share one, and their "
+            "engines would reserve its memory at the same time; use one worker for each GPU, or "
+            "set engine.cache and lower engine.memory"
         )
 
 

@@ -272,7 +272,8 @@ class RayRuntime:
     def trainers(self, players: RolloutSetup, objective: Objective) -> Mapping[str, PolicyLearner]:
         """Start the workers; return the learners on ranks, or those of this process.
 
-        Ranks that share a GPU with workers load first.
+        Ranks that share a GPU with workers load their models first. A resumed run reads the state
+        of the optimizer after that, beside the start of the workers.
         """
         placement = self._placement
         assert placement is not None and self.cluster is not None, "engine() comes first"

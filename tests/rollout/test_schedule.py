@@ -9,7 +9,7 @@ from selfplay.config import compose
 from selfplay.config.schedule import Schedule
 from selfplay.errors import ConfigError
 from selfplay.experiment.experiment import check
-from selfplay.plan.workload import reads_reference, limit_of
+from selfplay.plan.workload import limit_of, reads_reference
 from selfplay.rollout.agent_spec import scheduled_limits
 from selfplay.rollout.rollout_settings import RolloutSettings
 from selfplay.rollout.sampling_settings import SamplingSettings

@@ -136,7 +136,7 @@ def test_several_engines_that_measure_one_gpu_are_one_line() -> None:
     vllm: dict[str, Any] = {"memory": None, "cache": None, "sleep": False}
     for workers, available in ((2, 1), (4, 2), (3, 2)):  # 2 and 4 or 3 workers on a GPU
         several = placed(workers=workers, available=available, **DEFAULT)
-        with pytest.raises(ConfigError, match=r"^runtime.workers: .* share one, .*engine.cache$"):
+        with pytest.raises(ConfigError, match=r"^runtime.workers: .* share one, .*engine.memory$"):
             check_engine({"engine": vllm}, several)
         check_engine({"engine": vllm | {"cache": 4.0}}, several)
         check_engine({"engine": {"max_rows": 8}}, several)
@@ -144,6 +144,9 @@ def test_several_engines_that_measure_one_gpu_are_one_line() -> None:
         {"engine": vllm | {"sleep": True}},
         placed(workers=2, available=2, colocated=True, **DEFAULT),
     )
+    by_hand = Placement(workers=2, learners=1, worker_gpus=0.3, learner_gpus=0.4)
+    with pytest.raises(ConfigError, match=r"^runtime.workers: .* 0.3 GPU"):
+        check_engine({"engine": vllm}, by_hand)
     for workers, available in ((1, 1), (1, 2), (3, 4), (2, 0)):
         check_engine({"engine": vllm}, placed(workers=workers, available=available, **DEFAULT))
     alone = load(["+experiment=tiny/smoke", "engine=vllm", "engine.sleep=true", "runtime=ray"])
