@@ -258,7 +258,6 @@ class Arena(AECEnv):
     def measure(self, **values: float) -> None:
         """Record episode metrics. Raises ValueError for a value that is not a finite number."""
         for name, value in values.items():
-            # Numbers first: a protocol's check takes microseconds, and games call this each turn.
             if not isinstance(value, float | int | SupportsFloat) or not isfinite(value):
                 raise ValueError(
                     f"{self.name}: measure({name}={value!r}): a metric must be a finite number; "

@@ -333,8 +333,7 @@ class Turn:
 
     def __post_init__(self) -> None:
         for name, kind in _COMPACT.items():
-            values = getattr(self, name)
-            if type(values) is not NumberArray:
+            if type(values := getattr(self, name)) is not NumberArray:
                 object.__setattr__(self, name, NumberArray.of(values, kind))
 
     __getstate__, __setstate__ = _state, _restore
