@@ -81,14 +81,16 @@ class EngineWorkerGroup(ABC, Generic[M]):
         self._metrics = WorkerMetrics()
         self._settings: Callable[[], WorkerConfig] | None = None
 
-    def start(self, settings: Callable[[], WorkerConfig]) -> None:
+    def start(self, settings: Callable[[], WorkerConfig], *, later: bool = False) -> None:
         """Start all workers without waiting for them.
 
         Args:
             settings: Returns the settings of a new worker, without policies and updates.
+            later: True to start them with the first jobs.
         """
         self._settings = settings
-        self._fill()
+        if not later:
+            self._fill()
 
     def counts(self) -> dict[str, float]:
         """Return worker deaths, work that was sent again, and metrics of services and engines."""

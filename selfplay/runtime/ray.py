@@ -272,8 +272,8 @@ class RayRuntime:
     def trainers(self, players: RolloutSetup, objective: Objective) -> Mapping[str, PolicyLearner]:
         """Start the workers; return the learners on ranks, or those of this process.
 
-        Ranks that share a GPU with workers load their models first. A resumed run reads the state
-        of the optimizer after that, beside the start of the workers.
+        Workers that share a GPU with ranks start with their first jobs, when the ranks have loaded:
+        vLLM takes all memory that becomes used while it starts for its own.
         """
         placement = self._placement
         assert placement is not None and self.cluster is not None, "engine() comes first"
@@ -288,8 +288,23 @@ class RayRuntime:
             if receives and policy.learn and policy.base is None:
                 self._engine.publish(name, policy.model.state_dict(), policy.version)
         self._engine.seconds = 0.0
-        if not placement.shared:
-            self._start_workers(players, placement)
+        # All workers together use the number of threads of this process.
+        threads = max(1, torch.get_num_threads() // self.workers)
+        self._workers.start(
+            lambda: WorkerConfig(
+                config=players.config,
+                threads=threads,
+                saved=newest(players.saved),
+                max_staleness=self.max_staleness,
+                timeout=self.timeout,
+                host=socket.gethostname(),
+                device=placement.device(),
+                own_gpu=placement.colocated or placement.worker_gpus >= 1,
+                dtype=None if dtype is None else str(dtype).removeprefix("torch."),
+                receives=receives,
+            ),
+            later=placement.shared,
+        )
         if not placement.learners:
             return Local().trainers(players, objective)
         self._ranks = LearnerWorkerGroup(
@@ -310,32 +325,9 @@ class RayRuntime:
                 workers_rest=self._workers.rest, ranks_rest=self._ranks.rest
             )
         learners = self._ranks.trainers(players, objective)
-        if placement.shared:
-            # vLLM takes all memory that becomes used while it starts for its own.
-            self._start_workers(players, placement)
         if self._colocation is not None:
             self._colocation.seconds = 0.0  # the wait for the workers' models is part of loading
         return learners
-
-    def _start_workers(self, players: RolloutSetup, placement: Placement) -> None:
-        """Start the workers without waiting for them."""
-        dtype = self.worker_dtype(placement)
-        # All workers together use the number of threads of this process.
-        threads = max(1, torch.get_num_threads() // self.workers)
-        self._workers.start(
-            lambda: WorkerConfig(
-                config=players.config,
-                threads=threads,
-                saved=newest(players.saved),
-                max_staleness=self.max_staleness,
-                timeout=self.timeout,
-                host=socket.gethostname(),
-                device=placement.device(),
-                own_gpu=placement.colocated or placement.worker_gpus >= 1,
-                dtype=None if dtype is None else str(dtype).removeprefix("torch."),
-                receives=self._workers_receive(placement),
-            )
-        )
 
     @staticmethod
     def _workers_receive(placement: Placement) -> bool:

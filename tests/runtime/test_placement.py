@@ -13,6 +13,7 @@ from selfplay.engines.shards import shards_of
 from selfplay.errors import ConfigError
 from selfplay.rollout.setup import RolloutSetup
 from selfplay.runtime.cluster import RayCluster, environment
+from selfplay.runtime.engine_worker_group import WorkerMember
 from selfplay.runtime.placement import (
     Placement,
     check_devices,
@@ -22,6 +23,7 @@ from selfplay.runtime.placement import (
     worker_dtype,
 )
 from selfplay.runtime.ray import RayRuntime
+from selfplay.runtime.rollout_worker_group import RolloutWorkers
 from tests.helpers.command_process import SMOKE
 
 ray = pytest.importorskip("ray")
@@ -261,19 +263,18 @@ def test_the_driver_stays_on_the_cpu() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpus", "colocated", "first"),
+    ("gpus", "colocated", "later"),
     [
-        ((0.5, 0.5), False, "ranks"),
-        ((0.5, 0.5), True, "workers"),
-        ((1.0, 1.0), False, "workers"),
-        ((0.0, 0.0), False, "workers"),
+        ((0.5, 0.5), False, True),
+        ((0.5, 0.5), True, False),
+        ((1.0, 1.0), False, False),
+        ((0.0, 0.0), False, False),
     ],
 )
-def test_ranks_load_first_if_workers_share_their_gpu(
-    monkeypatch: pytest.MonkeyPatch, gpus: tuple[float, float], colocated: bool, first: str
+def test_workers_that_share_a_gpu_with_ranks_start_with_their_first_jobs(
+    monkeypatch: pytest.MonkeyPatch, gpus: tuple[float, float], colocated: bool, later: bool
 ) -> None:
     """Memory that a rank takes while vLLM starts beside it would count as vLLM's own."""
-    order: list[str] = []
 
     class Ranks:
         rest = None
@@ -281,26 +282,26 @@ def test_ranks_load_first_if_workers_share_their_gpu(
         def __init__(self, *_: Any, **__: Any) -> None: ...
 
         def trainers(self, *_: Any) -> dict[str, Any]:
-            order.append("ranks")
             return {}
 
         def close(self) -> None: ...
 
-    class Workers:
-        def start(self, settings: Any) -> None:
-            order.append("workers")
-            assert settings().device == ("cuda" if gpus[0] else "cpu")
-
-    monkeypatch.setattr("selfplay.runtime.ray.LearnerWorkerGroup", Ranks)
-    runtime = RayRuntime(workers=1)
+    started: list[WorkerMember] = []
     cluster: Any = SimpleNamespace(store_bytes=lambda: 1e9, connected_here=False)
-    workers: Any = Workers()
+    workers = RolloutWorkers(
+        cluster, count=2, chunks=1, timeout=1.0, load_timeout=1.0, max_restarts=0
+    )
+    monkeypatch.setattr(workers, "_start", started.append)
+    monkeypatch.setattr("selfplay.runtime.ray.LearnerWorkerGroup", Ranks)
+    runtime = RayRuntime(workers=2)
     engine: Any = SimpleNamespace(seconds=1.0)
     runtime.cluster, runtime._workers, runtime._engine = cluster, workers, engine
     runtime._placement = Placement(
-        workers=1, learners=1, worker_gpus=gpus[0], learner_gpus=gpus[1], colocated=colocated
+        workers=2, learners=1, worker_gpus=gpus[0], learner_gpus=gpus[1], colocated=colocated
     )
     players: Any = SimpleNamespace(policies={}, config={}, saved=None)
     objective: Any = None
     runtime.trainers(players, objective)
-    assert order == (["ranks", "workers"] if first == "ranks" else ["workers", "ranks"])
+    assert len(started) == (0 if later else 2)
+    workers._fill()  # as the first jobs do
+    assert len(started) >= 2
