@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from selfplay.config.threads import SPIN_VARIABLES
-from selfplay.errors import ConfigError, SelfplayError, StalledError
+from selfplay.errors import ConfigError, RunError, SelfplayError, StalledError
 from selfplay.runtime.cluster_health import PlacementCheck, RayHealthCheck, shortage
 
 PORT = 6379
@@ -72,7 +72,16 @@ class RayCluster:
             if address is None:
                 # Actors share the cores if they request more; one without cores needs a little.
                 cores = max(os.cpu_count() or 1, math.floor(cpus) + 1)
-                self.ray.init("local", num_cpus=cores, include_dashboard=False, **quiet)
+                try:
+                    self.ray.init("local", num_cpus=cores, include_dashboard=False, **quiet)
+                except Exception as error:
+                    if type(error) is not Exception:  # Ray has no class for this error
+                        raise
+                    raise RunError(
+                        f"runtime: Ray did not start on this machine: {_first_line(error)} The "
+                        "machine may be busy; try again, or start Ray before the run (ray start "
+                        "--head) and set runtime.address=auto"
+                    ) from error
             else:
                 resolved = reachable(address)
                 # Ray sends this user's token only to a cluster that it finds itself.

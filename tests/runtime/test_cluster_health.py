@@ -1,4 +1,4 @@
-"""The end of a run's waits when Ray dies, or a machine of its cluster."""
+"""A Ray that does not start, and the end of a run's waits when Ray or a machine of it dies."""
 
 import os
 import signal
@@ -256,3 +256,22 @@ def test_a_head_that_is_away_is_waited_for_before_it_is_called(
     cluster.check()
     cluster.check(now=True)
     assert next(looks, "none left") == "none left"
+
+
+def test_a_ray_that_does_not_start_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine Ray raises an error without a class of its own."""
+
+    def init(*_: Any, **__: Any) -> None:
+        raise Exception("The current node timed out during startup.\nA second line")
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", init)
+    with pytest.raises(RunError, match=r"^runtime: Ray did not start .* startup\. The machine may"):
+        RayCluster(address=None, cpus=1, timeout=1.0)
+
+    def broken(*_: Any, **__: Any) -> None:
+        raise KeyError("a fault of Ray")
+
+    monkeypatch.setattr(ray, "init", broken)
+    with pytest.raises(KeyError, match="a fault of Ray"):
+        RayCluster(address=None, cpus=1, timeout=1.0)
