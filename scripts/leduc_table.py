@@ -17,93 +17,32 @@ Usage: python scripts/leduc_table.py [--hands 8 32] [--steps 400] [--kl 2] [--em
 
 import argparse
 from dataclasses import dataclass
-from itertools import permutations, product
+from itertools import product
 
 import numpy as np
-import pyspiel
+from poker_tree import FLOOR, PokerTable, PokerTree, falling
 
-MOVES = 3
-"""Number of moves: fold, call, raise."""
 CHECKS = 8
 """Number of times at which a run is measured."""
-FLOOR = 0.03
-"""Last learning rate, as a fraction of the first."""
 
 
-class Tree:
-    """All hands of Leduc poker, as nodes that name an information set and the nodes after it."""
-
-    def __init__(self) -> None:
-        self.game = pyspiel.load_game("leduc_poker(suit_isomorphism=true)")
-        self.sets: dict[str, int] = {}
-        legal: list[list[bool]] = []
-        nodes: list[int] = []
-        players: list[int] = []
-        after: list[list[int]] = []
-        chips: list[float] = []
-
-        def add(state: pyspiel.State, deal: tuple[int, ...]) -> int:
-            """Return the number of a new node; -1 - n for the n-th end of a hand."""
-            while state.is_chance_node():
-                state.apply_action(deal[0])
-                deal = deal[1:]
-            if state.is_terminal():
-                chips.append(state.returns()[0])
-                return -len(chips)
-            player, moves = state.current_player(), state.legal_actions()
-            known = self.sets.setdefault(state.information_state_string(player), len(self.sets))
-            if known == len(legal):
-                legal.append([move in moves for move in range(MOVES)])
-            node = len(nodes)
-            nodes.append(known)
-            players.append(player)
-            after.append([0] * MOVES)
-            for move in moves:
-                after[node][move] = add(state.child(move), deal)
-            return node
-
-        ranks = [tuple(card // 2 for card in deal) for deal in permutations(range(6), 3)]
-        first = {deal: add(self.game.new_initial_state(), deal) for deal in sorted(set(ranks))}
-        self.deals = np.array([first[deal] for deal in ranks])
-        """[120] first node of each deal of six cards."""
-        self.legal = np.array(legal)
-        """[sets, moves] True for a legal move."""
-        self.set_of, self.player, self.after = map(np.array, (nodes, players, after))
-        """[nodes] information set; [nodes] player that moves; [nodes, moves] next node."""
-        self.chips = np.array(chips)
-        """[ends] chips that the first player wins."""
-
-    def probabilities(self, logits: np.ndarray) -> np.ndarray:
-        """Return the policy: [sets, moves] probabilities of the legal moves."""
-        shown = np.where(self.legal, logits, -np.inf)
-        weights = np.exp(shown - shown.max(1, keepdims=True))
-        return weights / weights.sum(1, keepdims=True)
-
-    def exploitability(self, policy: np.ndarray) -> float:
-        """Return the gain of a best response, in chips a hand, as the mean of both seats."""
-        table = {
-            name: [(move, float(policy[n, move])) for move in np.flatnonzero(self.legal[n])]
-            for name, n in self.sets.items()
-        }
-        return float(pyspiel.exploitability(self.game, pyspiel.TabularPolicy(table)))
-
-    def play(
-        self, policy: np.ndarray, hands: int, rng: np.random.Generator
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return set, move and advantage of each turn of `hands` hands of every deal."""
-        now, bounds = np.repeat(self.deals, hands), policy.cumsum(1)
-        live, won, turns = np.arange(len(now)), np.zeros(len(now)), []
-        while len(live):
-            at = now[live]
-            move = (rng.random((len(live), 1)) >= bounds[self.set_of[at]][:, :-1]).sum(1)
-            turns.append((live, at, move))
-            now[live] = self.after[at, move]
-            ended = now[live] < 0
-            won[live[ended]] = self.chips[-1 - now[live[ended]]]
-            live = live[~ended]
-        hand, node, move = map(np.concatenate, zip(*turns, strict=True))
-        better = (won.reshape(-1, hands) - won.reshape(-1, hands).mean(1, keepdims=True)).ravel()
-        return self.set_of[node], move, better[hand] * np.where(self.player[node] == 0, 1, -1)
+def play(
+    tree: PokerTree, policy: np.ndarray, hands: int, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return set, move and advantage of each turn of `hands` hands of every deal."""
+    now, bounds = np.repeat(tree.deals, hands), policy.cumsum(1)
+    live, won, turns = np.arange(len(now)), np.zeros(len(now)), []
+    while len(live):
+        at = now[live]
+        move = (rng.random((len(live), 1)) >= bounds[tree.set_of[at]][:, :-1]).sum(1)
+        turns.append((live, at, move))
+        now[live] = tree.after[at, move]
+        ended = now[live] < 0
+        won[live[ended]] = tree.chips[-1 - now[live[ended]]]
+        live = live[~ended]
+    hand, node, move = map(np.concatenate, zip(*turns, strict=True))
+    better = (won.reshape(-1, hands) - won.reshape(-1, hands).mean(1, keepdims=True)).ravel()
+    return tree.set_of[node], move, better[hand] * np.where(tree.player[node] == 0, 1, -1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,38 +65,23 @@ class Rule:
     """First learning rate."""
 
 
-def train(tree: Tree, rule: Rule, *, seed: int) -> tuple[list[float], float]:
+def train(tree: PokerTree, rule: Rule, *, seed: int) -> tuple[list[float], float]:
     """Return the exploitability at `CHECKS` steps, and that of the mean of the last logits."""
-    rng = np.random.default_rng(seed)
-    logits = np.zeros(tree.legal.shape)
-    reference, mean, square = logits.copy(), logits.copy(), logits.copy()
+    rng, table = np.random.default_rng(seed), PokerTable(tree, ema=rule.ema)
     found: list[float] = []
     kept: list[np.ndarray] = []
     for step in range(1, rule.steps + 1):
-        policy = tree.probabilities(logits)
-        sets, moves, advantages = tree.play(policy, rule.hands, rng)
-        gradient, per_set = np.zeros_like(logits), np.zeros(len(logits))
-        np.add.at(gradient, (sets, moves), advantages)
-        np.add.at(per_set, sets, advantages)
-        gradient -= per_set[:, None] * policy
-        log_policy, log_reference = np.log(
-            np.maximum([policy, tree.probabilities(reference)], 1e-12)
+        turns = play(tree, tree.probabilities(table.logits), rule.hands, rng)
+        table.learn(
+            *turns,
+            count=len(tree.deals) * rule.hands,
+            kl=rule.kl,
+            entropy=falling(rule.entropy, rule.last_entropy, step=step, steps=rule.steps),
+            lr=falling(rule.lr, FLOOR * rule.lr, step=step, steps=rule.steps),
         )
-        left = 1 - step / rule.steps
-        entropy = rule.last_entropy + (rule.entropy - rule.last_entropy) * left
-        cost = rule.kl * (log_policy - log_reference) + entropy * log_policy
-        visits = np.bincount(sets, minlength=len(logits))[:, None]
-        gradient -= visits * policy * (cost - (policy * cost).sum(1, keepdims=True))
-        gradient /= len(tree.deals) * rule.hands
-        mean = 0.9 * mean + 0.1 * gradient
-        square = 0.999 * square + 0.001 * gradient**2
-        rate = rule.lr * (FLOOR + (1 - FLOOR) * left)
-        root = np.sqrt(square / (1 - 0.999**step)) + 1e-8
-        logits = logits + rate * mean / (1 - 0.9**step) / root
-        reference += rule.ema * (logits - reference)
         if step % (rule.steps // CHECKS) == 0:
-            found.append(tree.exploitability(tree.probabilities(logits)))
-            kept.append(logits)
+            found.append(tree.exploitability(tree.probabilities(table.logits)))
+            kept.append(table.logits)
     last = np.mean(kept[CHECKS // 2 :], axis=0)
     return found, tree.exploitability(tree.probabilities(last))
 
@@ -174,7 +98,7 @@ def main() -> None:
     parser.add_argument("--lr", type=float, nargs="+", default=[0.1])
     parser.add_argument("--seeds", type=int, default=3)
     given = parser.parse_args()
-    tree = Tree()
+    tree = PokerTree("leduc")
     columns = ("hands", "steps", "kl", "ema", "entropy", "lr")
     print(f"| {' | '.join(columns)} | exploitability of seeds, at the end | mean of logits |")
     print("|---" * (len(columns) + 2) + "|")

@@ -1,4 +1,4 @@
-"""`scripts/leduc_table.py`: its tree of Leduc poker, and that its rule learns."""
+"""`scripts/leduc_table.py`: the tree of Leduc poker, and that its rule learns."""
 
 from functools import cache
 from typing import Any
@@ -9,12 +9,13 @@ import pytest
 from tests.helpers.scripts import script
 
 pyspiel = pytest.importorskip("pyspiel")
+poker = script("poker_tree")
 leduc = script("leduc_table")
 
 
 @cache
 def tree() -> Any:
-    return leduc.Tree()
+    return poker.PokerTree("leduc")
 
 
 def rule(**settings: float) -> Any:
@@ -30,7 +31,7 @@ def test_the_tree_is_leduc_poker() -> None:
     exact = pyspiel.exploitability(game, pyspiel.UniformRandomPolicy(game))
     assert made.exploitability(uniform) == pytest.approx(exact, abs=1e-9)
     hands = 400
-    sets, moves, better = made.play(uniform, hands, np.random.default_rng(0))
+    sets, moves, better = leduc.play(made, uniform, hands, np.random.default_rng(0))
     assert made.legal[sets, moves].all()
     first = better[: 120 * hands]  # the first turn of each hand: the first player's
     assert np.abs(first.reshape(120, hands).mean(1)).max() < 1e-9
