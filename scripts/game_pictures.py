@@ -16,7 +16,7 @@ from table_pictures import (
 PROGRAMS: list[TablePicture] = [
     CellIntervals(
         name="quickstart",
-        title="Absolute Zero on a laptop: what 40 steps of self-play add",
+        title="Absolute Zero on a laptop: what self-play adds",
         label="change, percentage points",
         sources=[TableSource(section="Absolute Zero on a laptop")],
         columns=["points (lowest"],
@@ -53,7 +53,7 @@ PROGRAMS: list[TablePicture] = [
 GAMES: list[TablePicture] = [
     SeedDots(
         name="leduc",
-        title="Leduc poker, 400 steps: only a KL term to an EMA comes near equilibrium",
+        title="Leduc poker: only a KL term to an EMA comes near equilibrium",
         label="exploitability, chips a hand",
         sources=[TableSource(section="Leduc poker")],
         rows={"before training": "before", "with the EMA": "", "without the EMA": "without"},
@@ -70,7 +70,7 @@ GAMES: list[TablePicture] = [
     ),
     CellIntervals(
         name="leduc_leagues",
-        title="Leduc poker with a KL term, 200 steps: no league helps",
+        title="Leduc poker with a KL term: no league helps",
         label="exploitability, chips a hand",
         sources=[TableSource(section="Leduc poker", table=3)],
         rows={"no league": "league=none", "pfsp": "", "nash": "", "uniform": "", "alphastar": ""},
@@ -90,7 +90,7 @@ GAMES: list[TablePicture] = [
     ),
     StepCurves(
         name="connect_four",
-        title="Connect Four: 200 steps beat random play and not tree search (one seed)",
+        title="Connect Four: training beats random play and not tree search (one seed)",
         label="mean return of a game",
         sources=[TableSource(section="Connect Four", table=1)],
         series={
@@ -104,7 +104,7 @@ COOPERATION: list[TablePicture] = [
     SeedDots(
         name="signal",
         title="Stag hunt with a message: a shared reward finds the stag",
-        label="team's return (4: the optimum)",
+        label="team's return",
         sources=[TableSource(section="Cooperation through a shared reward")],
         rows={
             "MAGRPO: the team's return": "credit=magrpo",
@@ -113,7 +113,7 @@ COOPERATION: list[TablePicture] = [
         },
         sets={
             "before training": SeedValues(columns=["before"]),
-            "after 200 steps": SeedValues(columns=["after"]),
+            "after training": SeedValues(columns=["after"]),
         },
     ),
     SeedDots(
@@ -132,7 +132,7 @@ COOPERATION: list[TablePicture] = [
             "one advantage for all turns (MATPO)": "one advantage",
             "advantages by role": "",
             "workers do not learn": "",
-            "a price of 0.2 for each worker": "a price",
+            "a price for each worker": "a price",
             "a planner without workers": "",
         },
         sets=TRAINED,
@@ -155,7 +155,7 @@ DEBATES: list[TablePicture] = [
         sources=[TableSource(section="Debate that corrects", table=1)],
         rows={
             "from the warm start": "",
-            "after 60 steps of debate": "after 60 steps",
+            "after training in tiny/debate": "after 60 steps",
             "the same with a lower learning rate": "the same with learner.lr",
             "the same, and votes of a whole group": "",
         },
@@ -198,7 +198,7 @@ DEBATES: list[TablePicture] = [
     ),
     CellIntervals(
         name="attacked_answers",
-        title="A solver under attack: an adversary in training makes no difference",
+        title="A solver under attack: no difference between adversaries in training is shown",
         label="right last answers, %",
         sources=[TableSource(section="A solver under attack")],
         rows={
@@ -221,7 +221,7 @@ TIC_TAC_TOE: list[TablePicture] = [
     ),
     CellIntervals(
         name="tic_tac_toe_kl_leagues",
-        title="Tic-tac-toe with a KL term, 400 steps: no league helps",
+        title="Tic-tac-toe with a KL term: no league helps",
         label="exploitability, mean of both seats",
         sources=[TableSource(section="Tic-tac-toe: pure self-play", table=3)],
         rows={"no league": "none", "pfsp": "", "uniform": "", "alphastar": ""},

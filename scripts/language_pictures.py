@@ -40,7 +40,7 @@ SMOLLM2: list[TablePicture] = [
     ),
     SeedDots(
         name="smollm2_leduc_mean",
-        title="SmolLM2-135M in Leduc poker, 68 steps: the last weights and their mean",
+        title="SmolLM2-135M in Leduc poker: the last weights and the mean of weights",
         label="exploitability, chips a hand",
         sources=[TableSource(section="More steps, and the mean", table=1)],
         transposed=True,
@@ -92,7 +92,7 @@ SMOLLM2: list[TablePicture] = [
     ),
     CellMatrix(
         name="other_arenas",
-        title="SmolLM2-135M in other arenas: change of the right answers",
+        title="SmolLM2-135M in other arenas: change of right answers or draws",
         label="percentage points",
         sources=[TableSource(section="What a real language model loses")],
         rows={
@@ -317,7 +317,7 @@ SEARCHES: list[TablePicture] = [
     ),
     SeedDots(
         name="zero_search",
-        title="ZeroSearch: the simulator is learned, the real search is not",
+        title="ZeroSearch: accuracy with the simulator and with the real search",
         label=RIGHT,
         sources=[TableSource(section="Search without a search engine")],
         rows={

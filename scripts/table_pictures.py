@@ -158,7 +158,6 @@ class StepCurves(TablePicture):
     """Name of a series to the beginnings of the labels of its rows."""
     columns: Sequence[str] = ("",)
     """Beginnings of the labels of the columns; by default all columns."""
-    percent: bool = False
 
     def drawn(self, table: PageTable) -> Drawing:
         """Return the curves."""
