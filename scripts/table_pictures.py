@@ -95,7 +95,7 @@ class TablePicture:
 
     def row_names(self, table: PageTable) -> Iterator[tuple[str, int]]:
         """Yield drawn name and index of each row."""
-        yield from _named(self.rows, table.rows, table.row)
+        yield from _named(self.rows, table, table.rows, table.row)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +131,7 @@ class CellIntervals(TablePicture):
 
     def drawn(self, table: PageTable) -> Drawing:
         """Return the intervals; cells without a number are left out."""
-        columns = list(_named(self.columns, table.columns, table.column))
+        columns = list(_named(self.columns, table, table.columns, table.column))
         found = []
         for name, row in self.row_names(table):
             for own, column in columns:
@@ -183,7 +183,7 @@ class CellMatrix(TablePicture):
     def drawn(self, table: PageTable) -> Drawing:
         """Return the matrix; cells without a number have a dash."""
         rows = dict(self.row_names(table))
-        columns = dict(_named(self.columns, table.columns, table.column))
+        columns = dict(_named(self.columns, table, table.columns, table.column))
         values = [
             [_mean(_side(table, row, column, self.side)) for column in columns.values()]
             for row in rows.values()
@@ -193,7 +193,10 @@ class CellMatrix(TablePicture):
 
 
 def _named(
-    names: Names, labels: Sequence[str], find: Callable[[Sequence[str]], list[int]]
+    names: Names,
+    table: PageTable,
+    labels: Sequence[str],
+    find: Callable[[Sequence[str]], list[int]],
 ) -> Iterator[tuple[str, int]]:
     """Yield drawn name and index of each row or column; each beginning must fit one label."""
     if not names:
@@ -202,7 +205,8 @@ def _named(
     for name, start in (names if isinstance(names, Mapping) else dict.fromkeys(names, "")).items():
         found = find([start or name])
         if len(found) != 1:
-            raise TableError(f"{len(found)} labels start with '{start or name}': {labels}")
+            reason = f"{len(found)} labels start with '{start or name}', and not one"
+            raise TableError(f"{table.place}: {reason}")
         yield name, found[0]
 
 
