@@ -1,0 +1,57 @@
+"""Pictures of the tables of docs/bakeoff.md that no script of a bake-off draws."""
+
+from table_pictures import CellIntervals, TablePicture, TableSource
+
+CREDIT = "Credit methods at equal completions"
+TASKS = "Several tasks at once"
+WORDS = "Games of words"
+GAMES = {"collaboration": 2, "repair": 3, "memory": 4, "debate": 5}
+"""Games of words to the numbers of their tables in the section."""
+
+BAKEOFF: list[TablePicture] = [
+    CellIntervals(
+        name="bakeoff_tasks_direction",
+        title="Several tasks at once: direction of the mean gradient",
+        label="cosine to the exact gradient",
+        sources=[TableSource(section=TASKS)],
+        columns=["paid early: direction"],
+        null=1.0,
+    ),
+    CellIntervals(
+        name="bakeoff_tasks_noise",
+        title="Several tasks at once: noise of a batch",
+        label="relative variance of one batch",
+        sources=[TableSource(section=TASKS)],
+        columns=["paid early: noise"],
+    ),
+    CellIntervals(
+        name="bakeoff_arpo",
+        title="ARPO's branches: area less that of independent plays",
+        label="area, less that of rloo",
+        sources=[
+            TableSource(section=CREDIT, table=1, name="relay, tuned rate"),
+            TableSource(section=CREDIT, table=2, name="steps, tuned rate"),
+            TableSource(section=CREDIT, table=4, name="steps, one rate"),
+        ],
+        rows=[
+            "relay, tuned rate: dr_grpo, branch",
+            "relay, tuned rate: arpo, branch",
+            "steps, tuned rate: dr_grpo, branch",
+            "steps, tuned rate: arpo, branch",
+            "steps, one rate: arpo, branch",
+        ],
+        columns=["gain"],
+        null=0.0,
+    ),
+    *(
+        CellIntervals(
+            name=f"bakeoff_{game}",
+            title=game,
+            label="area, less that of rloo",
+            sources=[TableSource(section=WORDS, table=table)],
+            columns=["gain"],
+            null=0.0,
+        )
+        for game, table in GAMES.items()
+    ),
+]
