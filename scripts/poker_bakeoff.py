@@ -7,7 +7,7 @@ term to a moving average (EMA) of the logits, Adam, and a learning rate that fal
 of its first value. All rewards are chips, paid at the end of a hand.
 
 **Tuning.** Methods differ in the scale of their advantages, and so in the best weight of the KL
-term. For each method, three learning rates and three weights are tried in two seeds that are not
+term. For each method, three learning rates and four weights are tried in two seeds that are not
 reported; the pair with the lowest mean exploitability over the run is taken.
 
 - final: exploitability after the last step, in chips a hand;
@@ -19,7 +19,7 @@ Means have Student's interval over seeds. `draw` makes a picture of the gains of
 numbers that `--json` kept. Needs selfplay[games].
 
 Usage: python scripts/poker_bakeoff.py kuhn leduc [--methods grpo rloo] [--seeds 5] [--steps 200]
-           [--rates 0.03 0.1 0.3] [--kl 0.3 1 3] [--json FILE]
+           [--rates 0.03 0.1 0.3] [--kl 0.1 0.3 1 3] [--json FILE]
        python scripts/poker_bakeoff.py --json FILE --draw FOLDER
 """
 
@@ -65,7 +65,7 @@ EMA = 0.01
 """Fraction of the distance that the EMA moves in a step."""
 TUNING = (100, 101)
 """Seeds of the tuning; no reported run has one of them."""
-RATES, WEIGHTS = (0.03, 0.1, 0.3), (0.3, 1.0, 3.0)
+RATES, WEIGHTS = (0.03, 0.1, 0.3), (0.1, 0.3, 1.0, 3.0)
 """Learning rates and weights of the KL term that are tried for each method."""
 METHODS: Mapping[str, tuple[Any, Any]] = {
     "rloo": (lambda: RLOO(group_by="agent"), None),
