@@ -90,7 +90,7 @@ GAMES: list[TablePicture] = [
     ),
     StepCurves(
         name="connect_four",
-        title="Connect Four: training beats random play and not tree search (one seed)",
+        title="Connect Four: training beats random play and not tree search",
         label="mean return of a game",
         sources=[TableSource(section="Connect Four", table=1)],
         series={
