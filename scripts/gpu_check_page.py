@@ -219,6 +219,14 @@ def sections() -> list[Section]:
             remedy="Out of memory when the engine wakes: lower engine.memory by 0.1, because "
             "resting ranks keep a CUDA context, or set runtime.colocated=false.",
         ),
+        Section(
+            name="resume",
+            title="Runs that go on after a checkpoint, with 2^24 trained parameters or more",
+            command=[*inner, "resume"],
+            limit=1800,
+            remedy="Keep the checkpoint. The error names a tensor's device if the state of AdamW "
+            "is on another one than its parameters.",
+        ),
     ]
 
 

@@ -34,10 +34,14 @@ from gpu_check_models import (
 from gpu_check_page import RESULT, ROOT
 from gpu_check_qwen3 import sampling, shared_prefixes, throughput
 
+from selfplay.learner.learner import FUSED_FROM
+
 FASTEST, SLOWEST = 0.4, 2.5
 """Bounds of the measured seconds, as multiples of the planned ones."""
 MEMORY_BAND = 0.15
 """Largest difference of measured and planned memory, as a fraction of the planned memory."""
+
+SMOKE = "+experiment=tiny/smoke"
 
 
 def installed(name: str) -> str:
@@ -327,7 +331,7 @@ def one_gpu() -> list[Row]:
     engine = ["engine=transformers"]
     if ON_GPU and installed("vllm"):
         engine = ["engine=vllm", "engine.sleep=true"]
-    return _trained("one process", [*engine, "policy.device=auto"])
+    return _trained("one process", [SMOKE, *engine, "policy.device=auto"])
 
 
 def split() -> list[Row]:
@@ -335,7 +339,7 @@ def split() -> list[Row]:
     many = 2 if torch.cuda.device_count() >= 4 else 1
     actors = ["runtime=ray", f"runtime.workers={many}", f"runtime.learners={many}"]
     engine = "vllm" if ON_GPU and installed("vllm") else "transformers"
-    return _trained(f"{many} worker(s), {many} rank(s)", [*actors, f"engine={engine}"])
+    return _trained(f"{many} worker(s), {many} rank(s)", [SMOKE, *actors, f"engine={engine}"])
 
 
 def colocated() -> list[Row]:
@@ -345,24 +349,38 @@ def colocated() -> list[Row]:
     engine = ["engine=transformers"]
     if ON_GPU and installed("vllm"):
         engine = ["engine=vllm", "engine.sleep=true"]
-    return _trained(f"{many} pair(s) of worker and rank", [*actors, *engine])
+    return _trained(f"{many} pair(s) of worker and rank", [SMOKE, *actors, *engine])
 
 
-def _trained(name: str, overrides: list[str]) -> list[Row]:
+def resume() -> Iterator[Row]:
+    """Yield the figures of runs that go on after a checkpoint, with a fused step of AdamW."""
+    layers = FUSED_FROM // 2**22 + 1  # of 4.2 million parameters each
+    shape = f"{{hidden: 512, layers: {layers}, heads: 8, intermediate: 2048}}"
+    play = ["+experiment=tiny/kuhn", "sampler.group_size=4", "objective.entropy=0.01"]
+    large = [*play, f"warmstart.model={shape}", "warmstart.steps=1", "learner.lr=1e-4"]
+    yield from _trained("one process", [*large, "policy.device=auto"], stopped=True)
+    if installed("ray"):
+        ranks = ["runtime=ray", "runtime.workers=1", "runtime.learners=1"]
+        yield from _trained("one worker, one rank", [*large, *ranks], stopped=True)
+
+
+def _trained(name: str, overrides: list[str], *, stopped: bool = False) -> list[Row]:
+    """Return the figures of a run of two steps; `stopped`: in two sessions of a step each."""
     with tempfile.TemporaryDirectory() as folder:
-        given = ["+experiment=tiny/smoke", "run.steps=2", "run.name=check", f"run.folder={folder}"]
-        subprocess.run(
-            [sys.executable, "-m", "selfplay", "train", *given, "evaluations=none", *overrides],
-            check=True,
-            cwd=ROOT,
-        )
+        given = [*overrides, "evaluations=none", "run.name=check", f"run.folder={folder}"]
+        sessions = [[*given, f"run.steps={1 if stopped else 2}"]]
+        if stopped:
+            sessions.append([f"resume={folder}/check", "run.steps=2"])
+        for each in sessions:
+            command = [sys.executable, "-m", "selfplay", "train", *each]
+            subprocess.run(command, check=True, cwd=ROOT)
         lines = Path(folder, "check/metrics.jsonl").read_text().splitlines()
         last = json.loads(lines[-1])
     norm = last["policy/base/gradient_norm"]
     apart = last.get("policy/base/mismatch_kl", 0.0)
     took = {part: last[f"seconds/{part}"] for part in ("rollout", "learn")}
     return [
-        (f"{name}: steps", str(len(lines) - 1), len(lines) == 3),
+        (f"{name}: steps", str(last["step"]), last["step"] == 2),
         (f"{name}: gradient norm", f"{norm:.3g}", norm > 0),
         (f"{name}: mismatch of engine and learner", f"{apart:.2g} nats", abs(apart) < 0.05),
         (f"{name}: seconds", ", ".join(f"{k} {v:.2f}" for k, v in took.items()), None),
@@ -381,6 +399,7 @@ SECTIONS: Mapping[str, Callable[[], Iterable[Row]]] = {
     "one_gpu": one_gpu,
     "split": split,
     "colocated": colocated,
+    "resume": resume,
 }
 
 

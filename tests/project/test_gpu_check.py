@@ -161,6 +161,7 @@ def test_the_half_for_a_cpu(tmp_path: Path) -> None:
         "one_gpu",
         "split",
         "colocated",
+        "resume",
     ):
         assert f"{name}: passed" in ran.stdout
     for name in ("vllm_v1", "vllm_v2", "shards", "tests"):
