@@ -205,7 +205,9 @@ class RolloutSetup(Components):
             sent: See `load_policies`.
         """
         self._opened.callback(engine.close)
-        self.engine, self.saved = engine, saved
+        self.engine = engine
+        self.saved = None if saved is None else saved.resolve()
+        """The checkpoint, also for processes that run in another folder."""
         self.policies: dict[str, Policy] = load_policies(
             self.population,
             seed=self.seed,

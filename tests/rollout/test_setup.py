@@ -1,5 +1,6 @@
 """What plays, as it is built in one process and in every worker."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from selfplay.engines.scripted import ScriptedEngine
 from selfplay.engines.transformers import TransformersEngine
 from selfplay.errors import ConfigError
+from selfplay.models.population import Population
 from selfplay.rollout.setup import RolloutSetup
 from tests.helpers.builders import save_tiny
 from tests.helpers.fault_injection import settings
@@ -34,6 +36,20 @@ def test_what_loading_counted_is_nobodys(tmp_path: Path) -> None:
     assert loads(players) == 0
     engine.loads = 2
     assert loads(players) == 2
+    players.close()
+
+
+def test_a_checkpoint_is_known_by_a_path_that_other_processes_can_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = save_tiny(tmp_path / "model")
+    config = settings(model, tmp_path / "mark")
+    for name in Population.of(config).policies:
+        shutil.copytree(model, tmp_path / "run/000001/policies" / name)
+    monkeypatch.chdir(tmp_path)
+    players = RolloutSetup(config)
+    players.load(Counting(), saved=Path("run/000001"))
+    assert players.saved == tmp_path / "run/000001"
     players.close()
 
 
