@@ -9,6 +9,7 @@ import pytest
 from selfplay.engines.scripted import ScriptedEngine
 from selfplay.engines.transformers import TransformersEngine
 from selfplay.errors import ConfigError
+from selfplay.models.policy import Policy, load_policy
 from selfplay.models.population import Population
 from selfplay.rollout.setup import RolloutSetup
 from tests.helpers.builders import save_tiny
@@ -36,6 +37,39 @@ def test_what_loading_counted_is_nobodys(tmp_path: Path) -> None:
     assert loads(players) == 0
     engine.loads = 2
     assert loads(players) == 2
+    players.close()
+
+
+def test_all_models_are_loaded_before_an_engine_takes_the_memory_that_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+
+    class OrderedEngine(TransformersEngine):
+        """Notes when it serves, as vLLM takes the memory of a GPU."""
+
+        def serve(self, policy: str, *given: Any) -> None:
+            order.append(f"serves {policy}")
+            super().serve(policy, *given)
+
+    def loaded(name: str, **settings: Any) -> Policy:
+        order.append(f"loads {name}")
+        return load_policy(name, **settings)
+
+    for module in ("setup", "policies"):
+        monkeypatch.setattr(f"selfplay.rollout.{module}.load_policy", loaded)
+    model = str(save_tiny(tmp_path / "model"))
+    config = settings(Path(model), tmp_path / "mark")
+    config["population"]["opponents"] |= {
+        "old": {"model": model, "device": "cpu"},
+        "script": {"_target_": f"{__name__}.Script"},
+    }
+    players = RolloutSetup(config)
+    names = [*Population.of(config).policies, "old"]
+    players.load(OrderedEngine())
+    assert order == [f"{verb} {name}" for verb in ("loads", "serves") for name in names]
+    assert set(players.policy_pool.engines) == {*names, "script"}
+    assert isinstance(players.policy_pool.engines["old"], OrderedEngine)
     players.close()
 
 
