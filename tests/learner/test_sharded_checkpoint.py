@@ -155,7 +155,7 @@ def test_shards_that_cannot_be_used_are_one_line(two: Forks, tmp_path: Path) -> 
 def on_a_device(make: Make, monkeypatch: pytest.MonkeyPatch) -> Learner:
     """Return a learner with a fused optimizer on the device `meta`, which stands for a GPU."""
     made = make()
-    made.model.to("meta")
+    torch.nn.Module.to(made.model, "meta")
     with monkeypatch.context() as patch:
         patch.setattr(learning, "FUSED_FROM", 1)
         made.use_parameters()

@@ -112,7 +112,12 @@ def test_ranks_get_the_whole_path_of_a_checkpoint(
     given: list[Path | None] = []
     unused: Any = None
     ranks = LearnerWorkerGroup(unused, bundles=[0], gpu=False, timeout=1, max_restarts=1)
-    monkeypatch.setattr(ranks, "_start", lambda saved: given.append(saved) or {})
+
+    def start(saved: Path | None) -> dict[str, Any]:
+        given.append(saved)
+        return {}
+
+    monkeypatch.setattr(ranks, "_start", start)
     players: Any = SimpleNamespace(saved=Path("run/000001"), policies={})
     ranks.trainers(players, PolicyLoss())
     ranks.restart(LearnersLost("rank 0"), Path("run/000002"))
