@@ -184,6 +184,7 @@ def members(config: Mapping[str, Any]) -> dict[str, Member]:
             learns=settings.learn,
             rank=0 if lora is None else lora.rank,
             reference=workloads.reads_reference(config),
+            average=workloads.moves_reference(config),
             frozen_bytes=2 if settings.dtype in ("bfloat16", "float16") else 4,
         )
     return found

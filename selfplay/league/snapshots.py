@@ -11,6 +11,7 @@ from selfplay.league import LeagueState, Snapshot
 from selfplay.learner.checkpoint import FROZEN
 from selfplay.learner.checkpoint_content import FrozenPolicy
 from selfplay.models.lora import frozen_copy
+from selfplay.models.out_of_memory import explained
 from selfplay.models.policy import Policy
 from selfplay.rollout.policy_pool import PolicyPool
 
@@ -121,6 +122,11 @@ def _at_least_one(most: int) -> int:
     return most
 
 
+FEWER_COPIES = (
+    "lower league.drop.most, train an adapter (policy.lora), whose copies share its base, or lower "
+    "engine.memory where vLLM samples"
+)
+"""Keys that leave memory for copies of policies."""
 START = "start"
 """Suffix after `@` in the name of a player's initial weights."""
 
@@ -202,11 +208,16 @@ class Snapshots:
 
 
 def copy_of(policy: Policy, name: str, *, version: int = 0) -> Policy:
-    """Return a frozen copy of a policy with its current weights."""
+    """Return a frozen copy of a policy with its current weights.
+
+    Raises RunError if its device has no memory for the copy.
+    """
+    with explained(f"the copy {name!r} of policy {policy.name!r}", FEWER_COPIES):
+        model = frozen_copy(policy.model)
     return replace(
         policy,
         name=name,
-        model=frozen_copy(policy.model),
+        model=model,
         learn=False,
         version=version,
         reference=None,

@@ -215,10 +215,13 @@ def load(
 
 
 def _read_learners(path: Path) -> dict[str, Any]:
-    """Return the state of learners, as tensors and plain values. Raises RunError for anything
-    else."""
+    """Return the state of learners, as plain values and tensors in main memory. Raises RunError for
+    anything else.
+
+    A learner moves the tensors to its own device, which need not be the one that they came from.
+    """
     try:
-        found: dict[str, Any] = torch.load(path, weights_only=True)
+        found: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError as error:
         raise RunError(
             f"checkpoint {path.parent} has no state of optimizers, so that its run can be played "

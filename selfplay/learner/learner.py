@@ -353,12 +353,27 @@ class Learner(BaseLearner):
                     )
         for group, settings in zip(self.optimizer.param_groups, own, strict=True):
             group.update({**settings, "params": group["params"]})
+        place_steps(self.optimizer)
         self.steps, self.skipped = index(state["steps"]), index(state.get("skipped", 0))
         if self.reference is not None and "ema" in state:
             try:
                 self.reference.load_state_dict(state["ema"], strict=False)
             except RuntimeError as error:
                 raise ValueError(f"the EMA: {error}") from error
+
+
+def place_steps(optimizer: torch.optim.Optimizer) -> None:
+    """Move the step counters of AdamW to where it needs them, after its state was replaced.
+
+    The fused step needs each counter on the device of its parameter, and the other one in main
+    memory.
+    """
+    for group in optimizer.param_groups:
+        there = group["fused"] or group["capturable"]
+        for parameter in group["params"]:
+            state = optimizer.state.get(parameter, {})
+            if "step" in state:
+                state["step"] = state["step"].to(parameter.device if there else "cpu")
 
 
 def update_ema(average: PreTrainedModel, model: PreTrainedModel, rate: float) -> None:

@@ -32,7 +32,7 @@ from torch.serialization import _get_layout
 
 from selfplay.errors import RunError, one_line
 from selfplay.learner.fsdp import learned, like
-from selfplay.learner.learner import Learner, ema_pairs
+from selfplay.learner.learner import Learner, ema_pairs, place_steps
 from selfplay.models.main_memory import in_main_memory
 from selfplay.run.hashing_file import HashingFile
 
@@ -208,6 +208,7 @@ def load(learner: Learner, folder: Path) -> None:
         if kind == ADAM:
             name, _, key = rest.rpartition("/")
             learner.optimizer.state[parameters[name]][key] = value
+    place_steps(learner.optimizer)
 
 
 def take(learner: Learner, state: Mapping[str, Any]) -> None:
@@ -221,6 +222,7 @@ def take(learner: Learner, state: Mapping[str, Any]) -> None:
             key: (like(parameter, value) if value.shape == parameter.shape else value).clone()
             for key, value in values.items()
         }
+    place_steps(learner.optimizer)
     with torch.no_grad():
         for name, mean in _ema(learner).items():
             mean.copy_(like(mean, state["ema"][name]))

@@ -65,8 +65,12 @@ class PolicySettings:
         check_settings(self.chat_template_kwargs or {}, where="chat_template_kwargs")
 
     def placed_at(self, *, device: str | None, dtype: str | None) -> "PolicySettings":
-        """Return the settings with another device, and a type in place of float32, if given."""
-        short = dtype if self.dtype == "float32" else None
+        """Return the settings with another device, and a type in place of float32, if given.
+
+        Where all weights learn, `auto` can mean float32 only: a learner refuses others.
+        """
+        whole = self.dtype == "auto" and self.learn and self.lora is None
+        short = dtype if whole or self.dtype == "float32" else None
         return replace(self, device=device or self.device, dtype=short or self.dtype)
 
     @property

@@ -30,7 +30,9 @@ class Member:
     rank: int = 0
     """Rank of the LoRA adapter; 0: all weights learn."""
     reference: bool = False
-    """True if a frozen copy of the initial weights is needed."""
+    """True if a reference policy is needed: the initial weights, or an average of the weights."""
+    average: bool = False
+    """True if the reference is an average of the weights, which a copy of an adapter is part of."""
     frozen_bytes: int = 0
     """Bytes per number of frozen weights, such as an adapter's base; 0: as the cluster."""
 
@@ -79,9 +81,11 @@ def learning(
     Training of all weights in mixed precision needs float32 master weights, gradients and two
     AdamW moments: 4 + 4 + 8 bytes per parameter over N (1910.02054). The weights that a pass has in
     16 bits are those of `_unsharded`. An adapter of A parameters needs 16 A / N, and its frozen
-    base of P parameters 2 P / N. Activations are 2 h L per token with checkpointing, plus those of
-    one layer. Policies do their passes one after another, so the memory that only passes need is
-    that of the largest policy.
+    base of P parameters 2 P / N. In one process all adapters share the base, which is their
+    reference too; with several ranks each learner has a base of its own, and the reference another
+    one. The reference of a policy that learns all weights is a copy of them in float32.
+    Activations are 2 h L per token with checkpointing, plus those of one layer. Policies do their
+    passes one after another, so the memory that only passes need is that of the largest policy.
 
     Args:
         members: Policies by name.
@@ -91,22 +95,25 @@ def learning(
     """
     shards, width = cluster.sharded, cluster.width
     found = dict.fromkeys(COMPONENTS, 0.0)
+    apart = cluster.learners > 1
     bases: set[ModelShape] = set()
+    references: set[ModelShape] = set()
     for member in members.values():
-        outline = member.outline
-        size = outline.parameters
-        if member.rank:
-            size = outline.adapter(member.rank)
-            if outline not in bases:  # one copy in memory for all its adapters
-                found["weights"] += (member.frozen_bytes or width) * outline.parameters / shards
+        outline, size = member.outline, _size(member)
+        base = (member.frozen_bytes or width) * outline.parameters / shards if member.rank else 0.0
+        if member.rank and (member.learns if apart else outline not in bases):
+            found["weights"] += base
             bases.add(outline)
         if not member.learns:
             continue
         found["weights"] += 4 * size / shards
         found["gradients"] += 4 * size / shards
         found["optimizer"] += 0.0 if cluster.offload else 8 * size / shards
-        if member.reference and not member.rank:
-            found["reference"] += width * outline.parameters / shards
+        if member.reference and (member.average or not member.rank):
+            found["reference"] += 4 * size / shards + (base if apart else 0.0)
+        elif member.reference and apart and outline not in references:
+            found["reference"] += base
+            references.add(outline)
         tokens = min(completions or micro_batch, micro_batch)
         passing = {
             "unsharded": _unsharded(member, cluster),

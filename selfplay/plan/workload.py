@@ -365,6 +365,11 @@ def reads_reference(config: Mapping[str, Any]) -> bool:
     return bool(build(config["objective"], where="objective").reads_reference)
 
 
+def moves_reference(config: Mapping[str, Any]) -> bool:
+    """Return True if the reference policy is an average of the weights."""
+    return bool(build(config["objective"], where="objective").reference == "ema")
+
+
 def passes_of(
     config: Mapping[str, Any], population: Population, policy: str, *, on_gpu: bool
 ) -> dict[str, int]:

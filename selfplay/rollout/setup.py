@@ -205,7 +205,9 @@ class RolloutSetup(Components):
             sent: See `load_policies`.
         """
         self._opened.callback(engine.close)
-        self.engine, self.saved = engine, saved
+        self.engine = engine
+        self.saved = None if saved is None else saved.resolve()
+        """The checkpoint, also for processes that run in another folder."""
         self.policies: dict[str, Policy] = load_policies(
             self.population,
             seed=self.seed,
@@ -216,18 +218,24 @@ class RolloutSetup(Components):
             only=only,
             sent=sent,
         )
+        # An engine may take all the memory that a GPU has left, so that everything is loaded first.
+        opponents = self._saved_opponents(device=device, dtype=dtype, only=only)
         self.policy_pool = PolicyPool(
             roles=self.roles,
             policy_of=self.population.policy_of,
             sampling=self.sampling,
             rollout=self.limits,
         )
-        for name, policy in self.policies.items():
+        for name, policy in {**self.policies, **opponents}.items():
             engine.serve(name, policy.model, policy.renderer.end_ids)
         self._engines = self.policy_pool.engines
         for name, policy in self.policies.items():
             self.policy_pool.add(name, engine, policy.renderer, learn=policy.learn)
-        self._add_opponents(device=device, dtype=dtype, only=only)
+        for name, opponent in self.population.opponents.items():
+            if name in opponents:
+                self.policy_pool.add(name, engine, opponents[name].renderer)
+            elif only is None or name in only:
+                self.policy_pool.add(name, opponent)
         if only is not None:
             return
         self.rollout: Rollout = self.policy_pool.rollout(self.arena)
@@ -289,25 +297,18 @@ class RolloutSetup(Components):
             for key, value in metrics.items()
         }
 
-    def _add_opponents(
+    def _saved_opponents(
         self, *, device: str | None, dtype: str | None, only: Collection[str] | None
-    ) -> None:
-        """Add the population's opponents, or those of `only`, to the pool.
+    ) -> dict[str, Policy]:
+        """Return the population's opponents that are saved models, or those of `only`.
 
-        An opponent that is a saved model is loaded here. It does not learn, and no checkpoint
-        stores it.
+        They do not learn, and no checkpoint stores them.
         """
-        saved = self.population.saved_models
-        for name, opponent in self.population.opponents.items():
-            if only is not None and name not in only:
-                continue
-            if name not in saved:
-                self.policy_pool.add(name, opponent)
-                continue
-            settings = saved[name].placed_at(device=device, dtype=dtype)
-            policy = load_policy(name, **vars(settings))
-            self.engine.serve(name, policy.model, policy.renderer.end_ids)
-            self.policy_pool.add(name, self.engine, policy.renderer)
+        return {
+            name: load_policy(name, **vars(settings.placed_at(device=device, dtype=dtype)))
+            for name, settings in self.population.saved_models.items()
+            if only is None or name in only
+        }
 
     def _learner_settings(self, node: Mapping[str, Any]) -> dict[str, LearnerSettings]:
         """Return the settings of the learner of each policy; its own replace those of the run."""

@@ -7,6 +7,7 @@ import socket
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -127,6 +128,18 @@ class RayCluster:
         )
         self.get(self._group.ready(), f"{len(bundles)} places for actors in the cluster")
 
+    def places(self) -> list[str]:
+        """Return the name of the node of each reserved bundle, in order; nothing if the cluster has
+        one node."""
+        from ray.util.placement_group import placement_group_table
+
+        names = node_names(self.ray.nodes(), self.ray.get_runtime_context().get_node_id())
+        if len(names) == 1:
+            return []
+        found = placement_group_table(self._group)["bundles_to_node_id"]
+        # A node that was lost in the meantime has no name any more.
+        return [names.get(found[index], "a lost node") for index in sorted(found)]
+
     def gpus(self) -> float:
         """Return the number of GPUs of the cluster."""
         return float(self.ray.cluster_resources().get("GPU", 0.0))
@@ -245,6 +258,24 @@ class RayCluster:
         node = self.ray._private.worker._global_node
         if node is not None:
             node.kill_all_processes(check_alive=False, allow_graceful=False)
+
+
+def node_names(nodes: Sequence[Mapping[str, Any]], here: str) -> dict[str, str]:
+    """Return a name of each living node by its id: its host name, and what tells it from others.
+
+    Args:
+        nodes: Nodes as `ray.nodes` describes them.
+        here: Id of the node of this process.
+    """
+    living = [node for node in nodes if node["Alive"]]
+    names = {node["NodeID"]: str(node["NodeManagerHostname"]) for node in living}
+    for key, length in (("NodeManagerAddress", None), ("NodeID", 8)):
+        known = Counter(names.values())
+        for node in living:
+            name = names[node["NodeID"]]
+            if known[name] > 1:
+                names[node["NodeID"]] = f"{name} {node[key][:length]}"
+    return {each: f"{name} (this one)" if each == here else name for each, name in names.items()}
 
 
 def selfplay_error(error: Any) -> BaseException:

@@ -158,6 +158,8 @@ class LearnerWorkerGroup:
             self.cluster.kill(actor)
 
     def _begin(self, saved: Path | None) -> dict[str, LearnerInfo]:
+        if saved is not None:
+            saved = saved.resolve()  # the ranks run in other folders
         while True:
             try:
                 return self._start(saved)

@@ -1,5 +1,6 @@
 """The GPUs of a run on Ray: the part that every actor gets, and the type of its weights."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import floor
@@ -89,6 +90,30 @@ class Placement:
         held = ", ".join(map(str, self.groups))
         groups = [f"runtime: {held}; this process plays the games"] if held else []
         return [*groups, *self._gpu_notes()]
+
+    def node_notes(self, nodes: Sequence[str]) -> list[str]:
+        """Return a line with the actors of each node.
+
+        `nodes` has the node of each bundle, in the order of `bundles`, or nothing.
+        """
+        roles = ["worker(s)"] * self.workers
+        if self.groups:
+            roles = [
+                f"worker(s) of {' and '.join(group.policies)}"
+                for group in self.groups
+                for _ in range(group.workers)
+            ]
+        if self.colocated:
+            roles = ["pair(s) of worker and learner rank"] * self.workers
+        else:
+            roles += ["learner rank(s)"] * self.learners
+        found: dict[str, Counter[str]] = {}
+        for node, role in zip(nodes, roles, strict=bool(nodes)):
+            found.setdefault(node, Counter())[role] += 1
+        return [
+            f"runtime: node {node}: " + ", ".join(f"{count} {role}" for role, count in held.items())
+            for node, held in found.items()
+        ]
 
     def _gpu_notes(self) -> list[str]:
         if not self.gpus:

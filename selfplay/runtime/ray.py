@@ -172,6 +172,7 @@ class RayRuntime:
         self._colocation: Colocation | None = None
         self._sent: dict[str, bytes] = {}
         self._store_notes: Sequence[str] = ()
+        self._node_notes: Sequence[str] = ()
 
     @property
     def notes(self) -> Sequence[str]:
@@ -179,7 +180,7 @@ class RayRuntime:
         if self._placement is None:
             return []
         cores, asked = os.cpu_count() or 1, self._cores(self._placement)
-        notes = [*self._placement.notes(), *self._store_notes]
+        notes = [*self._placement.notes(), *self._node_notes, *self._store_notes]
         if self.address is None and asked > cores:
             notes.append(
                 f"runtime: actors request {asked:g} cores and share the {cores} of this machine"
@@ -267,6 +268,7 @@ class RayRuntime:
         self._opened.callback(self._workers.close)
         self._placement = placement
         self.cluster.reserve(placement.bundles(*self._cpus))
+        self._node_notes = placement.node_notes(self.cluster.places())
         return self._engine
 
     def trainers(self, players: RolloutSetup, objective: Objective) -> Mapping[str, PolicyLearner]:

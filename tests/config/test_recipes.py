@@ -12,6 +12,7 @@ from selfplay.cli.main import main
 from selfplay.config import compose
 from selfplay.engines.vllm import engine as vllm_engine
 from selfplay.experiment.experiment import check
+from selfplay.runtime.placement import check_devices
 from tests.cli.test_plan import SEVEN
 from tests.helpers.repository import ROOT
 
@@ -59,18 +60,30 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return f"policy.model={tmp_path}"
 
 
+def test_every_paper_has_a_recipe_or_a_reason() -> None:
+    page = (ROOT / "docs/clusters.md").read_text()
+    papers = {path.stem for path in (ROOT / "configs/experiment/paper").glob("*.yaml")}
+    without = papers - {name for _, name in PAIRS}
+    assert {name for name in papers if f"`{name}` has no recipe" in page} == without
+
+
 def test_every_recipe_is_promised_with_some_experiment() -> None:
     assert {recipe for recipe, _ in PAIRS} == set(CLUSTERS) == set(compose.choices("recipe"))
     assert len(PAIRS) >= 15
 
 
 @pytest.mark.parametrize(("recipe", "name"), PAIRS)
-def test_a_pair_composes_and_is_valid(recipe: str, name: str, model: str, gpus: None) -> None:
+def test_a_pair_composes_and_is_valid(
+    recipe: str, name: str, model: str, gpus: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pair = [f"+experiment=paper/{name}", f"+recipe={recipe}"]
     config: dict[str, Any] = compose.load([*pair, model])
     assert config["engine"]["_target_"].endswith("VLLMEngine")
     assert config["run"]["experiment"] == f"paper/{name}"
     check(config)
+    if config["runtime"]["_target_"].endswith("RayRuntime"):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        check_devices(config)  # on a machine with GPUs, auto is one of them
     assert bool(config["policy"].get("lora")) == (recipe == "gpu_1_lora_7b")
     if name == "absolute_zero_7b":  # the other order: the experiment's own settings win
         other = compose.load([*pair[::-1], model])

@@ -2,13 +2,16 @@
 
 import hashlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from selfplay.errors import RunError
+from selfplay.learner import learner as learning
 from selfplay.learner import sharded_checkpoint
 from selfplay.learner.checkpoint_content import named_tensors
+from selfplay.learner.learner import Learner
 from tests.helpers.learner_processes import Forks, batch, fetched, ranked
 from tests.helpers.rank_learners import (
     CASES,
@@ -147,3 +150,62 @@ def test_shards_that_cannot_be_used_are_one_line(two: Forks, tmp_path: Path) -> 
     (tmp_path / "__1_0.distcp").unlink()
     with pytest.raises(RunError, match="cannot read"):
         sharded_checkpoint.load(make(), tmp_path)
+
+
+def on_a_device(make: Make, monkeypatch: pytest.MonkeyPatch) -> Learner:
+    """Return a learner with a fused optimizer on the device `meta`, which stands for a GPU."""
+    made = make()
+    torch.nn.Module.to(made.model, "meta")
+    with monkeypatch.context() as patch:
+        patch.setattr(learning, "FUSED_FROM", 1)
+        made.use_parameters()
+    assert made.optimizer.param_groups[0]["fused"]
+    return made
+
+
+def step_counters(learner: Learner) -> list[torch.Tensor]:
+    counters = [learner.optimizer.state[weight]["step"] for weight in learner.parameters]
+    assert counters
+    return counters
+
+
+def test_a_fused_optimizer_gets_its_step_counters_on_its_device(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # Torch would read into new tensors in place of those on `meta`.
+    planner = "torch.distributed.checkpoint.default_planner"
+    monkeypatch.setattr(f"{planner}._init_state_dict", lambda state: None)
+    make = Make(dtype=torch.float32)
+    alone = make()
+    alone.update(batch(), step=1)
+    sharded_checkpoint.save(sharded_checkpoint.parts(alone), tmp_path)
+    for restore in (
+        lambda learner: sharded_checkpoint.load(learner, tmp_path),
+        lambda learner: sharded_checkpoint.take(learner, alone.state_dict()),
+        lambda learner: learner.load_state_dict(alone.state_dict()),
+    ):
+        restored = on_a_device(make, monkeypatch)
+        restore(restored)
+        assert {counter.device.type for counter in step_counters(restored)} == {"meta"}
+        restored = make()
+        restore(restored)
+        assert {counter.device.type for counter in step_counters(restored)} == {"cpu"}
+
+
+class GpuNumber(torch.Tensor):
+    """Stands for a tensor on a GPU until it is moved to main memory."""
+
+    def to(self, *where: Any, **options: Any) -> torch.Tensor:
+        assert where == ("cpu",)
+        return self.as_subclass(torch.Tensor)
+
+
+def test_the_step_counters_of_a_gpu_come_back_to_main_memory() -> None:
+    make = Make(dtype=torch.float32)
+    alone, other = make(), make()
+    alone.update(batch(), step=1)
+    state = alone.state_dict()
+    for values in state["optimizer"]["state"].values():
+        values["step"] = values["step"].as_subclass(GpuNumber)
+    sharded_checkpoint.take(other, state)
+    assert {type(counter) for counter in step_counters(other)} == {torch.Tensor}

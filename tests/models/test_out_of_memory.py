@@ -1,5 +1,6 @@
 """A GPU that is full ends a run with one line, wherever it happens."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,10 @@ from selfplay.learner.learner import Learner
 from selfplay.learner.learner_settings import LearnerSettings
 from selfplay.learner.objective import PolicyLoss
 from selfplay.models.out_of_memory import explained
+from selfplay.models.policy import Policy
+from selfplay.runtime.engine_worker import EngineWorker
 from selfplay.runtime.updatable_engine import EngineDied, UpdatableEngine, UpdateQueue
+from selfplay.runtime.weight_sync import AddPolicy
 from tests.helpers.builders import llama, sample
 
 FULL = (
@@ -63,6 +67,21 @@ def test_a_worker_whose_gpu_is_full_is_not_replaced() -> None:
     with pytest.raises(RunError, match=r"^an engine: CUDA .* lower engine\.memory") as raised:
         engine.step()
     assert not isinstance(raised.value, EngineDied)
+
+
+def test_a_snapshot_that_a_gpu_has_no_room_for_names_the_keys(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A worker copies the whole model on its GPU."""
+    unused: Any = None
+    policy = Policy(name="base", model=llama(), renderer=unused)
+    worker, players = EngineWorker(), SimpleNamespace(policies={"base": policy}, engine=None)
+    monkeypatch.setattr(worker, "_setup", players)
+    monkeypatch.setattr("selfplay.league.snapshots.frozen_copy", fail)
+    with pytest.raises(
+        RunError, match=r"^the copy 'base@3' of policy 'base': CUDA .*; lower league\.drop\.most"
+    ):
+        worker._apply(AddPolicy(policy="base@3", player="base"))
 
 
 def test_progress_grows_with_every_micro_batch() -> None:

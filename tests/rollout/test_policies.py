@@ -16,10 +16,13 @@ from selfplay.errors import ConfigError
 from selfplay.experiment.experiment import check
 from selfplay.learner.learner_settings import LearnerSettings
 from selfplay.learner.objective import PolicyLoss
+from selfplay.models.policy_settings import Lora, PolicySettings
 from selfplay.models.population import Population
 from selfplay.rollout.policies import load_policies, make_learners
 from selfplay.rollout.sampling_settings import SamplingSettings
 from selfplay.rollout.setup import RolloutSetup
+from selfplay.runtime.remote_engine import RemoteEngine
+from selfplay.runtime.weight_sync import receive, unpack
 from tests.helpers.builders import same, save_tiny, weights
 from tests.helpers.populations import population as population_of
 
@@ -46,6 +49,40 @@ def made(folder: Path, **fields: Any) -> Population:
 
 def loaded(population: Population, **settings: Any) -> Any:
     return load_policies(population, **{"seed": 0, **settings})
+
+
+@pytest.mark.parametrize("dtype", ["auto", "float32"])
+def test_a_worker_has_weights_that_learn_in_the_type_in_which_they_are_sent(
+    dtype: str, folder: Path
+) -> None:
+    """Workers with GPUs have bfloat16; here they are on the CPU."""
+    population = made(folder, policy={"dtype": dtype})
+    there = loaded(population, dtype="bfloat16")
+    sent: list[Any] = []
+    engine = RemoteEngine(tell=sent.append, put=lambda packed: packed, dtype=torch.bfloat16)
+    for name, policy in loaded(population).items():
+        assert policy.model.dtype == torch.float32
+        engine.serve(name, policy.model, [2])
+        engine.publish(name, policy.model.state_dict(), 0)
+    for each in sent:
+        model = there[each.policy].model
+        assert model.dtype == torch.bfloat16
+        receive(each.policy, model, unpack(each.weights), each.checksums, 0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "wanted"),
+    [
+        ({"learn": False}, "auto"),
+        ({"lora": Lora(rank=2)}, "auto"),
+        ({"dtype": "float16", "learn": False}, "float16"),
+    ],
+)
+def test_models_that_no_update_reaches_keep_the_type_of_their_files(
+    settings: dict[str, Any], wanted: str
+) -> None:
+    policy = PolicySettings(**{"dtype": "auto", **settings})
+    assert policy.placed_at(device="cpu", dtype="bfloat16").dtype == wanted
 
 
 @pytest.mark.parametrize(

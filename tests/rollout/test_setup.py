@@ -1,5 +1,6 @@
 """What plays, as it is built in one process and in every worker."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,8 @@ import pytest
 from selfplay.engines.scripted import ScriptedEngine
 from selfplay.engines.transformers import TransformersEngine
 from selfplay.errors import ConfigError
+from selfplay.models.policy import Policy, load_policy
+from selfplay.models.population import Population
 from selfplay.rollout.setup import RolloutSetup
 from tests.helpers.builders import save_tiny
 from tests.helpers.fault_injection import settings
@@ -34,6 +37,53 @@ def test_what_loading_counted_is_nobodys(tmp_path: Path) -> None:
     assert loads(players) == 0
     engine.loads = 2
     assert loads(players) == 2
+    players.close()
+
+
+def test_all_models_are_loaded_before_an_engine_takes_the_memory_that_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+
+    class OrderedEngine(TransformersEngine):
+        """Notes when it serves, as vLLM takes the memory of a GPU."""
+
+        def serve(self, policy: str, *given: Any) -> None:
+            order.append(f"serves {policy}")
+            super().serve(policy, *given)
+
+    def loaded(name: str, **settings: Any) -> Policy:
+        order.append(f"loads {name}")
+        return load_policy(name, **settings)
+
+    for module in ("setup", "policies"):
+        monkeypatch.setattr(f"selfplay.rollout.{module}.load_policy", loaded)
+    model = str(save_tiny(tmp_path / "model"))
+    config = settings(Path(model), tmp_path / "mark")
+    config["population"]["opponents"] |= {
+        "old": {"model": model, "device": "cpu"},
+        "script": {"_target_": f"{__name__}.Script"},
+    }
+    players = RolloutSetup(config)
+    names = [*Population.of(config).policies, "old"]
+    players.load(OrderedEngine())
+    assert order == [f"{verb} {name}" for verb in ("loads", "serves") for name in names]
+    assert set(players.policy_pool.engines) == {*names, "script"}
+    assert isinstance(players.policy_pool.engines["old"], OrderedEngine)
+    players.close()
+
+
+def test_a_checkpoint_is_known_by_a_path_that_other_processes_can_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = save_tiny(tmp_path / "model")
+    config = settings(model, tmp_path / "mark")
+    for name in Population.of(config).policies:
+        shutil.copytree(model, tmp_path / "run/000001/policies" / name)
+    monkeypatch.chdir(tmp_path)
+    players = RolloutSetup(config)
+    players.load(Counting(), saved=Path("run/000001"))
+    assert players.saved == tmp_path / "run/000001"
     players.close()
 
 

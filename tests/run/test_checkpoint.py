@@ -22,7 +22,7 @@ from selfplay.learner.value_model import TransformerCritic
 from selfplay.models.lora import adapted
 from selfplay.models.policy import Policy
 from selfplay.models.policy_settings import Lora
-from tests.helpers.builders import llama
+from tests.helpers.builders import llama, sample
 from tests.helpers.command_process import (
     CONTEXT,
     SMOKE,
@@ -313,6 +313,23 @@ def saved(folder: Path, step: int, learners: Mapping[str, Any], **policies: Any)
     return CheckpointWriter(folder).save(
         step=step, policies=known, learners=learners, state={}, keep=3
     )
+
+
+def test_the_state_of_learners_on_a_gpu_is_read_without_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file names cuda:0 as the place of each tensor, as one that a GPU's tensors made does."""
+    learner, other = (Learner(llama(), objective=PolicyLoss()) for _ in range(2))
+    learner.update([sample([1, 2], [3, 4], 1.0)], step=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.serialization, "location_tag", lambda storage: "cuda:0")
+        torch.save({"player": learner.state_dict()}, tmp_path / "learners.pt")
+    assert b"cuda:0" in (tmp_path / "learners.pt").read_bytes()
+    state = checkpoint._read_learners(tmp_path / "learners.pt")
+    averages = state["player"]["optimizer"]["state"][0]
+    assert {tensor.device.type for tensor in averages.values()} == {"cpu"}
+    other.load_state_dict(state["player"])
+    assert other.steps == 1
 
 
 @pytest.mark.parametrize("broken", [math.nan, math.inf, -math.inf])

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -127,7 +128,10 @@ def test_a_run_outlives_a_machine_if_another_comes(site: Site, tmp_path: Path) -
     second.die()
     third = site.join()
     command.go()
-    command.end()
+    said = command.end()
+    # Each of the two nodes, which share a host and an address here, has one core for one worker.
+    placed = re.findall(r"runtime: node (.+): 1 worker\(s\)$", said, re.MULTILINE)
+    assert len(set(placed)) == 2 and sum(name.endswith("(this one)") for name in placed) == 1, said
     lines = metrics(place)
     assert [line["step"] for line in lines] == list(range(7))
     # The first replacement may die with the machine too, before Ray knows that the machine is dead.

@@ -104,6 +104,26 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
     made.cluster.close()
 
 
+def test_ranks_get_the_whole_path_of_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They run in other folders than the driver."""
+    monkeypatch.chdir(tmp_path)
+    given: list[Path | None] = []
+    unused: Any = None
+    ranks = LearnerWorkerGroup(unused, bundles=[0], gpu=False, timeout=1, max_restarts=1)
+
+    def start(saved: Path | None) -> dict[str, Any]:
+        given.append(saved)
+        return {}
+
+    monkeypatch.setattr(ranks, "_start", start)
+    players: Any = SimpleNamespace(saved=Path("run/000001"), policies={})
+    ranks.trainers(players, PolicyLoss())
+    ranks.restart(LearnersLost("rank 0"), Path("run/000002"))
+    assert given == [tmp_path / "run/000001", tmp_path / "run/000002"]
+
+
 def test_a_rank_that_is_killed_is_named_and_new_ones_go_on_from_the_checkpoint(
     home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ from selfplay.config.compose import load
 from selfplay.engines.shards import shards_of
 from selfplay.errors import ConfigError
 from selfplay.rollout.setup import RolloutSetup
-from selfplay.runtime.cluster import RayCluster, environment
+from selfplay.runtime.cluster import RayCluster, environment, node_names
 from selfplay.runtime.engine_worker_group import WorkerMember
 from selfplay.runtime.placement import (
     Placement,
@@ -22,6 +22,7 @@ from selfplay.runtime.placement import (
     store_notes,
     worker_dtype,
 )
+from selfplay.runtime.policy_groups import policy_groups
 from selfplay.runtime.ray import RayRuntime
 from selfplay.runtime.rollout_worker_group import RolloutWorkers
 from tests.helpers.command_process import SMOKE
@@ -164,6 +165,42 @@ def test_a_line_says_who_is_where() -> None:
     assert "2 worker(s) with 0.5 GPU(s) each, 1 learner rank(s) with 1 GPU(s) each" in line
     (line,) = placed(workers=2, available=2, **{**DEFAULT, "learners": 0}).notes()
     assert "this process learns on the CPU; runtime.learners=1" in line
+
+
+def test_a_line_for_each_node_says_which_actors_it_has() -> None:
+    made = placed(workers=2, available=8, **{**DEFAULT, "learners": 2})
+    assert made.node_notes(["a", "a", "a", "b"]) == [
+        "runtime: node a: 2 worker(s), 1 learner rank(s)",
+        "runtime: node b: 1 learner rank(s)",
+    ]
+    assert made.node_notes([]) == []
+    made = placed(workers=2, available=2, colocated=True, **DEFAULT)
+    assert made.node_notes(["a", "b"]) == [
+        "runtime: node a: 1 pair(s) of worker and learner rank",
+        "runtime: node b: 1 pair(s) of worker and learner rank",
+    ]
+    groups = policy_groups({"proposer": 2, "judge": 1, "critic": "proposer"})
+    made = placed(workers=3, available=0, groups=groups, **DEFAULT)
+    assert made.node_notes(["a", "b", "b"]) == [
+        "runtime: node a: 1 worker(s) of proposer and critic",
+        "runtime: node b: 1 worker(s) of proposer and critic, 1 worker(s) of judge",
+    ]
+
+
+def test_a_node_has_the_name_of_its_host_and_what_tells_it_from_others() -> None:
+    def node(name: str, host: str, address: str, alive: bool = True) -> dict[str, Any]:
+        known = {"NodeManagerHostname": host, "NodeManagerAddress": address, "Alive": alive}
+        return {"NodeID": name * 4, **known}
+
+    nodes = [node("aaaa", "x", "1"), node("bbbb", "y", "2"), node("cccc", "y", "3")]
+    nodes += [node("dddd", "z", "4"), node("eeee", "z", "4"), node("ffff", "x", "1", alive=False)]
+    assert node_names(nodes, "b" * 16) == {
+        "a" * 16: "x",
+        "b" * 16: "y 2 (this one)",
+        "c" * 16: "y 3",
+        "d" * 16: "z 4 dddddddd",
+        "e" * 16: "z 4 eeeeeeee",
+    }
 
 
 def test_engines_are_in_16_bits_on_gpus_and_in_the_policys_type_elsewhere() -> None:
