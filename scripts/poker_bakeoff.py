@@ -18,7 +18,7 @@ reported; the pair with the lowest mean exploitability over the run is taken.
 Means have Student's interval over seeds. `draw` makes a picture of the gains of each game from the
 numbers that `--json` kept. Needs selfplay[games].
 
-Usage: python scripts/poker_bakeoff.py kuhn leduc [--methods grpo rloo] [--seeds 5] [--steps 200]
+Usage: python scripts/poker_bakeoff.py [--games kuhn] [--methods grpo rloo] [--seeds 5] [--steps 200]
            [--rates 0.03 0.1 0.3] [--kl 0.1 0.3 1 3] [--json FILE]
        python scripts/poker_bakeoff.py --json FILE --draw FOLDER
 """
@@ -286,7 +286,7 @@ def draw(rows: Sequence[Row], folder: Path) -> list[Path]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print a table for each game, and write all numbers if a file is named."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("games", nargs="*", choices=[*GAMES, []], help="kuhn, leduc")
+    parser.add_argument("--games", nargs="+", choices=list(GAMES), default=list(GAMES))
     parser.add_argument("--methods", nargs="*", choices=list(METHODS), default=list(METHODS))
     parser.add_argument("--seeds", type=int, default=5, help="runs of each method")
     parser.add_argument("--steps", type=int, default=200, help="steps of a run")
