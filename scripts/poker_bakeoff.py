@@ -6,7 +6,7 @@ training, with the settings of `enumerated_methods.py`; the rest is the rule of 
 term to a moving average (EMA) of the logits, Adam, and a learning rate that falls linearly to 0.03
 of its first value. All rewards are chips, paid at the end of a hand.
 
-**Tuning.** Methods differ in the scale of their advantages, and so in the best weight of the KL
+Methods differ in the scale of their advantages, and so in the best weight of the KL
 term. For each method, three learning rates and four weights are tried in two seeds that are not
 reported; the pair with the lowest mean exploitability over the run is taken.
 
@@ -15,11 +15,11 @@ reported; the pair with the lowest mean exploitability over the run is taken.
 - gain: the mean of `rloo` with the same seed, less this mean: above 0 is better than `rloo`;
 - seconds: CPU time of a run.
 
-Means have Student's interval over seeds. `draw` makes a picture of the gains of each game from the
-numbers that `--json` kept. Needs selfplay[games].
+Means have Student's interval over seeds. `--draw` makes a picture of the gains of each game from
+the numbers that `--json` kept. Needs selfplay[games].
 
-Usage: python scripts/poker_bakeoff.py [--games kuhn] [--methods grpo rloo] [--seeds 5] [--steps 200]
-           [--rates 0.03 0.1 0.3] [--kl 0.1 0.3 1 3] [--json FILE]
+Usage: python scripts/poker_bakeoff.py [--games kuhn] [--methods grpo rloo] [--seeds 5]
+           [--steps 200] [--rates 0.03 0.1 0.3] [--kl 0.1 0.3 1 3] [--json FILE]
        python scripts/poker_bakeoff.py --json FILE --draw FOLDER
 """
 
