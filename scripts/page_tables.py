@@ -191,7 +191,11 @@ def _table(lines: Sequence[str], place: str) -> PageTable:
     if names is not None:
         kinds = names[0].split(" / ")
         columns = [f"{column}: {kind}" for column in columns for kind in kinds]
-        cells = [[part for text in row for part in text.split(" / ")] for row in cells]
+        split = [[text.split(" / ") for text in row] for row in cells]
+        for row, parted in zip(rows, split, strict=True):
+            if any(len(parts) != len(kinds) for parts in parted):
+                raise TableError(f"{place}, row '{row[0]}': a cell has not {len(kinds)} numbers")
+        cells = [[part for parts in row for part in parts] for row in split]
     labels, parent = [], ""
     for row in rows:
         child = row[0].startswith(CHILD)

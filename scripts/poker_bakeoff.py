@@ -2,13 +2,14 @@
 
 A table of logits plays both seats. A step has groups of hands that share a deal, drawn in turn from
 all deals, until the batch has enough completions. The credit methods and samplers are those of
-training, with the settings of `enumerated_methods.py`; the rest is the rule of `tiny/leduc`: a KL
-term to a moving average (EMA) of the logits, Adam, and a learning rate that falls linearly to 0.03
-of its first value. All rewards are chips, paid at the end of a hand.
+training, with the settings of `enumerated_methods.py`. The rest is like the rule of `tiny/leduc`: a
+KL term to a moving average (EMA) of the logits, exact in each visited information set; Adam; and a
+learning rate that falls linearly to 0.03 of its first value. All rewards are chips, paid at the end
+of a hand.
 
-Methods differ in the scale of their advantages, and so in the best weight of the KL
-term. For each method, three learning rates and four weights are tried in two seeds that are not
-reported; the pair with the lowest mean exploitability over the run is taken.
+Methods differ in the scale of their advantages, and so in the best weight of the KL term. For each
+method, three learning rates and four weights are tried in two seeds that are not reported; the pair
+with the lowest mean exploitability over the run is taken.
 
 - final: exploitability after the last step, in chips a hand;
 - mean: its mean over ten measurements during the run, the area under the curve;
@@ -18,7 +19,7 @@ reported; the pair with the lowest mean exploitability over the run is taken.
 Means have Student's interval over seeds. `--draw` makes a picture of the gains of each game from
 the numbers that `--json` kept. Needs selfplay[games].
 
-Usage: python scripts/poker_bakeoff.py [--games kuhn] [--methods grpo rloo] [--seeds 5]
+Usage: python scripts/poker_bakeoff.py [--games kuhn] [--methods grpo gae] [--seeds 5]
            [--steps 200] [--rates 0.03 0.1 0.3] [--kl 0.1 0.3 1 3] [--json FILE]
        python scripts/poker_bakeoff.py --json FILE --draw FOLDER
 """
@@ -260,7 +261,7 @@ def table(game: str, options: argparse.Namespace) -> list[Row]:
         cells = [
             mean([curve[-1] for curve in curves], digits=3),
             mean([float(np.mean(curve)) for curve in curves], digits=3),
-            mean(gains(rows, game, name), digits=3) if gains(rows, game, name) else "",
+            mean(gains(rows, game, name), digits=3),
         ]
         chosen = [f"`{name}`", f"{setting.lr:g}", f"{setting.kl:g}"]
         print(table_row([*chosen, *cells, f"{seconds:.0f}"]), flush=True)
@@ -287,7 +288,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Print a table for each game, and write all numbers if a file is named."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--games", nargs="+", choices=list(GAMES), default=list(GAMES))
-    parser.add_argument("--methods", nargs="*", choices=list(METHODS), default=list(METHODS))
+    parser.add_argument(
+        "--methods",
+        nargs="*",
+        choices=list(METHODS),
+        default=list(METHODS),
+        help="rloo always runs first",
+    )
     parser.add_argument("--seeds", type=int, default=5, help="runs of each method")
     parser.add_argument("--steps", type=int, default=200, help="steps of a run")
     parser.add_argument("--rates", type=float, nargs="+", default=RATES, help="learning rates")
@@ -300,6 +307,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             parser.error("--draw needs --json FILE, as an earlier call wrote it")
         print(*draw(json.loads(options.json.read_text()), options.draw), sep="\n")
         return
+    options.methods = list(dict.fromkeys(["rloo", *options.methods]))  # what gains are relative to
     rows: list[Row] = []
     for game in options.games:
         rows += table(game, options)

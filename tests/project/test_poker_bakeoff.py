@@ -74,6 +74,7 @@ def test_a_branch_goes_on_from_its_prefix_and_costs_only_new_turns() -> None:
                 known = [(t.prompt_ids, t.completion_ids) for t in parent.turns[:shared]]
                 assert shared and moves == known
     assert new == player.completions
+    assert any(hand.branch_of is not None for group in groups for hand in group.episodes)
 
 
 @pytest.mark.parametrize("method", list(bakeoff.METHODS))

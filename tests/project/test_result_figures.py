@@ -124,6 +124,11 @@ def test_an_unreadable_cell_is_an_error_of_one_line(docs: Path) -> None:
             "row 'with the EMA': 6 cells of 5",
         ),
         ("## Connect Four: tree", "## Four: tree", "0 sections start with 'Connect Four'"),
+        (
+            "| warm start | 55 / 15 / 31 |",
+            "| warm start | 55 / 15 |",
+            "row 'warm start': a cell has not 3 numbers",
+        ),
     ],
 )
 def test_a_table_of_another_form_is_an_error(docs: Path, old: str, new: str, error: str) -> None:
