@@ -276,9 +276,9 @@ def draw(rows: Sequence[Row], folder: Path) -> list[Path]:
         paths.append(
             write_picture(
                 folder / f"bakeoff_{game}.svg",
-                title=f"{game} poker",
+                title=f"{game.capitalize()} poker",
                 estimates=[over_runs(name, gains(rows, game, name)) for name in names],
-                label="mean exploitability, lower than that of rloo by, in chips a hand",
+                label="mean exploitability of rloo less that of the method, chips a hand",
             )
         )
     return paths
