@@ -27,28 +27,19 @@ Usage: python scripts/poker_bakeoff.py [--games kuhn] [--methods grpo gae] [--se
 import argparse
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from bakeoff_table import mean, table_head, table_row, write_picture
-from enumerated_methods import TabularCritic
+from enumerated_games import GAMES as ENUMERATED
+from enumerated_methods import METHODS as CREDITS
 from poker_tree import FLOOR, GAMES, PokerTable, PokerTree, columns, falling
 
-from selfplay.credit.arpo import ARPO
-from selfplay.credit.at_grpo import ATGRPO
-from selfplay.credit.dr_grpo import DrGRPO
-from selfplay.credit.gae import GAE
-from selfplay.credit.gigpo import GiGPO
-from selfplay.credit.grpo import GRPO
-from selfplay.credit.mt_grpo import MTGRPO
-from selfplay.credit.rae import RAE
-from selfplay.credit.reinforce_pp import ReinforcePlusPlus
-from selfplay.credit.rloo import RLOO
-from selfplay.credit.trr import TRR
 from selfplay.curriculum.fixed import FixedTasks
 from selfplay.rollout.rollout import EpisodeSpec
 from selfplay.sampler.independent import Independent
@@ -68,23 +59,14 @@ TUNING = (100, 101)
 """Seeds of the tuning; no reported run has one of them."""
 RATES, WEIGHTS = (0.03, 0.1, 0.3), (0.1, 0.3, 1.0, 3.0)
 """Learning rates and weights of the KL term that are tried for each method."""
-METHODS: Mapping[str, tuple[Any, Any]] = {
-    "rloo": (lambda: RLOO(group_by="agent"), None),
-    "dr_grpo": (lambda: DrGRPO(group_by="agent"), None),
-    "grpo": (lambda: GRPO(group_by="agent"), None),
-    "trr": (TRR, None),
-    "reinforce_pp": (ReinforcePlusPlus, None),
-    "rae": (RAE, None),
-    "gae": (lambda: GAE(critic=TabularCritic()), None),
-    "turn": (lambda: MTGRPO(group_by="agent"), None),
-    "gigpo": (lambda: GiGPO(group_by="agent"), None),
-    "dr_grpo, branch": (
-        lambda: DrGRPO(group_by="agent"), lambda: Branch(group_size=8, initial=4)
-    ),
-    "arpo, branch": (lambda: ARPO(group_by="agent"), lambda: Branch(group_size=8, initial=4)),
-    "agent_turn, tree": (ATGRPO, lambda: Tree(candidates=2, depth=3, go_on="all")),
-}  # fmt: skip
-"""Maker of the credit method, and maker of the sampler; None: eight independent hands of a deal."""
+METHODS = [name for name, each in CREDITS.items() if not each.team and name != "pass_at_k"]
+"""Methods that are defined: the team's return is always 0, and pass@k needs right and wrong."""
+SAMPLERS: Mapping[str, Callable[[], Any]] = {
+    "dr_grpo, branch": lambda: Branch(group_size=8, initial=4),
+    "arpo, branch": lambda: Branch(group_size=8, initial=4),
+    "agent_turn, tree": lambda: Tree(candidates=2, depth=3, go_on="all"),
+}
+"""Makers of the samplers of three methods; the others play eight independent hands of a deal."""
 
 Row = dict[str, Any]
 
@@ -168,7 +150,7 @@ class Dealer:
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What the tuning chooses."""
+    """Learning rate and weight of the KL term of a run."""
 
     lr: float
     """First learning rate."""
@@ -179,9 +161,8 @@ class Setting:
 def learn(game: str, method: str, setting: Setting, *, seed: int, steps: int) -> list[float]:
     """Return the exploitability at `CHECKS` steps of a run, the last one included."""
     tree = tree_of(game)
-    make_credit, make_sampler = METHODS[method]
-    credit = make_credit()
-    sampler = make_sampler() if make_sampler else Independent(group_size=8)
+    credit = CREDITS[method].make(ENUMERATED["pennies"])  # these methods do not read the game
+    sampler = SAMPLERS[method]() if method in SAMPLERS else Independent(group_size=8)
     table, dealer = PokerTable(tree, ema=EMA), Dealer(tree, np.random.default_rng(seed))
     found: list[float] = []
     for step in range(1, steps + 1):
@@ -203,14 +184,10 @@ def learn(game: str, method: str, setting: Setting, *, seed: int, steps: int) ->
     return found
 
 
-_TREES: dict[str, PokerTree] = {}
-
-
+@cache
 def tree_of(game: str) -> PokerTree:
     """Return the tree of a game, which is built once."""
-    if game not in _TREES:
-        _TREES[game] = PokerTree(game)
-    return _TREES[game]
+    return PokerTree(game)
 
 
 def tuned(game: str, method: str, settings: Sequence[Setting], *, steps: int) -> Setting:
@@ -291,8 +268,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--methods",
         nargs="*",
-        choices=list(METHODS),
-        default=list(METHODS),
+        choices=METHODS,
+        default=METHODS,
         help="rloo always runs first",
     )
     parser.add_argument("--seeds", type=int, default=5, help="runs of each method")

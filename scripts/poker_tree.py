@@ -42,7 +42,7 @@ class PokerTree:
     def __init__(self, name: str) -> None:
         """`name`: kuhn or leduc."""
         poker = GAMES[name]
-        self.game, self.moves = pyspiel.load_game(poker.game), poker.moves
+        self.game = pyspiel.load_game(poker.game)
         self.sets: dict[str, int] = {}
         legal: list[list[bool]] = []
         nodes: list[int] = []

@@ -77,7 +77,7 @@ def test_a_branch_goes_on_from_its_prefix_and_costs_only_new_turns() -> None:
     assert any(hand.branch_of is not None for group in groups for hand in group.episodes)
 
 
-@pytest.mark.parametrize("method", list(bakeoff.METHODS))
+@pytest.mark.parametrize("method", bakeoff.METHODS)
 def test_every_method_comes_nearer_to_equilibrium_in_kuhn_poker(method: str) -> None:
     setting = bakeoff.Setting(lr=0.1, kl=1.0)
     found = bakeoff.learn("kuhn", method, setting, seed=0, steps=60)
