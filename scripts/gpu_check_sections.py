@@ -40,8 +40,8 @@ FASTEST, SLOWEST = 0.4, 2.5
 """Bounds of the measured seconds, as multiples of the planned ones."""
 MEMORY_BAND = 0.15
 """Largest difference of measured and planned memory, as a fraction of the planned memory."""
-
 SMOKE = "+experiment=tiny/smoke"
+"""Experiment of the short runs."""
 
 
 def installed(name: str) -> str:

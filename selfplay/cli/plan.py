@@ -174,6 +174,7 @@ def members(config: Mapping[str, Any]) -> dict[str, Member]:
     """Return the policies of a config, by name."""
     population = Population.of(config)
     found, outlines = {}, dict[str, ModelShape]()
+    reference, average = workloads.reads_reference(config), workloads.moves_reference(config)
     for name, settings in {**population.policies, **population.saved_models}.items():
         model, lora = settings.model, settings.lora
         key = str(model)
@@ -183,8 +184,8 @@ def members(config: Mapping[str, Any]) -> dict[str, Member]:
             outline=outlines[key],
             learns=settings.learn,
             rank=0 if lora is None else lora.rank,
-            reference=workloads.reads_reference(config),
-            average=workloads.moves_reference(config),
+            reference=reference,
+            average=average,
             frozen_bytes=2 if settings.dtype in ("bfloat16", "float16") else 4,
         )
     return found
