@@ -63,17 +63,6 @@ def nothing_more(rest: Sequence[str], options: argparse.Namespace) -> None:
         raise ConfigError(f"unexpected argument {rest[0]!r} (see {command} --help)")
 
 
-def step_range(text: str) -> tuple[int | None, int | None]:
-    """Return the first and the last step of A:B, A:, :B or A; None where one is left out."""
-    first, colon, last = text.partition(":")
-    for part in (first, last):
-        if part and not (part.isdecimal() and len(part) < 10):
-            raise ConfigError(f"--steps {text}: A:B is needed, such as 10:20, 10: or :20")
-    if not colon:
-        last = first
-    return int(first) if first else None, int(last) if last else None
-
-
 class Steps(argparse.Action):
     """Flag with several numbers; other arguments after the numbers are overrides.
 

@@ -3,7 +3,8 @@
 import argparse
 from pathlib import Path
 
-from selfplay.cli.arguments import nothing_more, step_range
+from selfplay.cli.arguments import nothing_more
+from selfplay.run.step_range import step_range
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:

@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from selfplay.cli.arguments import note, nothing_more, step_range
+from selfplay.cli.arguments import note, nothing_more
 from selfplay.errors import ConfigError
+from selfplay.run.step_range import step_range
 
 if TYPE_CHECKING:
     from selfplay.run.chat_export import ChatExport

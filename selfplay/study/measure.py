@@ -116,6 +116,18 @@ ONLY = Option(
     repeated=True,
     help="only metrics and pictures whose names contain these words; may be repeated",
 )
+RANGES = Option(
+    name="steps",
+    metavar="A:B",
+    repeated=True,
+    help="means of metrics over these steps, both included; may be repeated, for the change",
+)
+DERIVED = Option(
+    name="derive",
+    metavar="NAME=EXPRESSION",
+    repeated=True,
+    help="metric of its own, such as 'added={evaluation/a/last} - {evaluation/a/first}'",
+)
 
 
 def references_of(options: argparse.Namespace) -> list[Reference]:

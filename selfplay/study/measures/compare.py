@@ -32,8 +32,10 @@ from selfplay.study.measure import (
     BUDGET,
     COOPERATE,
     DEFAULT,
+    DERIVED,
     ONLY,
     PLAYING,
+    RANGES,
     ROLE,
     SAMPLES,
     Measure,
@@ -192,9 +194,10 @@ def study(
 
 
 def choose(names: Sequence[str], only: Sequence[str]) -> set[str]:
-    """Return the names that equal or else contain one of `only`; all names if it is empty.
+    """Return the names that contain one of `only`; all names if it is empty.
 
-    Raises ConfigError for words that no name contains.
+    Words that are a whole name choose this metric, with its first value, gain and mean, and not
+    the longer names that contain them. Raises ConfigError for words that no name contains.
     """
     found: set[str] = set() if only else set(names)
     for words in only:
@@ -202,7 +205,8 @@ def choose(names: Sequence[str], only: Sequence[str]) -> set[str]:
         if not having:
             known = ", ".join(dict.fromkeys(names))
             raise ConfigError(f"--only {words}: no such metric; choose from: {known}")
-        found |= {words} & having or having
+        whole = {name for name in having if name == words or name.startswith(f"{words}, ")}
+        found |= whole if words in whole else having
     return found
 
 
@@ -366,7 +370,7 @@ MEASURE = Measure(
     help="a measure of one run, over sets of runs: means, and differences paired by seed",
     target="sets",
     run=from_options,
-    options=(*PLAYING, COOPERATE, DEFAULT, ROLE, SAMPLES, BUDGET, ALL, ONLY),
+    options=(*PLAYING, COOPERATE, DEFAULT, ROLE, SAMPLES, BUDGET, ALL, ONLY, RANGES, DERIVED),
     comparable=False,
 )
 """The measure `compare` of the command line."""

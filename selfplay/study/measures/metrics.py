@@ -3,7 +3,10 @@
 **Definition.** The value of each chosen metric at every step of the record that has it, and its
 mean over the steps: the area under the curve by the trapezoidal rule, divided by the number of
 steps from the first to the latest value. For an evaluation also the gain, the latest value less the
-first. A curve of 50 points or more is the running mean over 1/25 of its points.
+first. With `--steps A:B` also the mean of the values that were recorded at these steps, and the
+change from the first range to each later one. A derived metric (`--derive`) is computed from
+recorded metrics of the same step. A curve of 50 points or more is the running mean over 1/25 of its
+points.
 
 **Source.** The record of training; nothing is played or computed again.
 
@@ -28,7 +31,9 @@ from selfplay.run.directory import Run
 from selfplay.run.formatting import words
 from selfplay.run.record_reader import read_metrics
 from selfplay.run.report.charts import running_mean, smoothing
-from selfplay.study.measure import ONLY, Measure
+from selfplay.run.step_range import step_range
+from selfplay.study.derived_metrics import DerivedMetric
+from selfplay.study.measure import DERIVED, ONLY, RANGES, Measure
 from selfplay.study.plots import CurvePlot
 from selfplay.study.result import Result
 from selfplay.study.stats.bootstrap import Estimate
@@ -39,14 +44,23 @@ MOST_POINTS = 500
 """Largest number of points of a curve."""
 
 
-def study(run: Path, *, only: Sequence[str] = ()) -> Result:
+def study(
+    run: Path,
+    *,
+    only: Sequence[str] = (),
+    ranges: Sequence[str] = (),
+    derived: Sequence[DerivedMetric] = (),
+) -> Result:
     """Return the curves of metrics of a run.
 
     Args:
         run: The run folder.
-        only: Names of metrics, or words in them; empty: the chief metrics, see `RunMetrics.order`.
+        only: Names of metrics, or words in them; empty: the derived metrics, and without any the
+            chief metrics, see `RunMetrics.order`.
+        ranges: Ranges of steps, such as 1:10, over which means are given.
+        derived: Metrics that are computed from recorded ones.
     Raises:
-        ConfigError: If the record has no such metric, or no step.
+        ConfigError: If the record has no such metric, no step, or no value in a range.
         RunError: If the record is damaged.
     """
     declared = read_declared(run)
@@ -55,16 +69,26 @@ def study(run: Path, *, only: Sequence[str] = ()) -> Result:
         raise ConfigError(
             f"{run}: no training step is recorded; `selfplay evaluate {run}` measures a checkpoint"
         )
-    names = choose(rows, declared, only)
+    rows = _with_derived(rows, derived)
+    names = choose(rows, declared, only or [each.name for each in derived])
     columns = {name: _column(rows, name) for name in names}
     known = {name: column for name, column in columns.items() if column}
+    evaluated = {each.name for each in derived if each.evaluated}
+    found = [
+        each
+        for name, column in known.items()
+        for each in (
+            *estimates(name, column, evaluated=name.startswith("evaluation/") or name in evaluated),
+            *means(name, column, ranges),
+        )
+    ]
     return Result(
         measure="metrics",
         title=f"Metrics of {run.resolve().name} by step",
         definition="The recorded values, by step. Curves of 50 points or more are running means "
         "over 1/25 of their points. The estimates are the latest values, the means over the steps "
         "(area under the curve), and for evaluations the gains since the first.",
-        estimates=[each for name, column in known.items() for each in estimates(name, column)],
+        estimates=found,
         drawings=[curve(name, column, declared) for name, column in known.items()],
         params={"run": str(run), "steps": max(rows, default=0)},
         notes=[f"no finite value: {', '.join(n for n in names if n not in known)}"]
@@ -73,7 +97,7 @@ def study(run: Path, *, only: Sequence[str] = ()) -> Result:
     )
 
 
-def estimates(name: str, column: Mapping[int, float]) -> list[Estimate]:
+def estimates(name: str, column: Mapping[int, float], *, evaluated: bool) -> list[Estimate]:
     """Return the latest value of a metric and its mean over the steps; for an evaluation also the
     first value and the gain.
 
@@ -90,7 +114,7 @@ def estimates(name: str, column: Mapping[int, float]) -> list[Estimate]:
     during = f"steps {first} to {last}"
     area = float(np.trapezoid(list(column.values()), list(column)))
     mean = exact(f"{name}, mean", area / (last - first), during)
-    if not name.startswith("evaluation/"):
+    if not evaluated:
         return [latest, mean]
     return [
         exact(f"{name}, first", column[first], f"step {first}"),
@@ -98,6 +122,42 @@ def estimates(name: str, column: Mapping[int, float]) -> list[Estimate]:
         exact(f"{name}, gain", column[last] - column[first], during),
         mean,
     ]
+
+
+def means(name: str, column: Mapping[int, float], ranges: Sequence[str]) -> list[Estimate]:
+    """Return the mean of a metric in each range of steps, and for each range but the first the
+    change from the first one.
+
+    `column` is step to value, all finite. Raises ConfigError for a range without a value.
+    """
+    found: list[Estimate] = []
+    for text in ranges:
+        first, last = step_range(text)
+        inside = [
+            step
+            for step in column
+            if (first is None or first <= step) and (last is None or step <= last)
+        ]
+        if not inside:
+            raise ConfigError(
+                f"--steps {text}: {name} has no value there; it has some at the steps "
+                f"{min(column)} to {max(column)}"
+            )
+        value, at = float(np.mean([column[step] for step in inside])), f"{len(inside)} steps"
+        mean = Estimate(
+            name=f"{name}, steps {text}", value=value, direction="exact", notes=f"mean of {at}"
+        )
+        found.append(mean)
+    changes = [
+        Estimate(
+            name=f"{name}, steps {text} less {ranges[0]}",
+            value=each.value - found[0].value,
+            direction="exact",
+            notes="of the two means",
+        )
+        for text, each in zip(ranges[1:], found[1:], strict=True)
+    ]
+    return [*found, *changes]
 
 
 def choose(
@@ -171,6 +231,18 @@ def curve(name: str, column: Mapping[int, float], declared: RunMetrics) -> Curve
     )
 
 
+def _with_derived(
+    rows: Mapping[int, Mapping[str, float]], derived: Sequence[DerivedMetric]
+) -> Mapping[int, Mapping[str, float]]:
+    """Return the rows with the values of derived metrics where they have all terms."""
+    recorded = {name: None for row in rows.values() for name in row}
+    for metric in derived:
+        metric.check(recorded)
+        recorded[metric.name] = None
+        rows = {step: {**row, metric.name: metric.value(row)} for step, row in rows.items()}
+    return rows
+
+
 def _column(rows: Mapping[int, Mapping[str, float]], name: str) -> dict[int, float]:
     """Return the finite values of a metric by step, in their order."""
     return {step: row[name] for step, row in rows.items() if math.isfinite(row.get(name, math.nan))}
@@ -184,7 +256,12 @@ def _thinned(steps: Sequence[int]) -> list[int]:
 def from_options(options: argparse.Namespace) -> Result:
     """Compute the measure from the options of the command line."""
     Run.open(options.run)
-    return study(options.run, only=options.only or ())
+    return study(
+        options.run,
+        only=options.only or (),
+        ranges=options.steps or (),
+        derived=[DerivedMetric.parse(text) for text in options.derive or ()],
+    )
 
 
 MEASURE = Measure(
@@ -192,6 +269,6 @@ MEASURE = Measure(
     help="recorded metrics by step: curves for a paper, and the latest values",
     target="run",
     run=from_options,
-    options=(ONLY,),
+    options=(ONLY, RANGES, DERIVED),
 )
 """The measure `metrics` of the command line."""

@@ -9,6 +9,7 @@ import pytest
 
 from selfplay.cli.main import main
 from selfplay.errors import ConfigError, RunError
+from selfplay.study.derived_metrics import DerivedMetric
 from selfplay.study.measures.metrics import MOST_METRICS, study
 from selfplay.study.plots import CurvePlot
 from selfplay.study.result import Result
@@ -169,3 +170,103 @@ def test_a_config_that_is_none_of_a_run_is_one_line(
     (run / "config.yaml").write_text("seed: 0\n")
     assert main(["study", "compare", "metrics", f"one={run}"]) == 2
     assert "has no 'population'" in capsys.readouterr().err
+
+
+def test_means_over_ranges_of_steps_and_their_change(tmp_path: Path) -> None:
+    run = recorded(tmp_path / "a", [{REWARD: float(value)} for value in (1, 2, 3, 4, 6)])
+    result = study(run, only=[REWARD], ranges=["0:1", "3:", "2"])
+    found = {each.name: each.value for each in result.estimates}
+    assert found[f"{REWARD}, steps 0:1"] == 1.5
+    assert found[f"{REWARD}, steps 3:"] == 5.0
+    assert found[f"{REWARD}, steps 3: less 0:1"] == 3.5
+    assert found[f"{REWARD}, steps 2 less 0:1"] == 1.5
+    with pytest.raises(ConfigError, match=r"--steps 7:: role/solver/reward has no value .* 0 to 4"):
+        study(run, only=[REWARD], ranges=["7:"])
+    with pytest.raises(ConfigError, match="A:B is needed"):
+        study(run, only=[REWARD], ranges=["x"])
+
+
+def test_a_derived_metric_is_computed_at_each_step_that_has_its_terms(tmp_path: Path) -> None:
+    rows = [{ACCURACY: 0.25, "evaluation/held_out/majority": 0.5}, {ACCURACY: 0.5}]
+    rows.append({ACCURACY: 0.75, "evaluation/held_out/majority": 0.25})
+    run = recorded(tmp_path / "a", rows)
+    added = DerivedMetric.parse(f"added={{{ACCURACY}}} - {{evaluation/held_out/majority}}")
+    ratio = DerivedMetric.parse(f"ratio = ({{added}} + 1) / -(2 * {{{ACCURACY}}})")
+    found = {each.name: each.value for each in study(run, derived=[added, ratio]).estimates}
+    assert found["added, first"] == -0.25
+    assert found["added"] == 0.5
+    assert found["added, gain"] == 0.75
+    assert found["ratio"] == -1.0
+    assert not any(ACCURACY in name for name in found)
+
+
+def test_a_division_by_zero_has_no_value(tmp_path: Path) -> None:
+    run = recorded(tmp_path / "a", [{REWARD: 0.0}, {REWARD: 2.0}, {REWARD: 0.0}])
+    one = DerivedMetric.parse(f"one={{{REWARD}}} / {{{REWARD}}}")
+    (only,) = study(run, derived=[one]).estimates
+    assert (only.value, only.notes) == (1.0, "step 1")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "no name",
+        "={a} - {b}",
+        "x=",
+        "x={a} -",
+        "x=1 + 2",
+        "x={a} ** 9",
+        "x={a}; {b}",
+        "x=__import__('os').getcwd() + {a}",
+        "x=abs({a})",
+        "x={a} if {b} else 1",
+        "x={a} + True",
+        "x={a} + 'b'",
+        "x={a} m1",
+        "x=" + "(" * 250 + "{a}" + ")" * 240,
+        "x={a}" + " + 1" * 400,
+        "x={a}\x00",
+    ],
+)
+def test_a_text_that_is_no_arithmetic_of_metrics_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"--derive .*needed; write NAME=EXPRESSION"):
+        DerivedMetric.parse(text)
+
+
+def test_unknown_terms_and_taken_names_are_one_line(tmp_path: Path) -> None:
+    run = recorded(tmp_path / "a", [{REWARD: 1.0}])
+    with pytest.raises(ConfigError, match=r"--derive x: no metric 'role/solver/rewart'; .*reward"):
+        study(run, derived=[DerivedMetric.parse("x={role/solver/rewart} * 2")])
+    with pytest.raises(ConfigError, match="a recorded metric has this name"):
+        study(run, derived=[DerivedMetric.parse(f"{REWARD}={{{REWARD}}} * 2")])
+
+
+def test_sets_compare_derived_metrics_and_ranges_by_seed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, offset in (("slow", 1.0), ("fast", 3.0)):
+        for seed in (0, 1):
+            rows = [{REWARD: offset + seed + step, LOSS: 1.0} for step in range(4)]
+            recorded(tmp_path / f"{name}-{seed}", rows, seed=seed)
+    words = ["study", "compare", "metrics", f"slow={tmp_path}/slow-*", f"fast={tmp_path}/fast-*"]
+    given = ["--derive", f"more={{{REWARD}}} - {{{LOSS}}}", "--steps", "0:1", "--steps", "2:3"]
+    assert main([*words, *given, "--json"]) == 0
+    found = {each["name"]: each for each in json.loads(capsys.readouterr().out)["estimates"]}
+    assert found["more, steps 0:1: slow"]["value"] == pytest.approx(1.0)
+    assert found["more, steps 2:3 less 0:1: fast"]["value"] == pytest.approx(2.0)
+    assert found["more, steps 2:3: fast less slow"]["value"] == pytest.approx(2.0)
+    page = (tmp_path / "slow-0/studies/compare-metrics.html").read_text()
+    assert "--derive" in page and "--steps 0:1 --steps 2:3" in page
+
+
+def test_a_whole_name_keeps_first_value_gain_and_mean_in_sets(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    longer = f"{ACCURACY}_of_all"
+    for name in ("a", "b"):
+        rows = [{ACCURACY: 0.1, longer: 0.2}, {ACCURACY: 0.4, longer: 0.3}]
+        recorded(tmp_path / name, rows)
+    sets = [f"{name}={tmp_path}/{name}" for name in ("a", "b")]
+    assert main(["study", "compare", "metrics", *sets, "--only", ACCURACY, "--json"]) == 0
+    names = [each["name"] for each in json.loads(capsys.readouterr().out)["estimates"]]
+    assert f"{ACCURACY}, gain: a" in names and not any(longer in name for name in names)

@@ -1,0 +1,14 @@
+"""Ranges of training steps as the command line writes them."""
+
+from selfplay.errors import ConfigError
+
+
+def step_range(text: str) -> tuple[int | None, int | None]:
+    """Return the first and the last step of A:B, A:, :B or A; None where one is left out."""
+    first, colon, last = text.partition(":")
+    for part in (first, last):
+        if part and not (part.isdecimal() and len(part) < 10):
+            raise ConfigError(f"--steps {text}: A:B is needed, such as 10:20, 10: or :20")
+    if not colon:
+        last = first
+    return int(first) if first else None, int(last) if last else None
