@@ -28,7 +28,7 @@ import numpy as np
 from selfplay.errors import ConfigError, nearest
 from selfplay.run.declarations import RunMetrics, read_declared
 from selfplay.run.directory import Run
-from selfplay.run.formatting import words
+from selfplay.run.formatting import counted, words
 from selfplay.run.record_reader import read_metrics
 from selfplay.run.report.charts import running_mean, smoothing
 from selfplay.run.step_range import step_range
@@ -73,6 +73,7 @@ def study(
     names = choose(rows, declared, only or [each.name for each in derived])
     columns = {name: _column(rows, name) for name in names}
     known = {name: column for name, column in columns.items() if column}
+    _check_ranges(ranges, known)
     evaluated = {each.name for each in derived if each.evaluated}
     found = [
         each
@@ -125,39 +126,46 @@ def estimates(name: str, column: Mapping[int, float], *, evaluated: bool) -> lis
 
 
 def means(name: str, column: Mapping[int, float], ranges: Sequence[str]) -> list[Estimate]:
-    """Return the mean of a metric in each range of steps, and for each range but the first the
-    change from the first one.
+    """Return the mean of a metric in each range of steps in which it has values; for each range
+    after the first also the change from the first.
 
-    `column` is step to value, all finite. Raises ConfigError for a range without a value.
+    `column` is step to value, all finite. Raises ConfigError for a text that is no range.
     """
-    found: list[Estimate] = []
+    found: dict[str, Estimate] = {}
     for text in ranges:
         first, last = step_range(text)
         inside = [
-            step
-            for step in column
+            value
+            for step, value in column.items()
             if (first is None or first <= step) and (last is None or step <= last)
         ]
-        if not inside:
-            raise ConfigError(
-                f"--steps {text}: {name} has no value there; it has some at the steps "
-                f"{min(column)} to {max(column)}"
+        if inside:
+            found[text] = Estimate(
+                name=f"{name}, steps {text}",
+                value=float(np.mean(inside)),
+                direction="exact",
+                notes=f"mean of {counted(len(inside), 'value')}",
             )
-        value, at = float(np.mean([column[step] for step in inside])), f"{len(inside)} steps"
-        mean = Estimate(
-            name=f"{name}, steps {text}", value=value, direction="exact", notes=f"mean of {at}"
-        )
-        found.append(mean)
     changes = [
         Estimate(
             name=f"{name}, steps {text} less {ranges[0]}",
-            value=each.value - found[0].value,
+            value=each.value - found[ranges[0]].value,
             direction="exact",
             notes="of the two means",
         )
-        for text, each in zip(ranges[1:], found[1:], strict=True)
+        for text, each in found.items()
+        if text != ranges[0] and ranges[0] in found
     ]
-    return [*found, *changes]
+    return [*found.values(), *changes]
+
+
+def _check_ranges(ranges: Sequence[str], columns: Mapping[str, Mapping[int, float]]) -> None:
+    """Raise ConfigError for a range of steps in which no chosen metric has a value."""
+    steps = {step for column in columns.values() for step in column}
+    for text in ranges:
+        if not any(means(name, column, [text]) for name, column in columns.items()):
+            known = f"; they have values at the steps {min(steps)} to {max(steps)}" if steps else ""
+            raise ConfigError(f"--steps {text}: no chosen metric has a value there{known}")
 
 
 def choose(

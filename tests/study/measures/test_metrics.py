@@ -180,10 +180,23 @@ def test_means_over_ranges_of_steps_and_their_change(tmp_path: Path) -> None:
     assert found[f"{REWARD}, steps 3:"] == 5.0
     assert found[f"{REWARD}, steps 3: less 0:1"] == 3.5
     assert found[f"{REWARD}, steps 2 less 0:1"] == 1.5
-    with pytest.raises(ConfigError, match=r"--steps 7:: role/solver/reward has no value .* 0 to 4"):
+    with pytest.raises(ConfigError, match=r"--steps 7:: no chosen metric has a value .* 0 to 4"):
         study(run, only=[REWARD], ranges=["7:"])
     with pytest.raises(ConfigError, match="A:B is needed"):
         study(run, only=[REWARD], ranges=["x"])
+
+
+def test_a_metric_without_a_value_in_a_range_is_left_out_of_it(tmp_path: Path) -> None:
+    rows = [{ACCURACY: 0.5}, {REWARD: 2.0}, {REWARD: 4.0}, {REWARD: 6.0, ACCURACY: 0.75}]
+    run = recorded(tmp_path / "a", rows)
+    found = study(run, only=[REWARD, ACCURACY], ranges=["1:2", "3"]).estimates
+    values = {each.name: each.value for each in found if "steps" in each.name}
+    assert values == {
+        f"{REWARD}, steps 1:2": 3.0,
+        f"{REWARD}, steps 3": 6.0,
+        f"{REWARD}, steps 3 less 1:2": 3.0,
+        f"{ACCURACY}, steps 3": 0.75,
+    }
 
 
 def test_a_derived_metric_is_computed_at_each_step_that_has_its_terms(tmp_path: Path) -> None:
