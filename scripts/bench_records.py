@@ -4,13 +4,14 @@ Ours: `selfplay.types.Turn`, whose numbers are in few bytes and whose prompts sh
 way, which was this library's until version 0.2: the same turns with tuples of Python's numbers, and
 a line of `json.dumps`. Two kinds of steps: conversations of 8 turns, whose prompts repeat all
 earlier turns, and 8 siblings of 1,000 tokens per prompt. CPU seconds per million tokens, prompts
-included.
+included. A step has 288,000 and 192,000 tokens, or with `--tokens` at least so many millions.
 
-Usage: python scripts/bench_records.py [--rounds 5] [--json FILE]
+Usage: python scripts/bench_records.py [--rounds 5] [--tokens MILLIONS] [--json FILE]
 """
 
 import gc
 import json
+import math
 import pickle
 import time
 import tracemalloc
@@ -46,7 +47,7 @@ PROMPT, ANSWER = 500, 1000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TupleTurn:
-    """A turn as it was."""
+    """A turn as it was; fields that came later are left out."""
 
     agent: str
     role: str
@@ -103,10 +104,10 @@ def episode(seed: int, turns: list[Turn]) -> Episode:
     )
 
 
-def conversations() -> list[Episode]:
+def conversations(size: int) -> list[Episode]:
     """Every prompt is the one before, the answer to it, and a new observation."""
     made = []
-    for number in range(EPISODES):
+    for number in range(EPISODES * size):
         rng = Random(number)
         turns: list[Turn] = []
         prompt: tuple[int, ...] = ()
@@ -118,10 +119,10 @@ def conversations() -> list[Episode]:
     return made
 
 
-def siblings() -> list[Episode]:
+def siblings(size: int) -> list[Episode]:
     """Eight answers to every prompt."""
     made = []
-    for number in range(EPISODES * 8):
+    for number in range(EPISODES * 8 * size):
         if number % 8 == 0:
             ids = [Random(number).randrange(49_152) for _ in range(PROMPT)]
             prompt = NumberArray.of(ids, "integers")
@@ -133,7 +134,7 @@ def as_it_was(made: Episode, prompts: dict[tuple[int, ...], tuple[int, ...]]) ->
     """The same episode in tuples; equal prompts are one object, as they were in a rollout."""
     turns = []
     for turn in made.turns:
-        values = {each.name: getattr(turn, each.name) for each in fields(turn)}
+        values = {each.name: getattr(turn, each.name) for each in fields(TupleTurn)}
         for name in ("prompt_ids", "completion_ids", "logprobs", "loss_mask"):
             values[name] = tuple(values[name])
         values["prompt_ids"] = prompts.setdefault(values["prompt_ids"], values["prompt_ids"])
@@ -141,6 +142,12 @@ def as_it_was(made: Episode, prompts: dict[tuple[int, ...], tuple[int, ...]]) ->
     return TupleEpisode(
         arena=made.arena, task=made.task, seed=made.seed, turns=tuple(turns), status=made.status
     )
+
+
+def tokens_of(episodes: list[Episode]) -> int:
+    """Tokens of prompts and completions."""
+    turns = [turn for each in episodes for turn in each.turns]
+    return sum(len(turn.prompt_ids) + len(turn.completion_ids) for turn in turns)
 
 
 def record(episodes: list[Episode]) -> int:
@@ -186,14 +193,14 @@ def timed(works: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, l
 def main() -> None:
     parser = arguments(__doc__ or "")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--tokens", type=float, default=0.0, help="millions of tokens of a step")
     options = parser.parse_args()
     lines: list[Line] = []
-    for kind, made in (("conversations", conversations()), ("siblings", siblings())):
+    for kind, make in (("conversations", conversations), ("siblings", siblings)):
+        made = make(max(1, math.ceil(options.tokens * 1e6 / tokens_of(make(1)))))
         prompts: dict[tuple[int, ...], tuple[int, ...]] = {}
         old = [as_it_was(each, prompts) for each in made]
-        tokens = sum(
-            len(turn.prompt_ids) + len(turn.completion_ids) for each in made for turn in each.turns
-        )
+        tokens = tokens_of(made)
         seconds = timed(
             {
                 "record": partial(record, made),

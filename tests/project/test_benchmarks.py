@@ -25,6 +25,7 @@ SMALLEST = {
     "games": ["--games", "4", "--rows", "2", "--turns", "2", "--rounds", "1"],
     "ranks": ["--ranks", "2", "--layers", "1", "--hidden", "128"],
     "records": ["--rounds", "1"],
+    "record_thread": ["--rounds", "1"],
     "weights": ["--megabytes", "8", "--rounds", "1"],
     "weights_parts": ["--megabytes", "16", "--rounds", "1"],
     "worker_start": ["--rounds", "1"],
