@@ -91,7 +91,7 @@ GAMES: Mapping[str, Game] = {
             "arena.turns=2",
             "warmstart.demonstrations.again=0.3",
         ),
-        methods=_methods((*ONE_STAGE, "turn", "gigpo", "team")),
+        methods=_methods((*ONE_STAGE, "turn", "gigpo", "team", "counterfactual")),
     ),
     # Two policies: a manager with many turns, and an answer agent with one for each question.
     "memory": Game(
@@ -101,7 +101,7 @@ GAMES: Mapping[str, Game] = {
         final="evaluation/held_out/exact_match",
         methods={
             **_methods(("rloo", "grpo", "reinforce_pp", "turn", "gigpo"), AGENT),
-            **_methods(("trr", "rae", "gae", "magrpo", "team")),
+            **_methods(("trr", "rae", "gae", "magrpo", "team", "counterfactual")),
         },
     ),
     # One policy, three agents, two rounds, and a reward in each round.
@@ -112,7 +112,7 @@ GAMES: Mapping[str, Game] = {
         final="evaluation/held_out/last_accuracy",
         methods={
             **_methods(("rloo", "grpo", "trr", "reinforce_pp", "rae", "gae", "turn"), *NINE),
-            **_methods(("gigpo", "magrpo", "team"), *NINE),
+            **_methods(("gigpo", "magrpo", "team", "counterfactual"), *NINE),
             "agent_turn, tree": (),
         },
     ),
