@@ -215,6 +215,19 @@ DEBATES: list[TablePicture] = [
             "optimal play": SeedValues(columns=["optimal play"]),
         },
     ),
+    SeedDots(
+        name="evidence_judge",
+        title="A judge that learns together with both sides finds a rule",
+        label="right verdicts, and debates that the honest side wins, %",
+        sources=[TableSource(section="An honest and a deceptive debater", table=2)],
+        rows={
+            "right verdicts, steps 1 to 40": "right verdicts in steps 1 to 40",
+            "right verdicts, steps 261 to 300": "right verdicts in steps 261 to 300",
+            "the honest side wins, before": "debates that the honest side wins, before",
+            "the honest side wins, after": "debates that the honest side wins, after",
+        },
+        sets={"a judge that learns": SeedValues(columns=["seeds 0, 1, 2"])},
+    ),
     CellIntervals(
         name="attacked_answers",
         title="A solver under attack: no difference between adversaries in training is shown",
