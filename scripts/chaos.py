@@ -1,14 +1,17 @@
-"""Kills a random process of each of many runs on Ray, and checks the results of the runs.
+"""Kills one process of each of many runs on Ray, and checks the results of the runs.
 
-Every run trains the smoke experiment on workers and learner ranks of a local Ray. At a random
-moment one of its processes (driver, workers, ranks, Ray's own, their pools) gets SIGKILL. If the
-run ends because of this, `selfplay train resume=RUN` continues it. The script then checks that the
-run has ended, that its metrics have every step once, that every episode that was learned from is
-recorded once, and that its last weights are those of an undisturbed run. So no episode was learned
-from twice, and none was left out.
+Every run trains the smoke experiment on workers and learner ranks of a local Ray. One of its
+processes gets SIGKILL: a rank, a worker, the driver, or another process (Ray's own, pools of
+processes, idle workers), in turns. A rank or a worker is killed at a random moment of training, and
+the others at a random moment of their lives, both as long as in an undisturbed run. With
+`runtime.colocated=true` ranks and workers are in pairs, and a rank or a worker is one half of a
+pair. If the run ends because of the kill, `selfplay train resume=RUN` continues it. The script then
+checks that the run has ended, that its metrics have every step once, that every episode that was
+learned from is recorded once, and that its last weights are those of an undisturbed run. So no
+episode was learned from twice, and none was left out.
 
-Usage: python scripts/chaos.py [--runs 50] [--seed 0] [--folder runs/chaos] [--limit 600]
-           [key=value ...]
+Usage: python scripts/chaos.py [--runs 50] [--seed 0] [--victims rank,worker,driver,other]
+           [--folder runs/chaos] [--limit 600] [key=value ...]
 """
 
 import argparse
@@ -21,7 +24,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -31,60 +34,127 @@ MARK = "SELFPLAY_CHAOS"
 """Environment variable that all processes of a run inherit."""
 READABLE = {"SPT_NOENV": "1"}
 """Variable without which the titles that Ray gives its processes would overwrite the mark."""
-NOBODY = "nobody in time"
-"""Name in place of a victim if a run ended before the kill."""
+KINDS = {"rank": "ray::LearnerWorker", "worker": "ray::RolloutWorker", "driver": "driver"}
+"""Beginning of the names of the processes of a kind."""
+OTHER = "other"
+"""Kind of all other processes."""
 RESUMES = 3
 """Maximum number of times that an ended run is resumed."""
 CLOSE = 1e-4
 """Largest difference of a weight that other sizes of batches cause in a few steps."""
-OVERRIDES = ("+experiment=tiny/smoke", "runtime=ray", "runtime.workers=2", "runtime.learners=2")
+TICK = 0.1
+"""Seconds between two looks at the processes of a run."""
+OVERRIDES = (
+    *("+experiment=tiny/smoke", "run.steps=8"),
+    *("runtime=ray", "runtime.workers=2", "runtime.learners=2"),
+)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--runs", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--victims",
+        type=victims,
+        default=[*KINDS, OTHER],
+        help="kinds of processes to kill in turns, with commas: rank, worker, driver, other",
+    )
     parser.add_argument("--folder", type=Path, default=Path("runs/chaos"))
     parser.add_argument("--limit", type=float, default=600, help="seconds until a run hangs")
     options, overrides = parser.parse_known_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     calm = options.folder / "calm"
     shutil.rmtree(calm, ignore_errors=True)
-    begun = time.monotonic()
-    told = attempt(calm, command(calm, overrides), None, options.limit)
-    seconds = time.monotonic() - begun
-    if told.code:
-        sys.exit(f"the undisturbed run ended with {told.code}; its words are in {calm}.log")
-    print(f"undisturbed: {seconds:.0f} s", flush=True)
+    Path(f"{calm}.log").unlink(missing_ok=True)
+    begun, lives = time.monotonic(), Lives(calm)
+    code = attempt(calm, command(calm, overrides), options.limit, lives.tick)
+    if code != 0:
+        sys.exit(f"the undisturbed run ended with {code}; its words are in {calm}.log")
+    print(f"undisturbed: {time.monotonic() - begun:.0f} s", flush=True)
+    if missing := [kind for kind in options.victims if kind not in lives.seconds]:
+        sys.exit(f"the undisturbed run has no process of the kind {', '.join(missing)}")
     rng = random.Random(options.seed)
     killed: Counter[str] = Counter()
     wrong = 0
     for number in range(options.runs):
         run = options.folder / f"{number:03d}"
-        victim = NOBODY
-        while victim == NOBODY:  # it was faster than the undisturbed one
+        kind = options.victims[number % len(options.victims)]
+        while True:
             shutil.rmtree(run, ignore_errors=True)
-            when = rng.uniform(0.05, 0.95) * seconds
-            verdict, victim, resumed = disturb(run, overrides, when, rng, options.limit)
+            Path(f"{run}.log").unlink(missing_ok=True)
+            kill = Kill(kind, rng.uniform(0.05, 0.95) * lives.seconds[kind], rng, run)
+            verdict, resumed = disturb(run, overrides, kill, options.limit)
+            if kill.name or verdict:
+                break  # else it was faster than the undisturbed one
         fault = verdict or compare(run, calm)
-        killed[victim] += 1
+        killed[kind] += 1
         wrong += bool(fault)
-        after = f", resumed {resumed} x" if resumed else ""
-        print(f"{number:03d} {when:5.1f} s {victim:<24}{after:<14} {fault or 'whole'}", flush=True)
+        after = f"resumed {resumed} x" if resumed else replaced(run)
+        print(f"{number:03d} {kill.told:<46} {after:<20} {fault or 'whole'}", flush=True)
         if not fault:
             shutil.rmtree(run)
-    print(", ".join(f"{name} {count}" for name, count in killed.most_common()))
-    if options.runs >= 20 and not any(name.startswith("ray::") for name in killed):
-        sys.exit("no actor of Ray was ever found to be killed, so this says nothing of them")
+    print(", ".join(f"{kind} {count}" for kind, count in killed.most_common()))
     print(f"{options.runs - wrong} of {options.runs} runs ended whole")
     sys.exit(1 if wrong else 0)
 
 
-class Told:
-    """How a process ended."""
+def victims(words: str) -> list[str]:
+    """Return the kinds that an option names."""
+    kinds = words.split(",")
+    if unknown := [kind for kind in kinds if kind not in (*KINDS, OTHER)]:
+        raise argparse.ArgumentTypeError(
+            f"{', '.join(unknown)}: choose from {', '.join((*KINDS, OTHER))}"
+        )
+    return kinds
 
-    def __init__(self, code: int | None, victim: str) -> None:
-        self.code, self.victim = code, victim
+
+class Lives:
+    """How long the processes of each kind can be killed in a run."""
+
+    def __init__(self, run: Path) -> None:
+        self._run = run
+        self._first: dict[str, float] = {}
+        self.seconds: dict[str, float] = {}
+        """Seconds from the first look at a process of a kind to the last one."""
+
+    def tick(self, mark: str) -> None:
+        """Look at the processes of the run."""
+        now = time.monotonic()
+        for kind in living(mark, self._run):
+            self.seconds[kind] = now - self._first.setdefault(kind, now)
+
+
+class Kill:
+    """Kills one process of a kind, some seconds after the first look at this kind."""
+
+    def __init__(self, kind: str, delay: float, rng: random.Random, run: Path) -> None:
+        self._kind, self._delay, self._rng, self._run = kind, delay, rng, run
+        self._began = time.monotonic()
+        self._first: float | None = None
+        self.name = ""
+        """Name of the killed process; empty before the kill."""
+        self.told = f"no {kind} in time"
+        """What was killed, and when."""
+
+    def tick(self, mark: str) -> None:
+        """Kill a process of the run if it is time."""
+        if self.name:
+            return
+        now, pids = time.monotonic(), living(mark, self._run).get(self._kind)
+        if not pids:
+            return
+        if self._first is None:
+            self._first = now
+        if now < self._first + self._delay:
+            return
+        name = self._rng.choice(sorted(pids))  # drawn first, so that no name is rare
+        if end_process(self._rng.choice(pids[name])):
+            self.name = name
+            path = self._run / "metrics.jsonl"
+            done = path.read_bytes().count(b"\n") if path.is_file() else 0
+            self.told = f"{name} at {now - self._began:.0f} s"
+            self.told += f" in step {done}" if done else " before step 0"
 
 
 def command(run: Path, overrides: Sequence[str]) -> list[str]:
@@ -92,29 +162,31 @@ def command(run: Path, overrides: Sequence[str]) -> list[str]:
     return ["train", *OVERRIDES, *place, *overrides]
 
 
-def disturb(
-    run: Path, overrides: Sequence[str], when: float, rng: random.Random, limit: float
-) -> tuple[str, str, int]:
-    """Kill once and go on until it has ended: what is wrong, who was killed, times resumed."""
-    told = attempt(run, command(run, overrides), (when, rng), limit)
-    victim = told.victim
+def disturb(run: Path, overrides: Sequence[str], kill: Kill, limit: float) -> tuple[str, int]:
+    """Kill once and go on until it has ended: what is wrong, times resumed."""
+    code = attempt(run, command(run, overrides), limit, kill.tick)
     for resumed in range(RESUMES + 1):
-        if told.code is None:
-            return f"hung for {limit:.0f} s", victim, resumed
-        if told.code == 0:
-            return "", victim, resumed
+        if code is None:
+            return f"hung for {limit:.0f} s", resumed
+        if code == 0:
+            return "", resumed
         began = (run / "config.yaml").is_file()  # killed before its folder was there
         again = ["train", f"resume={run}"] if began else command(run, overrides)
-        told = attempt(run, again, None, limit)
-    return f"ended with {told.code} after {RESUMES} resumes", victim, RESUMES
+        code = attempt(run, again, limit)
+    return f"ended with {code} after {RESUMES} resumes", RESUMES
 
 
 def attempt(
-    run: Path, arguments: Sequence[str], kill: tuple[float, random.Random] | None, limit: float
-) -> Told:
-    """Run the command line once, and end all that it left."""
+    run: Path,
+    arguments: Sequence[str],
+    limit: float,
+    tick: Callable[[str], None] = lambda mark: None,
+) -> int | None:
+    """Run the command line once, and end all that it left; its exit code, None if it hung.
+
+    `tick` is called often with the mark of the run's processes.
+    """
     mark = f"{run.name}-{time.time_ns()}"
-    victim = NOBODY
     with Path(f"{run}.log").open("a", encoding="utf-8") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "selfplay", *arguments],
@@ -125,32 +197,27 @@ def attempt(
         )
         end = time.monotonic() + limit
         try:
-            if kill is not None:
-                when, rng = kill
-                try:
-                    process.wait(timeout=when)
-                except subprocess.TimeoutExpired:
-                    victim = strike(mark, rng)
-            code: int | None = process.wait(timeout=max(end - time.monotonic(), 1))
-        except subprocess.TimeoutExpired:
-            code = None
+            while (code := process.poll()) is None and time.monotonic() < end:
+                tick(mark)
+                time.sleep(TICK)
         finally:
             for pid in marked(mark):
                 end_process(pid)
             process.wait()
-    return Told(code, victim)
+    return code
 
 
-def strike(mark: str, rng: random.Random) -> str:
-    """Kill one of the run's processes, of a kind drawn first so that none is rare; its name."""
-    kinds: dict[str, list[int]] = {}
+def living(mark: str, run: Path) -> dict[str, dict[str, list[int]]]:
+    """Return the run's processes by kind and name; ranks and workers only while it trains."""
+    found: dict[str, dict[str, list[int]]] = {}
+    trains = (run / "metrics.jsonl").is_file() and not (run / "summary.json").is_file()
     for pid in sorted(marked(mark)):
-        kinds.setdefault(named(pid), []).append(pid)
-    kinds.pop("", None)
-    for kind in rng.sample(sorted(kinds), len(kinds)):
-        if end_process(rng.choice(kinds[kind])):
-            return kind
-    return "nobody left"
+        if not (name := named(pid)):
+            continue
+        kind = next((kind for kind, begin in KINDS.items() if name.startswith(begin)), OTHER)
+        if trains or kind in ("driver", OTHER):
+            found.setdefault(kind, {}).setdefault(name, []).append(pid)
+    return found
 
 
 def marked(mark: str) -> Iterator[int]:
@@ -176,7 +243,7 @@ def named(pid: int) -> str:
     if "-m selfplay train" in line:
         return "driver"
     if words[0].startswith("ray::"):
-        return words[0]
+        return words[0].partition(".")[0]  # without the method that it runs
     for known in ("raylet", "gcs_server", "zygote", "multiprocessing"):
         if known in line:
             return known
@@ -190,6 +257,15 @@ def end_process(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+def replaced(run: Path) -> str:
+    """Return how many workers and sets of ranks the run has replaced, in words."""
+    found = lines(run / "metrics.jsonl") if (run / "metrics.jsonl").is_file() else []
+    workers = sum(float(str(line.get("runtime/worker_deaths", 0))) for line in found)
+    ranks = max((float(str(line.get("runtime/learner_restarts", 0))) for line in found), default=0)
+    counts = {"workers": workers, "ranks": ranks}
+    return ", ".join(f"replaced {name} {count:.0f} x" for name, count in counts.items() if count)
 
 
 def compare(run: Path, calm: Path) -> str:
