@@ -1,7 +1,6 @@
 """Learning in the bake-off: Adam's steps on a table of logits, and the choice of its learning rate.
 
-`tabular_bakeoff.py`, `sampler_bakeoff.py` and `stale_bakeoff.py` use it, so that all methods have
-the same tuning budget.
+The bake-offs in tables use it, so that all methods have the same tuning budget.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,6 +11,9 @@ RATES = (0.1, 0.3, 1.0)
 """Learning rates that are tried for each method."""
 TUNING = (100, 101, 102)
 """Seeds on which the learning rate is chosen; no reported run has one of them."""
+
+Curve = list[tuple[int, float]]
+"""Completions played so far, and the exact expected return then."""
 
 
 class Ascent:
@@ -40,6 +42,14 @@ def area(values: Sequence[float]) -> float:
         values: [steps + 1] expected returns, before the first step and after each step.
     """
     return float(np.mean(values[1:]))
+
+
+def area_by_cost(curve: Curve, budget: int) -> float:
+    """Return the mean return over the completions of a budget. It is constant between updates."""
+    total = 0.0
+    for (start, value), (end, _) in zip(curve, [*curve[1:], (budget, 0.0)], strict=True):
+        total += value * max(0, min(end, budget) - min(start, budget))
+    return total / budget
 
 
 def best_rate(rates: Sequence[float], area_of: Callable[[float, int], float]) -> float:

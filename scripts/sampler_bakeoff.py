@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from bakeoff_learning import RATES, Ascent, best_rate
+from bakeoff_learning import RATES, Ascent, Curve, area_by_cost, best_rate
 from bakeoff_table import mean, table_head, table_row, write_picture
 from enumerated_games import GAMES, Game, Player
 from enumerated_methods import Method, branches, estimate, tree
@@ -64,9 +64,6 @@ SAMPLERS: Mapping[str, Method] = {
 """Samplers with groups of 4 plays, 4 branches or 4 leaves; all learn from at most 48 completions a
 step."""
 
-Curve = list[tuple[int, float]]
-"""Completions so far, and the exact return of the team."""
-
 
 def learn(
     game: Game, method: Method, seed: int, *, budget: int, rate: float
@@ -87,14 +84,6 @@ def learn(
         player.logits = player.logits + ascent.step(estimate(credit, player.logits, batch))
         curve.append((player.completions, game.value(player.logits)))
     return curve, used / player.completions
-
-
-def area(curve: Curve, budget: int) -> float:
-    """Return the mean return over the completions of the budget, constant between the updates."""
-    total = 0.0
-    for (start, value), (end, _) in zip(curve, [*curve[1:], (budget, 0.0)], strict=True):
-        total += value * max(0, min(end, budget) - min(start, budget))
-    return total / budget
 
 
 def reached(curve: Curve, wanted: float, budget: int) -> int:
@@ -123,7 +112,7 @@ def sampler_runs(game: Game, name: str, options: argparse.Namespace) -> SamplerR
     def run(rate: float, seed: int) -> tuple[Curve, float]:
         return learn(game, method, seed, budget=budget, rate=rate)
 
-    rate = best_rate(options.rates, lambda rate, seed: area(run(rate, seed)[0], budget))
+    rate = best_rate(options.rates, lambda rate, seed: area_by_cost(run(rate, seed)[0], budget))
     runs = [run(rate, seed) for seed in range(options.seeds)]
     return SamplerRuns(
         rate=rate,
@@ -166,7 +155,7 @@ def main() -> None:
         for name in options.samplers:
             found = sampler_runs(game, name, options)
             every += found.rows
-            areas = [area(curve, budget) for curve in found.curves]
+            areas = [area_by_cost(curve, budget) for curve in found.curves]
             if name == "independent":
                 reference = areas
             counts = [reached(curve, wanted, budget) for curve in found.curves]

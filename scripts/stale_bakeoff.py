@@ -28,7 +28,7 @@ import argparse
 import json
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,22 +36,18 @@ import numpy as np
 import torch
 from bakeoff_learning import RATES, Ascent, area, best_rate
 from bakeoff_table import mean, table_head, table_row, write_picture
-from torch import Tensor
+from word_game import Leaves, WordGame, gradient
 
-from selfplay.learner.objective import BatchCounts, LossInputs, PolicyLoss
+from selfplay.learner.objective import PolicyLoss
 from selfplay.study.stats.bootstrap import over_runs
 from selfplay.types import Sample, Turn
 
-LETTERS = 3
-"""Size of the alphabet; the token of this number ends a word."""
-LONGEST = 5
-"""Largest number of tokens of a word."""
-TARGETS = ((1,), (2, 0), (0, 1, 2), (1, 0, 2, 2))
-"""Target of each task."""
+GAME = WordGame(letters=3, longest=5, targets=((1,), (2, 0), (0, 1, 2), (1, 0, 2, 2)))
+"""Game of all runs."""
 GROUP = 12
 """Words of a task in a batch."""
-NODES = sum(LETTERS**depth for depth in range(LONGEST))
-"""Number of beginnings of words that one more token can follow."""
+TASKS = [task for task in range(len(GAME.targets)) for _ in range(GROUP)]
+"""Task of each word of a batch."""
 
 TOKEN = {"ratio": "token", "clip": "ppo", "low": 0.2}
 OBJECTIVES: Mapping[str, Mapping[str, Any]] = {
@@ -74,7 +70,7 @@ OBJECTIVES: Mapping[str, Mapping[str, Any]] = {
     "grpo, clip higher": {**TOKEN, "high": 0.28, "aggregate": "sequence_mean"},
     "grpo, token mean": {**TOKEN, "high": 0.2, "aggregate": "token_mean"},
     "dapo": {**TOKEN, "high": 0.28, "aggregate": "token_mean"},
-    "dr_grpo": {**TOKEN, "high": 0.2, "aggregate": "constant", "length": LONGEST},
+    "dr_grpo": {**TOKEN, "high": 0.2, "aggregate": "constant", "length": GAME.longest},
     "ppo": {**TOKEN, "high": 0.2, "clip": "dual", "aggregate": "token_mean"},
     "cispo": {"ratio": "token", "clip": "cispo", "low": 1.0, "high": 4.0},
     "gspo": {
@@ -95,162 +91,14 @@ OBJECTIVES: Mapping[str, Mapping[str, Any]] = {
 """Settings of `PolicyLoss` as the config group `objective` has them, and variants."""
 
 
-def reward(task: int, word: Sequence[int]) -> float:
-    """Return the reward of a word, a sequence of tokens that may close with the end token."""
-    target = TARGETS[task]
-    letters, ended = [t for t in word if t < LETTERS], bool(word) and word[-1] == LETTERS
-    if ended and tuple(letters) == target:
-        return 1.0
-    right = 0
-    while right < min(len(letters), len(target)) and letters[right] == target[right]:
-        right += 1
-    return 0.5 * right / len(target)
-
-
-def child(node: int, letter: int) -> int:
-    """Return the number of the beginning that has one more letter."""
-    return node * LETTERS + letter + 1
-
-
-@dataclass(frozen=True)
-class Word:
-    """A sampled word."""
-
-    task: int
-    tokens: tuple[int, ...]
-    states: tuple[int, ...]
-    """Rows of the table from which the tokens were drawn."""
-    logprobs: tuple[float, ...]
-    """Nats of the tokens under the weights that drew them."""
-
-
-@dataclass
-class Leaves:
-    """All words of all tasks, so that the expected return is one product of matrices."""
-
-    states: Tensor = field(init=False)
-    """[W, LONGEST] rows of the table, 0 where the word has ended."""
-    tokens: Tensor = field(init=False)
-    """[W, LONGEST] tokens."""
-    mask: Tensor = field(init=False)
-    """[W, LONGEST] 1.0 on the tokens of the word."""
-    pay: Tensor = field(init=False)
-    """[W] rewards."""
-
-    def __post_init__(self) -> None:
-        words: list[tuple[int, tuple[int, ...], tuple[int, ...]]] = []
-
-        def walk(task: int, node: int, tokens: tuple[int, ...], states: tuple[int, ...]) -> None:
-            here = (*states, task * NODES + node)
-            words.append((task, (*tokens, LETTERS), here))
-            for letter in range(LETTERS):
-                longer = (*tokens, letter)
-                if len(longer) == LONGEST:
-                    words.append((task, longer, here))
-                else:
-                    walk(task, child(node, letter), longer, here)
-
-        for task in range(len(TARGETS)):
-            walk(task, 0, (), ())
-        self.states, self.tokens, self.mask = padded([(states, t) for _, t, states in words])
-        self.pay = torch.tensor([reward(task, t) for task, t, _ in words], dtype=torch.float64)
-
-    def expected(self, logits: Tensor) -> Tensor:
-        """Return the exact expected return, the mean over tasks; carries the gradient."""
-        nats = (read(logits, self.states, self.tokens) * self.mask).sum(1)
-        return (nats.exp() * self.pay).sum() / len(TARGETS)
-
-
-def padded(
-    words: Sequence[tuple[Sequence[int], Sequence[int]]],
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return [B, LONGEST] states, tokens and mask of words given as states and tokens."""
-    states, tokens = (torch.zeros(len(words), LONGEST, dtype=torch.long) for _ in range(2))
-    mask = torch.zeros(len(words), LONGEST, dtype=torch.float64)
-    for row, (where, what) in enumerate(words):
-        states[row, : len(where)] = torch.tensor(where)
-        tokens[row, : len(what)] = torch.tensor(what)
-        mask[row, : len(what)] = 1.0
-    return states, tokens, mask
-
-
-def read(logits: Tensor, states: Tensor, tokens: Tensor) -> Tensor:
-    """Return [B, LONGEST] nats of tokens in states."""
-    return logits.log_softmax(-1)[states, tokens]
-
-
-def sampled(logits: Tensor, rng: np.random.Generator) -> list[Word]:
-    """Return a batch of words, `GROUP` of each task."""
-    nats = logits.log_softmax(-1).numpy()
-    sums = np.exp(nats).cumsum(-1)
-    found = []
-    for task in range(len(TARGETS)):
-        for draws in rng.random((GROUP, LONGEST)):
-            node, tokens, states = 0, [], []
-            for draw in draws:
-                state = task * NODES + node
-                token = min(int((sums[state] < draw).sum()), LETTERS)
-                tokens.append(token)
-                states.append(state)
-                if token == LETTERS or len(tokens) == LONGEST:
-                    break
-                node = child(node, token)
-            logprobs = tuple(float(nats[s, t]) for s, t in zip(states, tokens, strict=True))
-            found.append(Word(task, tuple(tokens), tuple(states), logprobs))
-    return found
-
-
-def as_samples(words: Sequence[Word]) -> list[Sample]:
+def as_samples(words: Sequence[Turn]) -> list[Sample]:
     """Return the samples of a batch; the advantage is the reward less the mean of the task."""
-    pay = np.array([reward(word.task, word.tokens) for word in words]).reshape(-1, GROUP)
+    pay = np.array([word.reward for word in words]).reshape(-1, GROUP)
     advantages = (pay - pay.mean(1, keepdims=True)).ravel()
     return [
-        Sample(
-            turn=Turn(
-                agent="player_0",
-                role="player",
-                policy="base",
-                version=0,
-                prompt_ids=(word.task,),
-                completion_ids=word.tokens,
-                logprobs=word.logprobs,
-                loss_mask=(1,) * len(word.tokens),
-                action="",
-                reward=0.0,
-            ),
-            advantage=float(advantage),
-            group=str(word.task),
-        )
-        for word, advantage in zip(words, advantages, strict=True)
+        Sample(turn=word, advantage=float(advantage), group=str(task))
+        for word, advantage, task in zip(words, advantages, TASKS, strict=True)
     ]
-
-
-def gradient(objective: PolicyLoss, logits: Tensor, words: Sequence[Word]) -> tuple[Tensor, float]:
-    """Return the direction in which the objective grows, and the fraction of bounded tokens."""
-    states, tokens, mask = padded([(word.states, word.tokens) for word in words])
-    table = logits.clone().requires_grad_(True)
-    now = read(table, states, tokens)
-    given = as_samples(words)
-    position = {id(sample.turn): row for row, sample in enumerate(given)}
-
-    def score(samples: Sequence[Sample], *, reference: bool = False) -> list[list[float]]:
-        rows = [position[id(sample.turn)] for sample in samples]
-        return [now.detach()[row][mask[row] > 0].tolist() for row in rows]
-
-    prepared, _ = objective.prepare(given, score)
-    advantages = torch.zeros_like(mask)
-    for row, sample in enumerate(prepared):
-        count = len(words[row].tokens)
-        advantages[row, :count] = torch.as_tensor(sample.advantage, dtype=torch.float64)
-    old = torch.zeros_like(mask)
-    for row, word in enumerate(words):
-        old[row, : len(word.tokens)] = torch.tensor(word.logprobs, dtype=torch.float64)
-    totals = BatchCounts(tokens=int(mask.sum()), sequences=len(words))
-    inputs = LossInputs(logprobs=now, old_logprobs=old, advantages=advantages, mask=mask)
-    loss, sums = objective.loss(inputs, totals)
-    loss.backward()
-    assert table.grad is not None
-    return -table.grad, sums.get("clipped", 0.0) / totals.tokens
 
 
 def learn(
@@ -258,12 +106,13 @@ def learn(
 ) -> tuple[list[float], float]:
     """Return the exact return before each step and after the last one, and the bounded tokens."""
     rng = np.random.default_rng([seed, 3])
-    start = np.random.default_rng([seed, 4]).normal(size=(len(TARGETS) * NODES, LETTERS + 1))
+    start = np.random.default_rng([seed, 4]).normal(size=GAME.shape)
     logits = torch.from_numpy(start)
     ascent, earlier = Ascent(rate), deque([logits], maxlen=lag + 1)
     values, bounded = [float(leaves.expected(logits))], 0.0
     for _ in range(steps):
-        found, share = gradient(objective, logits, sampled(earlier[0], rng))
+        given = as_samples(GAME.sampled(earlier[0], TASKS, rng))
+        found, share = gradient(GAME, objective, logits, given)
         logits = logits + torch.from_numpy(ascent.step(found.numpy()))
         earlier.append(logits)
         values.append(float(leaves.expected(logits)))
@@ -348,7 +197,7 @@ def main() -> None:
         print(*draw(json.loads(options.json.read_text()), options.draw), sep="\n")
         return
     torch.set_num_threads(1)
-    leaves, every = Leaves(), list[dict[str, Any]]()
+    leaves, every = Leaves(GAME), list[dict[str, Any]]()
     for lag in options.lags:
         print(f"\nlag {lag}\n")
         print(table_head(["objective", "rate", "final", "area", "gain", "clipped"]))

@@ -9,15 +9,17 @@ from tests.helpers.scripts import script
 
 games: Any = script("enumerated_games")
 script("enumerated_methods")
-script("bakeoff_learning")
+learning: Any = script("bakeoff_learning")
 script("bakeoff_table")
 bakeoff: Any = script("sampler_bakeoff")
 CURVE = [(0, 1.0), (40, 2.0), (90, 4.0)]
 
 
 def test_area_weighs_each_value_by_the_completions_until_the_next() -> None:
-    assert bakeoff.area(CURVE, 100) == (40 * 1.0 + 50 * 2.0 + 10 * 4.0) / 100
-    assert bakeoff.area(CURVE, 60) == (40 * 1.0 + 20 * 2.0) / 60  # the last step passed the budget
+    assert learning.area_by_cost(CURVE, 100) == (40 * 1.0 + 50 * 2.0 + 10 * 4.0) / 100
+    assert (
+        learning.area_by_cost(CURVE, 60) == (40 * 1.0 + 20 * 2.0) / 60
+    )  # the last step passed the budget
 
 
 def test_reached_is_the_first_time_within_the_budget() -> None:

@@ -7,16 +7,25 @@ import pytest
 import torch
 
 from selfplay.learner.objective import PolicyLoss
+from selfplay.types import Sample
 from tests.helpers.scripts import script
 
 script("bakeoff_learning")
 script("bakeoff_table")
+words: Any = script("word_game")
 stale: Any = script("stale_bakeoff")
-END = stale.LETTERS
+GAME = stale.GAME
+END = GAME.letters
 
 
 def objective(name: str) -> PolicyLoss:
     return PolicyLoss(**stale.OBJECTIVES[name])
+
+
+def batch(logits: torch.Tensor, rng: np.random.Generator) -> list[Sample]:
+    """The samples of a step."""
+    samples: list[Sample] = stale.as_samples(GAME.sampled(logits, stale.TASKS, rng))
+    return samples
 
 
 @pytest.mark.parametrize(
@@ -30,36 +39,48 @@ def objective(name: str) -> PolicyLoss:
     ],
 )
 def test_pay(task: int, word: tuple[int, ...], pay: float) -> None:
-    assert stale.reward(task, word) == pay
+    assert GAME.reward(task, word) == pay
 
 
 def test_all_words_are_listed_and_have_probability_1() -> None:
-    leaves = stale.Leaves()
+    leaves = words.Leaves(GAME)
     assert len(leaves.pay) == 4 * (1 + 3 + 9 + 27 + 81 + 243)
-    logits = torch.randn(4 * stale.NODES, END + 1, dtype=torch.float64)
+    logits = torch.randn(*GAME.shape, dtype=torch.float64)
     leaves.pay = torch.ones_like(leaves.pay)
     assert float(leaves.expected(logits)) == pytest.approx(1.0)
+
+
+def test_words_that_are_cut_off_are_those_without_an_end() -> None:
+    leaves = words.Leaves(GAME)
+    assert len(leaves.cut) - int(leaves.cut.sum()) == 4 * (1 + 3 + 9 + 27 + 81)
+    uniform = torch.zeros(*GAME.shape, dtype=torch.float64)
+    assert float(leaves.chances(uniform) @ leaves.cut) == pytest.approx((3 / 4) ** 5)
+    for turn in GAME.sampled(uniform, stale.TASKS, np.random.default_rng(0)):
+        word = tuple(turn.completion_ids)
+        assert (turn.stop_reason == "stop") == (word[-1] == END)
+        assert turn.stop_reason == "stop" or len(word) == GAME.longest
+        assert turn.reward == GAME.reward(turn.prompt_ids[0], word)
 
 
 def test_a_uniform_policy_earns_what_follows_by_hand() -> None:
     """Task 0, the word of one letter: 1/4 x 1/4 for it, and half for each longer word that begins
     with the letter."""
-    leaves = stale.Leaves()
+    leaves = words.Leaves(GAME)
     leaves.pay[len(leaves.pay) // 4 :] = 0.0
-    uniform = torch.zeros(4 * stale.NODES, END + 1, dtype=torch.float64)
+    uniform = torch.zeros(*GAME.shape, dtype=torch.float64)
     assert 4 * float(leaves.expected(uniform)) == pytest.approx(1 / 16 + 0.5 * 3 / 16)
 
 
 def test_the_mean_estimate_without_a_lag_is_the_exact_gradient() -> None:
     """Less the part of a word's own reward in the mean of its group."""
-    leaves, rng = stale.Leaves(), np.random.default_rng(0)
-    logits = torch.from_numpy(rng.normal(size=(4 * stale.NODES, END + 1)))
+    leaves, rng = words.Leaves(GAME), np.random.default_rng(0)
+    logits = torch.from_numpy(rng.normal(size=GAME.shape))
     table = logits.clone().requires_grad_(True)
     leaves.expected(table).backward()
     assert table.grad is not None
     exact, found = table.grad, torch.zeros_like(logits)
     for _ in range(200):
-        found += stale.gradient(objective("magrpo"), logits, stale.sampled(logits, rng))[0] / 200
+        found += words.gradient(GAME, objective("magrpo"), logits, batch(logits, rng))[0] / 200
     part = float((found * exact).sum() / (exact * exact).sum())
     assert part == pytest.approx(1 - 1 / stale.GROUP, abs=0.08)
 
@@ -67,17 +88,17 @@ def test_the_mean_estimate_without_a_lag_is_the_exact_gradient() -> None:
 @pytest.mark.parametrize("name", ["grpo", "dapo", "gspo", "cispo"])
 def test_ratios_are_bounded_on_stale_samples_only(name: str) -> None:
     rng = np.random.default_rng(1)
-    logits = torch.from_numpy(rng.normal(size=(4 * stale.NODES, END + 1)))
-    words = stale.sampled(logits, rng)
-    assert stale.gradient(objective(name), logits, words)[1] == 0.0
+    logits = torch.from_numpy(rng.normal(size=GAME.shape))
+    samples = batch(logits, rng)
+    assert words.gradient(GAME, objective(name), logits, samples)[1] == 0.0
     moved = logits + 2 * torch.from_numpy(rng.normal(size=logits.shape))
-    assert stale.gradient(objective(name), moved, words)[1] > 0.0
+    assert words.gradient(GAME, objective(name), moved, samples)[1] > 0.0
 
 
 def test_a_run_is_repeated_exactly_and_a_lag_changes_it() -> None:
     def values(lag: int) -> Any:
         run = {"lag": lag, "steps": 4, "rate": 0.3}
-        return stale.learn(objective("grpo"), stale.Leaves(), 0, **run)[0]
+        return stale.learn(objective("grpo"), words.Leaves(GAME), 0, **run)[0]
 
     assert values(0) == values(0)
     assert values(0)[:2] == values(2)[:2] and values(0) != values(2)
