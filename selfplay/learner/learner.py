@@ -32,7 +32,7 @@ FUSED_FROM = 2**24
 nothing."""
 LESS_MEMORY = (
     "lower learner.max_tokens, set learner.activation_checkpointing=true, or use more ranks "
-    "(runtime.learners)"
+    "(runtime.learners) and one copy of the state (runtime.replicas=1)"
 )
 """Keys with which an update needs less memory."""
 

@@ -10,8 +10,9 @@ from typing import Any
 from selfplay.config.instantiate import TARGET
 from selfplay.engines.shards import shards_of
 from selfplay.errors import ConfigError
+from selfplay.learner.state_copies import Replicas, StateCopies, choose_copies
 from selfplay.plan.cluster import GB, ClusterSpec, EngineGroup
-from selfplay.plan.memory import Member, served
+from selfplay.plan.memory import Member, learning, served
 from selfplay.plan.workload import learns_in_16_bits
 
 PLACEMENT = ("rollout", "tensor", "shards")
@@ -43,7 +44,7 @@ class Processes:
     """GPUs of each worker."""
     learner_gpus: float = 0.0
     """GPUs of each rank."""
-    replicas: int = 1
+    replicas: Replicas = "auto"
     """Number of copies of the learners' state."""
     max_staleness: int = 0
     """Number of steps that are sampled ahead."""
@@ -115,6 +116,10 @@ def derive(
         for together in _together(members, processes.groups):
             _check_engines(config["engine"], together, sleeps=sleeps, apart=apart)
     made = replace(cluster, **{k: v for k, v in changes.items() if k not in given})
+    copies = _copies(made, members, processes.replicas)
+    if copies.count > 1:
+        made = replace(made, shards=made.learners // copies.count)
+    notes += [copies.note] if copies.note else []
     if engine == VLLM and on_gpu and "engine_share" not in given:
         share = config["engine"].get("memory") or _share(members, made, alone=apart or colocated)
         several = max(len(engines(each)) for each in _together(members, made.groups))
@@ -153,9 +158,20 @@ def _placed(
             notes.append(f"{idle} of the {cluster.devices} devices have no work")
     changes["groups"] = processes.groups
     notes += [f"{' and '.join(g.policies)}: {g.engines} worker(s)" for g in processes.groups]
-    if processes.replicas > 1:
-        changes["shards"] = processes.learners // processes.replicas
     return changes, notes
+
+
+def _copies(cluster: ClusterSpec, members: Mapping[str, Member], replicas: Replicas) -> StateCopies:
+    """Return the copies of the learners' state if Ray fills one machine after another, with the
+    workers first."""
+    held = learning(members, cluster, micro_batch=1)
+    part = held["weights"] + held["gradients"] + held["optimizer"]
+    return choose_copies(
+        [str(device // cluster.node) for device in range(cluster.rollout, cluster.devices)],
+        replicas,
+        state=part * cluster.sharded,
+        memory=cluster.device.memory * GB if cluster.device.kind == "cuda" else None,
+    )
 
 
 def _check_sleep(processes: Processes, *, sleeps: bool) -> None:

@@ -255,6 +255,13 @@ def _shards(before: Prediction) -> Prediction | None:
     return replace(before, cluster=replace(cluster, tensor=2, engine_share=share))
 
 
+def _one_copy(before: Prediction) -> Prediction | None:
+    cluster = before.cluster
+    if cluster.sharded == cluster.learners:
+        return None
+    return replace(before, cluster=replace(cluster, shards=0))
+
+
 def _more_actors(before: Prediction) -> Prediction | None:
     if not before.cluster.rollout or before.cluster.device.kind == "cpu":
         return None
@@ -297,6 +304,7 @@ OWN_CHANGES: Mapping[str, Callable[[Prediction], Prediction | None]] = {
     "one rank more and one worker fewer (runtime.learners, runtime.workers)": _moved(-1),
     "one worker more and one rank fewer (runtime.workers, runtime.learners)": _moved(1),
     "half as many workers, each over two GPUs (engine.tensor_parallel=2)": _shards,
+    "one copy of the learners' state over all ranks (runtime.replicas=1)": _one_copy,
     "adapters instead of all weights (population=adapters policy.lora.rank=32)": _adapters,
     "twice the workers and ranks (runtime.workers, runtime.learners)": _more_actors,
 }

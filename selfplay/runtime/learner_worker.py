@@ -68,8 +68,8 @@ class LearnerInfo:
 
 
 MORE_ROOM = (
-    "use more ranks (runtime.learners), train an adapter (policy.lora), or lower engine.memory "
-    "where the GPU is shared"
+    "use more ranks (runtime.learners) and one copy of the state (runtime.replicas=1), train an "
+    "adapter (policy.lora), or lower engine.memory where the GPU is shared"
 )
 """Keys that make room for the state of a learner on its GPU."""
 
@@ -98,11 +98,13 @@ class LearnerWorker:
     def alive(self) -> None:
         """Return at once; the answer shows that the rank is alive."""
 
-    def node(self) -> str:
-        """Return the id of this rank's machine."""
+    def node(self) -> tuple[str, float]:
+        """Return the id of this rank's node, and the bytes of its GPU's memory; 0 without one."""
         import ray
 
-        return str(ray.get_runtime_context().get_node_id())
+        there = torch.cuda.is_available()
+        memory = torch.cuda.get_device_properties(0).total_memory if there else 0
+        return str(ray.get_runtime_context().get_node_id()), float(memory)
 
     def progress(self) -> int:
         """Return the number of micro-batches that have begun; its growth shows that the rank

@@ -10,6 +10,7 @@ import torch
 
 from selfplay.errors import LearnersLost, RunError, SelfplayError, one_line
 from selfplay.learner.objective import Objective
+from selfplay.learner.state_copies import Replicas, choose_copies, state_bytes
 from selfplay.rollout.setup import RolloutSetup
 from selfplay.runtime.cluster import TICK, RayCluster
 from selfplay.runtime.distributed_learner import DistributedLearner
@@ -40,7 +41,7 @@ class LearnerWorkerGroup:
         timeout: float,
         max_restarts: int,
         load_timeout: float = 0.0,
-        replicas: int = 1,
+        replicas: Replicas = "auto",
         dtype: torch.dtype | None = None,
         resources: Mapping[str, float] | None = None,
         before: Callable[[], None] = lambda: None,
@@ -53,7 +54,8 @@ class LearnerWorkerGroup:
         timeout: Maximum number of seconds in which no rank begins a micro-batch.
         max_restarts: Maximum number of restarts since the last checkpoint.
         load_timeout: Maximum number of seconds of a method in `SLOW`, at least `timeout`.
-        replicas: Number of copies of the learners' state, which divides the number of ranks.
+        replicas: Number of copies of the learners' state, which divides the number of ranks; auto:
+            one per node if that is possible.
         dtype: Type of the weights in the workers' engines; None: that of each policy.
         resources: Each rank's part of its bundle; None: the whole bundle.
         before: Called before every call of the ranks, so that workers on the same GPUs rest.
@@ -63,6 +65,8 @@ class LearnerWorkerGroup:
         self.gpu, self.dtype = gpu, dtype
         self.timeout, self.max_restarts = timeout, max_restarts
         self.load_timeout, self.replicas = load_timeout, replicas
+        self.notes: Sequence[str] = ()
+        """Lines for the user about the ranks that were started last."""
         self._actors: list[Any] = []
         self._losses = self._restarts = 0
         self._since: Path | None = None
@@ -187,13 +191,17 @@ class LearnerWorkerGroup:
             )
             for bundle in self._bundles
         ]
-        alone, patience = self.count == 1, self._limit("begin")
+        alone, patience, copies = self.count == 1, self._limit("begin"), 1
         if not alone:
-            nodes = self._ask("node", [()] * self.count, {})
-            # Ranks of one machine follow each other, because they share a copy of the state.
-            machines = list(dict.fromkeys(nodes))
-            order = sorted(range(self.count), key=lambda rank: machines.index(nodes[rank]))
-            self._actors = [self._actors[rank] for rank in order]
+            nodes, memory = zip(*self._ask("node", [()] * self.count, {}), strict=True)
+            chosen = choose_copies(
+                nodes,
+                self.replicas,
+                state=state_bytes(self._players.policies.values()),
+                memory=min(memory) if self.gpu else None,
+            )
+            copies, self.notes = chosen.count, [chosen.note] if chosen.note else []
+            self._actors = [self._actors[rank] for rank in chosen.order]
             # A rank also waits for the others while they load; the driver notices a silence sooner.
             place, *_ = self._ask("open", [(patience,)], {})
             each = [(rank, self.count, place, patience, self.gpu) for rank in range(self.count)]
@@ -207,7 +215,7 @@ class LearnerWorkerGroup:
             # One rank computes like this process; several use their reserved cores.
             threads=torch.get_num_threads() if alone else 0,
             host=socket.gethostname(),
-            replicas=self.replicas,
+            replicas=copies,
         )
         about: dict[str, LearnerInfo]
         about, *_ = self.ask("begin", setup)

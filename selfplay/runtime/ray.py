@@ -21,6 +21,7 @@ from selfplay.learner import PolicyLearner
 from selfplay.learner.checkpoint import MANIFEST, broken, kept
 from selfplay.learner.fsdp import learned
 from selfplay.learner.objective import Objective
+from selfplay.learner.state_copies import Replicas
 from selfplay.models.policy import Policy
 from selfplay.rollout.episode_runner import EpisodeSpec
 from selfplay.rollout.rollout import RolloutFn
@@ -67,7 +68,7 @@ class RayRuntime:
         *,
         workers: int | Mapping[str, int | str] = 2,
         learners: int | None = None,
-        replicas: int = 1,
+        replicas: Replicas = "auto",
         colocated: bool = False,
         max_staleness: int = 0,
         address: str | None = None,
@@ -89,8 +90,9 @@ class RayRuntime:
         learners: Number of learner ranks; 0: this process learns, on the CPU. None: 1 if workers
             have GPUs, else 0; as many as workers if `colocated`.
         replicas: Number of copies of the learners' state, each sharded over equally many ranks
-            (HSDP). 1: sharded over all ranks, which needs the least memory. With one copy per
-            machine, and equally many ranks on each, only gradients pass between machines.
+            (HSDP). 1: sharded over all ranks, which needs the least memory. auto: one copy per
+            node, so that only gradients pass between nodes, if all nodes have equally many ranks
+            and a rank's part of the state takes at most half of its GPU; else 1.
         colocated: True if each rank shares the GPU of one worker. The workers' engines rest while
             the ranks learn, and the ranks rest, with their tensors in main memory, while the
             workers play.
@@ -128,7 +130,6 @@ class RayRuntime:
                 "workers": workers,
                 "chunks": chunks,
                 "learners": learners,
-                "replicas": replicas,
                 "max_staleness": max_staleness,
                 "worker_cpus": worker_cpus,
                 "worker_gpus": worker_gpus,
@@ -180,7 +181,8 @@ class RayRuntime:
         if self._placement is None:
             return []
         cores, asked = os.cpu_count() or 1, self._cores(self._placement)
-        notes = [*self._placement.notes(), *self._node_notes, *self._store_notes]
+        ranks = self._ranks.notes if self._ranks else ()
+        notes = [*self._placement.notes(), *self._node_notes, *ranks, *self._store_notes]
         if self.address is None and asked > cores:
             notes.append(
                 f"runtime: actors request {asked:g} cores and share the {cores} of this machine"

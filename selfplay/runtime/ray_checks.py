@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from typing import get_args
 
 from selfplay.errors import nearest
+from selfplay.learner.state_copies import Replicas
 from selfplay.runtime.placement import WorkerType
 
-LEAST: Mapping[str, int] = {"workers": 1, "chunks": 1, "replicas": 1}
+LEAST: Mapping[str, int] = {"workers": 1, "chunks": 1}
 """Smallest value of the numbers that must not be 0."""
 
 
@@ -31,7 +32,7 @@ def check_seconds(limits: Mapping[str, float]) -> None:
 
 
 def check_ranks(
-    ranks: int, *, learners: int | None, learner_gpus: float | None, replicas: int
+    ranks: int, *, learners: int | None, learner_gpus: float | None, replicas: Replicas
 ) -> None:
     """Raise ValueError for settings that do not fit the number of ranks.
 
@@ -39,13 +40,18 @@ def check_ranks(
         ranks: Number of learner ranks; 1 if the driver learns.
         learners: Number of ranks, if set.
         learner_gpus: GPUs of each rank, if set.
-        replicas: Number of copies of the learners' state.
+        replicas: Number of copies of the learners' state, or auto.
     """
     if learners == 0 and learner_gpus:
         raise ValueError(
             "learner_gpus needs learner ranks, and learners=0 has none; set learners to at least 1"
         )
-    if ranks % replicas:
+    if isinstance(replicas, str):
+        if replicas != "auto":
+            raise ValueError(f"replicas must be auto or a number of copies, not {replicas!r}")
+    elif replicas < 1:
+        raise ValueError(f"replicas must be auto or at least 1, not {replicas}")
+    elif ranks % replicas:
         raise ValueError(f"replicas must divide the {ranks} rank(s), and {replicas} does not")
     if (learners or 0) > 1 and learner_gpus and learner_gpus != int(learner_gpus):
         raise ValueError(

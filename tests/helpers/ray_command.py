@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import ClassVar
 
@@ -94,6 +94,12 @@ def wait(until: Callable[[], object]) -> None:
 def step(place: Path, number: int) -> Callable[[], bool]:
     """Return True if a run has reached a step."""
     return lambda: (place / f"episodes/{number:06d}.jsonl").exists()
+
+
+def learned(line: Mapping[str, float]) -> dict[str, float]:
+    """Return the metrics that must be equal for any number of ranks."""
+    left_out = ("seconds", "runtime/", "service/", "policy/base/computed_tokens")
+    return {key: value for key, value in line.items() if not key.startswith(left_out)}
 
 
 def assert_alike(place: Path, other: Path, *, counts: bool = True) -> None:

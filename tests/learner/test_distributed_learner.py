@@ -76,6 +76,15 @@ def test_so_do_two_copies_of_two_ranks_each(case: str, four: Forks) -> None:
     assert first + second == size and others == [first, second]
 
 
+@pytest.mark.parametrize("case", COPIES)
+def test_so_do_two_copies_on_one_rank_each(case: str, two: Forks) -> None:
+    """Two nodes with one rank each have such copies."""
+    make, given = CASES[case]
+    assert_learned_alike(two, make, given, replicas=2)
+    size = sum(parameter.numel() for parameter in make().parameters)
+    assert two.ask("held") == [size, size]
+
+
 def assert_learned_alike(forks: Forks, make: Make, given: list[Sample], replicas: int = 1) -> None:
     alone, together = make(), ranked(forks, make, replicas)
     for step in (1, 2):

@@ -20,7 +20,7 @@ from tests.helpers.rank_learners import (
 )
 
 
-def test_copies_save_what_any_number_of_ranks_reads(
+def test_any_number_of_copies_reads_what_another_number_saved(
     four: Forks, two: Forks, tmp_path: Path
 ) -> None:
     make, given = CASES["float32"]
@@ -28,15 +28,25 @@ def test_copies_save_what_any_number_of_ranks_reads(
     for step in (1, 2):
         alone.update(given, step=step)
         together.update(given, step=step)
-    hashes = together.save_shards(tmp_path)
-    assert set(hashes) == {path.name for path in tmp_path.iterdir()}
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+    hashes = together.save_shards(first)
+    assert set(hashes) == {path.name for path in first.iterdir()}
     other = ranked(two, make)
     other.policy.model.load_state_dict(fetched(together).state_dict())
-    other.load_shards(tmp_path)
+    other.load_shards(first)
     for learner in (alone, together, other):
         learner.update(given, step=3)
     assert_close(fetched(together), alone.model, make)
     assert_close(fetched(other), alone.model, make)
+    other.save_shards(second)
+    copies = ranked(four, make, replicas=4)
+    copies.policy.model.load_state_dict(fetched(other).state_dict())
+    copies.load_shards(second)
+    for learner in (alone, copies):
+        learner.update(given, step=4)
+    assert_close(fetched(copies), alone.model, make)
 
 
 @pytest.mark.parametrize("case", ["ema", "adapter's EMA", "one embedding"])

@@ -13,6 +13,7 @@ from selfplay.errors import ConfigError
 from selfplay.plan.cluster import GB, ClusterSpec, EngineGroup, load_cluster, this_machine
 from selfplay.plan.layout import VLLM, Processes, derive
 from selfplay.plan.memory import Member, learning, plan_memory
+from selfplay.plan.model_shape import ModelShape
 from tests.helpers.model_shapes import QWEN_3B, QWEN_7B, QWEN_32B
 
 GPUS, _ = load_cluster("gpus_8", [])
@@ -107,6 +108,56 @@ def test_pairs_of_worker_and_rank_use_all_devices() -> None:
     assert (two.devices, two.node) == (2, 2) and notes == ["6 of the 8 devices have no work"]
 
 
+MACHINES, _ = load_cluster("gpus_16", [])
+LARGE = {"base": Member(outline=QWEN_32B, frozen_bytes=4)}
+
+
+@pytest.mark.parametrize(
+    ("processes", "members", "sharded", "note"),
+    [
+        # The workers have the first machine, and the ranks the second one.
+        (replace(SPLIT, workers=8, learners=8), ONE, 8, ""),
+        (replace(ALTERNATING, workers=16, learners=16), ONE, 8, "2 copies of the learners' state"),
+        (replace(ALTERNATING, workers=16, learners=16), LARGE, 16, "more than 50% of its GPU's"),
+        (replace(SPLIT, learners=12), ONE, 12, "unequal numbers of ranks (4, 8)"),
+        (replace(SPLIT, workers=8, learners=8, replicas=2), ONE, 4, "each sharded over 4 ranks"),
+    ],
+)
+def test_auto_makes_a_copy_per_machine_of_equally_many_ranks(
+    processes: Processes, members: dict[str, Member], sharded: int, note: str
+) -> None:
+    settings = config("vllm", sleep=True) if processes.colocated else config("vllm")
+    found, notes = made(settings, processes, MACHINES, members)
+    assert found.sharded == sharded
+    assert note in "".join(line for line in notes if "state" in line)
+    assert bool(note) == any("state" in line for line in notes)
+
+
+def test_one_copy_is_a_remedy_that_names_its_key(tmp_path: Path) -> None:
+    save_sizes(tmp_path, QWEN_7B)
+    run = ["+experiment=paper/absolute_zero_7b", "+recipe=gpu_8_colocated_7b"]
+    run += [f"policy.model={tmp_path}", "runtime.workers=16"]
+    before = plan(["cluster=gpus_16"], [*run, "runtime.replicas=8"])
+    assert "learning needs" in before.memory.complaints[0]
+    remedies = dict(before.advice(20))
+    found = remedies["one copy of the learners' state over all ranks (runtime.replicas=1)"]
+    assert found.cluster == plan(["cluster=gpus_16"], [*run, "runtime.replicas=1"]).cluster
+
+
+def save_sizes(folder: Path, shape: ModelShape) -> None:
+    """Write a config.json with the sizes of a Qwen2.5 model."""
+    sizes = {
+        "hidden_size": shape.hidden,
+        "intermediate_size": shape.intermediate,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads,
+        "num_hidden_layers": shape.layers,
+        "vocab_size": shape.vocabulary,
+        "tie_word_embeddings": False,
+    }
+    (folder / "config.json").write_text(json.dumps({"model_type": "qwen2", **sizes}))
+
+
 SHARDED = replace(SPLIT, workers=2, worker_gpus=2)
 ON_CPUS = Processes(workers=2, learners=1)
 
@@ -132,26 +183,16 @@ def test_an_engine_of_several_shards_takes_as_many_devices() -> None:
 
 def test_a_model_too_large_for_one_gpu_fits_two() -> None:
     """With 32B parameters, weights and the copy of the policy are more than a GPU."""
-    large = {"base": Member(outline=QWEN_32B, frozen_bytes=4)}
-    before, _ = made(config("vllm"), SPLIT, members=large)
-    planned = plan_memory(large, before, micro_batch=4096, completions=2048, longest=4096)
+    before, _ = made(config("vllm"), SPLIT, members=LARGE)
+    planned = plan_memory(LARGE, before, micro_batch=4096, completions=2048, longest=4096)
     assert any("generating leaves" in line for line in planned.complaints)
-    after, _ = made(config("vllm", tensor_parallel=2), SHARDED, members=large)
-    planned = plan_memory(large, after, micro_batch=4096, completions=2048, longest=4096)
+    after, _ = made(config("vllm", tensor_parallel=2), SHARDED, members=LARGE)
+    planned = plan_memory(LARGE, after, micro_batch=4096, completions=2048, longest=4096)
     assert not any("generating leaves" in line for line in planned.complaints)
 
 
 def test_larger_engines_are_a_remedy_that_names_its_key(tmp_path: Path) -> None:
-    sizes = {
-        "hidden_size": QWEN_32B.hidden,
-        "intermediate_size": QWEN_32B.intermediate,
-        "num_attention_heads": QWEN_32B.heads,
-        "num_key_value_heads": QWEN_32B.kv_heads,
-        "num_hidden_layers": QWEN_32B.layers,
-        "vocab_size": QWEN_32B.vocabulary,
-        "tie_word_embeddings": False,
-    }
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen2", **sizes}))
+    save_sizes(tmp_path, QWEN_32B)
     run = ["+experiment=paper/absolute_zero_7b", "+recipe=gpu_8_full_7b"]
     run += [f"policy.model={tmp_path}", "runtime.workers=8", "runtime.learners=16"]
     hardware = ["cluster=gpus_8", "cluster.devices=24"]

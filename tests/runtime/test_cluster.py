@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.command_process import LONGEST, SMOKE, finished, metrics
-from tests.helpers.ray_command import Command, assert_alike, none_left, step, wait
+from tests.helpers.ray_command import Command, assert_alike, learned, none_left, step, wait
 from tests.helpers.ray_processes import kill, started
 
 pytest.importorskip("ray")
@@ -117,6 +117,25 @@ def test_a_cluster_is_joined_used_and_left_as_it_was(site: Site, tmp_path: Path)
     assert line.startswith("selfplay: runtime: 1 GPUs are needed, the cluster has 0; lower ")
     line = refused(tmp_path, "runtime.workers=1", "runtime.worker_cpus=2")
     assert line.startswith("selfplay: runtime: 2 cores are needed, the cluster has 1; lower ")
+
+
+def test_ranks_on_two_nodes_have_a_copy_each_and_a_run_goes_on_without_them(
+    site: Site, tmp_path: Path
+) -> None:
+    site.join()
+    # A node has one core, and so room for one rank.
+    cores = ("runtime.worker_cpus=0.1", "runtime.learner_cpus=0.9")
+    ranks = (*JOINED, "runtime.workers=1", "runtime.learners=2", *cores)
+    place = tmp_path / "runs/two"
+    command = Command("train", SMOKE, *ranks, "run.name=two", cwd=tmp_path, hold=3)
+    wait(step(place, 2))
+    wait(lambda: (place / "checkpoints/000001/manifest.json").exists())
+    command.process.kill()
+    said = "".join(command.process.communicate())
+    assert "runtime: 2 copies of the learners' state, each on one rank" in said
+    Command("train", "resume=runs/two", "runtime=local", cwd=tmp_path).end()
+    for line, wanted in zip(metrics(place), metrics(finished()), strict=True):
+        assert learned(line) == pytest.approx(learned(wanted), rel=1e-3, abs=1e-5)
 
 
 def test_a_run_outlives_a_machine_if_another_comes(site: Site, tmp_path: Path) -> None:

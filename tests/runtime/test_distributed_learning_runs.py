@@ -3,24 +3,17 @@
 import json
 import os
 import signal
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from tests.helpers.command_process import SMOKE, finished, metrics
-from tests.helpers.ray_command import Command, assert_alike, step, wait
+from tests.helpers.ray_command import Command, assert_alike, learned, step, wait
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.slow
 
 RANKS = ("runtime=ray", "runtime.workers=1", "runtime.learners=1")
-
-
-def learned(line: Mapping[str, float]) -> dict[str, float]:
-    """Return the metrics that must be equal for any number of ranks."""
-    left_out = ("seconds", "runtime/", "service/", "policy/base/computed_tokens")
-    return {key: value for key, value in line.items() if not key.startswith(left_out)}
 
 
 @pytest.mark.parametrize("beside", [False, True], ids=["at once", "in threads"])

@@ -24,6 +24,7 @@ from selfplay.models.population import Population
 from selfplay.rollout.policies import load_policies, make_learners
 from selfplay.runtime.cluster import RayCluster
 from selfplay.runtime.distributed_learner import DistributedLearner
+from selfplay.runtime.learner_worker import LearnerConfig
 from selfplay.runtime.learner_worker_group import LearnerWorkerGroup
 from selfplay.runtime.weight_sync import RemoteWeights, checksum, unpack
 from tests.helpers.builders import same, sample, save_tiny, weights
@@ -253,7 +254,13 @@ def test_ranks_of_one_machine_follow_each_other(
     ranks = home.ranks(4)
     ranks._players, ranks._objective = home.players(), home.objective
     joined: list[str] = []
-    answers: dict[str, list[Any]] = {"node": ["b", "a", "b", "a"], "open": [("host", 1)]}
+    nodes = [(name, 0.0) for name in ("b", "a", "b", "a")]
+    answers: dict[str, list[Any]] = {"node": nodes, "open": [("host", 1)]}
+    begun: list[LearnerConfig] = []
+
+    def begin(method: str, setup: LearnerConfig) -> list[Any]:
+        begun.append(setup)
+        return [{}]
 
     def ask(method: str, each: Any, named: Any) -> list[Any]:
         if method == "join":
@@ -263,9 +270,13 @@ def test_ranks_of_one_machine_follow_each_other(
     made = iter(["b0", "a0", "b1", "a1"])
     monkeypatch.setattr(home.cluster, "actor", lambda kind, **settings: next(made))
     monkeypatch.setattr(ranks, "_ask", ask)
-    monkeypatch.setattr(ranks, "ask", lambda *given: [{}])
+    monkeypatch.setattr(ranks, "ask", begin)
     ranks._start(None)
     assert joined == ["b0", "b1", "a0", "a1"]
+    assert [setup.replicas for setup in begun] == [2]
+    assert ranks.notes == [
+        "runtime: 2 copies of the learners' state, each sharded over 2 ranks of one node"
+    ]
 
 
 @pytest.mark.slow

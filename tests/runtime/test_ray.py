@@ -268,7 +268,8 @@ def test_what_came_while_a_worker_began_is_followed_after_what_it_began_with() -
         ({"chunks": 0}, "chunks must be at least 1, not 0"),
         ({"max_staleness": -1}, "max_staleness must be at least 0, not -1"),
         ({"worker_gpus": -0.5}, "worker_gpus must be at least 0, not -0.5"),
-        ({"replicas": 0}, "replicas must be at least 1, not 0"),
+        ({"replicas": 0}, "replicas must be auto or at least 1, not 0"),
+        ({"replicas": "all"}, "replicas must be auto or a number of copies, not 'all'"),
         ({"learners": 8, "replicas": 3}, r"replicas must divide the 8 rank\(s\), and 3 does not"),
         (
             {"colocated": True, "replicas": 4},
