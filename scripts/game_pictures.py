@@ -48,6 +48,18 @@ PROGRAMS: list[TablePicture] = [
         columns=["less fixed tasks"],
         null=0.0,
     ),
+    SeedDots(
+        name="growing_depths",
+        title="Held-out programs by depth of composition",
+        label="held-out accuracy, %",
+        sources=[TableSource(section="Tasks that grow against fixed tasks", table=2)],
+        sets={
+            "before training": SeedValues(columns=["growing"], side="before"),
+            "after training on growing tasks": SeedValues(columns=["growing"]),
+            "after training on fixed tasks": SeedValues(columns=["fixed"]),
+            "one line left out": SeedValues(columns=["one line left out"]),
+        },
+    ),
 ]
 
 GAMES: list[TablePicture] = [

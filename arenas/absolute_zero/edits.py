@@ -6,6 +6,7 @@ many additions as removals, so that a proposer that does not learn favours no le
 """
 
 from collections.abc import Collection, Iterator, Sequence
+from itertools import chain
 from random import Random
 from typing import Any
 
@@ -17,10 +18,19 @@ from selfplay.types import Demonstration, Task
 
 HELD_OUT = ((2, 3), (4, 6), (7, 9), (10, 12))
 """Ranges of lines of the held-out programs."""
+DEPTHS = ((5, 3), (5, 4), (5, 5), (6, 3), (6, 4), (6, 5), (6, 6))
+"""Number of lines and depth of the held-out programs that are drawn by depth."""
+DRAWS = 10_000
+"""Number of programs that are drawn at most to find one of a given depth."""
 
 
 def deductions(
-    *, lines: Sequence[int], count: int, seed: int, exclude: Collection[str] = ()
+    *,
+    lines: Sequence[int],
+    count: int,
+    seed: int,
+    exclude: Collection[str] = (),
+    depth: int | None = None,
 ) -> list[Task]:
     """Return tasks to find the output of different programs.
 
@@ -29,8 +39,12 @@ def deductions(
         count: Number of tasks.
         seed: Seed of the programs and inputs.
         exclude: Sources that no program may have.
+        depth: Depth of composition of each program (`Program.depth`), which then writes a letter in
+            at least one line: programs that only move letters are so few that training meets them.
+            None: any program.
     Raises:
-        ConfigError: If there are not as many different programs of the fewest lines.
+        ConfigError: If there are not as many different programs of the fewest lines, or if too few
+            of a depth are found.
     """
     low, high = lines
     single = sum(len(LETTERS) if operation.takes_letter else 1 for operation in OPERATIONS)
@@ -44,12 +58,26 @@ def deductions(
     for number in range(count):
         length = low + number % (high - low + 1)
         domain = Domain(operations=(length, length))
-        program = domain.program(rng, seen)
+        program = _drawn(domain, rng, seen, depth)
         seen.add(program.source)
         content = problem(program, [domain.word(rng)])
         del content["outputs"]
         tasks.append(solve_task("deduction", content))
     return tasks
+
+
+def _drawn(domain: Domain, rng: Random, seen: Collection[str], depth: int | None) -> Program:
+    """Return a program that is not in `seen`; one of a depth also writes a letter."""
+    for _ in range(DRAWS):
+        program = domain.program(rng, seen)
+        if depth is None:
+            return program
+        if program.depth() == depth and any(line.letter for line in program.lines):
+            return program
+    raise ConfigError(
+        f"depth={depth}: {DRAWS:,} draws gave no further program of this depth with "
+        f"{domain.operations[0]} lines; give a depth of at most the lines, or lower count"
+    )
 
 
 def held_out(*, lines: Sequence[int], count: int = 60, seed: int = 20261123) -> list[Task]:
@@ -63,9 +91,22 @@ def held_out(*, lines: Sequence[int], count: int = 60, seed: int = 20261123) -> 
     return deductions(lines=lines, count=count, seed=seed + lines[0])
 
 
+def held_out_depth(*, lines: int, depth: int, count: int = 60, seed: int = 20261127) -> list[Task]:
+    """Return the held-out tasks of one number of lines and one depth, a pair of `DEPTHS`.
+
+    Args:
+        lines: Number of lines of a program.
+        depth: Depth of composition of a program.
+        count: Number of tasks.
+        seed: Seed of the draw.
+    """
+    pair_seed = seed + 100 * lines + depth
+    return deductions(lines=(lines, lines), depth=depth, count=count, seed=pair_seed)
+
+
 def forbidden() -> frozenset[str]:
     """Return the normal forms of all held-out programs, which a proposal may not have."""
-    return programs_of([task for lines in HELD_OUT for task in held_out(lines=lines)])
+    return programs_of(_all_held_out())
 
 
 def shown(*, lines: Sequence[int], count: int, seed: int) -> list[Task]:
@@ -153,6 +194,10 @@ class EditDemonstrations:
 
 
 def _held_out_sources() -> frozenset[str]:
-    return frozenset(
-        task.payload["program"] for lines in HELD_OUT for task in held_out(lines=lines)
-    )
+    return frozenset(task.payload["program"] for task in _all_held_out())
+
+
+def _all_held_out() -> list[Task]:
+    by_lines = [task for lines in HELD_OUT for task in held_out(lines=lines)]
+    by_depth = [held_out_depth(lines=lines, depth=depth) for lines, depth in DEPTHS]
+    return [*by_lines, *chain.from_iterable(by_depth)]

@@ -20,6 +20,7 @@ from arenas.absolute_zero.arena import solve_task
 from selfplay.types import Task
 
 LETTERS = "abcdefghij"
+WRITTEN = "*"  # stands for any letter that a line writes
 FILLER = "a"  # replaces a lost letter when a line is undone: any letter would be correct
 HEADER = "def f(a):\n"
 FOOTER = "    return a"
@@ -102,11 +103,29 @@ class ProgramLine:
         return f"    a = {self.operation.source.format(self.letter)}\n"
 
 
+LINES = {
+    line.source: line
+    for operation in OPERATIONS
+    for line in (
+        ProgramLine(operation=operation, letter=letter)
+        for letter in (LETTERS if operation.takes_letter else ("",))
+    )
+}
+"""Source to line, for all lines of the sub-language."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Program:
     """A straight-line program over one string."""
 
     lines: tuple[ProgramLine, ...]
+
+    @classmethod
+    def parse(cls, source: str) -> "Program | None":
+        """Return the program with this source, or None if it is outside the sub-language."""
+        found = [LINES.get(line) for line in source.splitlines(keepends=True)[1:-1]]
+        program = cls(lines=tuple(line for line in found if line is not None))
+        return program if program.source == source else None
 
     @property
     def source(self) -> str:
@@ -125,6 +144,24 @@ class Program:
             value = line.operation.run(value, line.letter)
             values.append(value)
         return values
+
+    def depth(self, length: int = 4) -> int:
+        """Return the depth of composition for inputs of `length` letters.
+
+        It is the longest chain of lines that make one letter of the output, each applied to what
+        the one before it has made. A line is part of the chain of a letter if it writes the letter
+        or moves it to another place. A chain begins anew with a letter that a line writes, and
+        chains of letters that are lost do not count.
+        """
+        places = "".join(chr(0x100 + place) for place in range(length))  # different from WRITTEN
+        chains = [0] * length
+        for line in self.lines:
+            origins = line.operation.run(places, WRITTEN)
+            chains = [
+                1 if origin == WRITTEN else chains[places.index(origin)] + (origin != place)
+                for place, origin in zip(places, origins, strict=True)
+            ]
+        return max(chains)
 
     def back_trace(self, value: str) -> list[str]:
         """Return the value before each line, from the last line to the first."""

@@ -7,18 +7,21 @@ from random import Random
 import pytest
 
 from arenas.absolute_zero.edits import (
+    DEPTHS,
     HELD_OUT,
     EditDemonstrations,
     deductions,
     edited,
     forbidden,
     held_out,
+    held_out_depth,
     shown,
 )
 from arenas.absolute_zero.program_checks import normal_form
-from arenas.absolute_zero.tiny_python import Domain
+from arenas.absolute_zero.tiny_python import Domain, Program
 from roles.proposer import Proposer
 from roles.solver import Solver
+from selfplay.config import compose
 from selfplay.errors import ConfigError
 
 
@@ -33,7 +36,37 @@ def test_held_out_tasks_are_fixed_different_and_have_the_lines_of_their_range() 
         lines = Counter(lines_of(task.payload["program"]) for task in tasks)
         assert set(lines) == set(range(low, high + 1)) and len(set(lines.values())) == 1
         assert {normal_form(task.payload["program"]) for task in tasks} <= forbidden()
-    assert len(forbidden()) == 4 * 60
+    assert len(forbidden()) == 4 * 60 + 7 * 60
+
+
+def test_held_out_tasks_by_depth_have_its_depth_and_are_neither_shown_nor_accepted() -> None:
+    never = EditDemonstrations().exclude
+    for lines, depth in DEPTHS:
+        tasks = held_out_depth(lines=lines, depth=depth)
+        assert tasks == held_out_depth(lines=lines, depth=depth)
+        sources = {task.payload["program"] for task in tasks}
+        programs = [Program.parse(source) for source in sources]
+        found = [(len(each.lines), each.depth()) for each in programs if each is not None]
+        assert found == [(lines, depth)] * 60
+        assert all("'" in source for source in sources)  # each writes a letter
+        assert sources <= never and {normal_form(source) for source in sources} <= forbidden()
+
+
+def test_the_evaluations_by_depth_are_the_pairs_that_training_excludes() -> None:
+    config = compose.load(["+experiment=tiny/growing_programs", "evaluations=program_depths"])
+    named = {
+        (each["tasks"]["lines"], each["tasks"]["depth"]): name
+        for name, each in config["evaluations"].items()
+    }
+    assert named == {pair: "lines_{}_depth_{}".format(*pair) for pair in DEPTHS}
+
+
+@pytest.mark.parametrize(("lines", "depth", "count"), [(3, 4, 1), (1, 1, 41)])
+def test_programs_of_a_depth_that_are_too_few_are_refused(
+    lines: int, depth: int, count: int
+) -> None:
+    with pytest.raises(ConfigError, match="no further program of this depth"):
+        deductions(lines=(lines, lines), depth=depth, count=count, seed=0)
 
 
 def test_tasks_to_train_on_contain_no_held_out_program() -> None:

@@ -10,6 +10,7 @@ from arenas.absolute_zero.arena import AbsoluteZero, programs_of, solve_task
 from arenas.absolute_zero.demonstrations import TinyDemonstrations, solution
 from arenas.absolute_zero.program_checks import fault, normal_form
 from arenas.absolute_zero.tiny_python import (
+    LINES,
     OPERATIONS,
     Domain,
     Program,
@@ -37,6 +38,54 @@ def test_held_out_tasks_are_fixed_and_all_different() -> None:
     assert [sum(task.type == kind for task in tasks) for kind in KINDS] == [100, 100, 100]
     assert len(programs_of(tasks)) == 300
     assert not any(fault(task.payload["program"]) for task in tasks)
+
+
+def program(*lines: str) -> Program:
+    return Program(lines=tuple(LINES[f"    a = {line}\n"] for line in lines))
+
+
+REVERSE, LEFT, PUSH = "a[::-1]", "a[1:] + a[:1]", "a[1:] + 'c'"
+FIRST, LAST = "'d' + a[1:]", "a[:-1] + 'e'"
+
+
+@pytest.mark.parametrize(
+    ("lines", "depth"),
+    [
+        ((), 0),
+        ((REVERSE,), 1),
+        ((FIRST,), 1),
+        ((FIRST, LAST), 1),  # each writes another letter
+        ((FIRST, FIRST, FIRST), 1),  # the chain begins anew
+        ((REVERSE, LEFT), 2),
+        ((REVERSE, REVERSE), 2),  # lines are counted, although they do nothing together
+        ((REVERSE, FIRST, LAST, LEFT), 2),
+        ((PUSH,) * 3, 3),
+        ((PUSH,) * 4, 4),
+        ((PUSH,) * 5, 4),  # the first letter that was pushed is lost
+        ((FIRST, LEFT, REVERSE, LAST), 3),
+    ],
+)
+def test_depth_is_the_longest_chain_of_lines_that_make_a_letter(
+    lines: tuple[str, ...], depth: int
+) -> None:
+    assert program(*lines).depth() == depth
+
+
+def test_depth_depends_on_the_length_of_the_input() -> None:
+    assert program(REVERSE).depth(1) == 0  # a single letter stays in its place
+    assert program(*[PUSH] * 12).depth(20) == 12
+    assert program(*[PUSH] * 12).depth(2) == 2
+
+
+def test_a_program_is_read_from_its_source() -> None:
+    rng, domain = Random(5), Domain(operations=(1, 12))
+    for _ in range(100):
+        made = domain.program(rng)
+        assert Program.parse(made.source) == made
+        assert 1 <= made.depth() <= len(made.lines)
+    source = program(REVERSE, PUSH).source
+    for other in (source.replace("'c'", "'cc'"), source + "\n", source[1:], "", f"\n{source}"):
+        assert Program.parse(other) is None
 
 
 def test_no_demonstration_shows_a_held_out_program() -> None:
