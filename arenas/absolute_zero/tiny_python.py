@@ -256,8 +256,22 @@ def held_out(*, per_type: int = 100, pairs: int = 4, seed: int = 20261121) -> li
         pairs: Input-output pairs of an induction task.
         seed: Seed of the draw.
     """
+    return given(per_type=per_type, pairs=pairs, seed=seed, exclude=())
+
+
+def given(*, per_type: int, pairs: int, seed: int, exclude: Sequence[Task]) -> list[Task]:
+    """Return tasks of the distribution of the held-out ones and of the demonstrations.
+
+    They are the fixed tasks with which self-play is compared; see `held_out` for the arguments.
+
+    Args:
+        per_type: Tasks of each type.
+        pairs: Input-output pairs of an induction task.
+        seed: Seed of the draw.
+        exclude: Tasks whose programs do not occur.
+    """
     rng, domain = Random(seed), Domain()
-    seen: set[str] = set()
+    seen = {task.payload["program"] for task in exclude}
     tasks = []
     for kind in ("deduction", "abduction", "induction"):
         for _ in range(per_type):
