@@ -64,7 +64,7 @@ def study(
         RunError: If the record is damaged.
     """
     declared = read_declared(run)
-    rows = read_metrics(run / "metrics.jsonl")
+    rows: Mapping[int, Mapping[str, float]] = read_metrics(run / "metrics.jsonl")
     if not rows:
         raise ConfigError(
             f"{run}: no training step is recorded; `selfplay evaluate {run}` measures a checkpoint"
