@@ -52,6 +52,11 @@ def area_by_cost(curve: Curve, budget: int) -> float:
     return total / budget
 
 
+def last_within(curve: Curve, budget: int) -> float:
+    """Return the return after the last step within the budget."""
+    return [value for cost, value in curve if cost <= budget][-1]
+
+
 def best_rate(rates: Sequence[float], area_of: Callable[[float, int], float]) -> float:
     """Return the learning rate with the largest sum of areas over the seeds of the tuning.
 

@@ -13,9 +13,9 @@ import math
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from threading import Thread
 
 import torch
 from bench_records import siblings, tokens_of
@@ -58,10 +58,10 @@ def in_turn(record: Callable[[], object], learn: Callable[[], object]) -> None:
 
 
 def beside(record: Callable[[], object], learn: Callable[[], object]) -> None:
-    thread = Thread(target=record)
-    thread.start()
-    learn()
-    thread.join()
+    with ThreadPoolExecutor(1) as pool:
+        recorded = pool.submit(record)
+        learn()
+        recorded.result()
 
 
 def seconds(work: Callable[[], object], rounds: int = 3) -> float:

@@ -21,11 +21,12 @@ rate of each method is the one of three with the best area in three seeds that a
 - branches: fraction of the places for branches that were used; the others are whole plays;
 - after a result: fraction of the branches that begin right after the result of a tool.
 
-Means have Student's interval over seeds. `draw` makes a picture for each game of the numbers that
-`--json` kept.
+Means have Student's interval over seeds. `table` prints the tables again, and `draw` makes a
+picture for each game, of the numbers that `--json` kept.
 
 Usage: python scripts/branch_bakeoff.py learn [--games answers calls comments] [--methods ...]
            [--seeds 24] [--budget 2880] [--rates 0.1 0.3 1] [--json FILE]
+       python scripts/branch_bakeoff.py table --json FILE
        python scripts/branch_bakeoff.py draw --json FILE [--folder FOLDER]
 """
 
@@ -37,7 +38,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from bakeoff_learning import RATES, Ascent, area_by_cost, best_rate
+from bakeoff_learning import RATES, Ascent, area_by_cost, best_rate, last_within
 from bakeoff_table import mean, table_head, table_row, write_picture
 from enumerated_games import scores
 from tool_game import GAMES, TASKS, Solver, ToolGame
@@ -154,22 +155,30 @@ def gains(rows: Sequence[Row], name: str, other: str) -> list[float]:
     """Return the differences of the areas of two methods of a game, by seed; empty without the
     other one."""
 
-    def areas(method: str) -> list[float]:
+    def areas(method: str) -> dict[int, float]:
         found = [row for row in rows if row["method"] == method]
-        return [area_by_cost(row["curve"], row["budget"]) for row in found]
+        return {row["seed"]: area_by_cost(row["curve"], row["budget"]) for row in found}
 
-    return [a - b for a, b in zip(areas(name), areas(other), strict=False)]
+    own, base = areas(name), areas(other)
+    return [own[seed] - base[seed] for seed in own if seed in base]
+
+
+def print_head(game: ToolGame) -> None:
+    """Print the head of the table of a game."""
+    print(f"\n{game.name}: {game.about}\n")
+    head = ["credit", "rate", "final", "area", "gain", "less uniform"]
+    print(table_head([*head, "step", "branches", "after a result"]))
 
 
 def print_row(name: str, rows: Sequence[Row]) -> None:
-    """Print the line of a method; `rows` are those of the game so far."""
+    """Print the line of a method; `rows` are those of the game."""
     own = [row for row in rows if row["method"] == name]
     steps = sum(row["steps"] for row in own)
     branches = sum(row["branches"] for row in own)
     spent = sum(row["curve"][-1][0] for row in own)
     pairs = [gains(rows, name, other) for other in ("rloo", METHODS[name].uniform)]
     cells = [
-        mean([row["curve"][-1][1] for row in own], digits=3),
+        mean([last_within(row["curve"], row["budget"]) for row in own], digits=3),
         mean([area_by_cost(row["curve"], row["budget"]) for row in own], digits=3),
         *(mean(found, digits=3) if found else "" for found in pairs),
         f"{spent / steps:.0f}",
@@ -185,6 +194,11 @@ def draw(rows: Sequence[Row], folder: Path) -> list[Path]:
     for game in dict.fromkeys(row["game"] for row in rows):
         here = [row for row in rows if row["game"] == game]
         names = dict.fromkeys(row["method"] for row in here)
+        if "rloo" not in names:
+            raise SystemExit(
+                f"{game}: the file has no runs of rloo, with which the others are compared; run "
+                "learn with it"
+            )
         paths.append(
             write_picture(
                 folder / f"bakeoff_branch_{game}.svg",
@@ -199,27 +213,33 @@ def draw(rows: Sequence[Row], folder: Path) -> list[Path]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print a table for each game, and write all numbers if a file is named."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("what", choices=("learn", "draw"))
+    parser.add_argument("what", choices=("learn", "table", "draw"))
     parser.add_argument("--games", nargs="+", choices=GAMES, default=list(GAMES))
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--seeds", type=int, default=24)
     parser.add_argument("--budget", type=int, default=2880, help="completions of a run")
     parser.add_argument("--rates", type=float, nargs="+", default=RATES)
-    parser.add_argument("--json", type=Path, help="file for all numbers")
+    parser.add_argument("--json", type=Path, help="file for all numbers; table and draw read it")
     parser.add_argument("--folder", type=Path, default=Path(), help="of the pictures (draw)")
     options = parser.parse_args(arguments)
-    if options.what == "draw":
+    if options.what != "learn":
         if not options.json:
-            parser.error("draw needs --json FILE, as learn wrote it")
-        print(*draw(json.loads(options.json.read_text()), options.folder), sep="\n")
+            parser.error(f"{options.what} needs --json FILE, as learn wrote it")
+        kept = json.loads(options.json.read_text())
+        if options.what == "draw":
+            print(*draw(kept, options.folder), sep="\n")
+            return
+        for game in dict.fromkeys(row["game"] for row in kept):
+            here = [row for row in kept if row["game"] == game]
+            print_head(GAMES[game])
+            for name in dict.fromkeys(row["method"] for row in here):
+                print_row(name, here)
         return
     every: list[Row] = []
     for game in (GAMES[name] for name in options.games):
-        print(f"\n{game.name}: {game.about}\n")
-        head = ["credit", "rate", "final", "area", "gain", "less uniform"]
-        print(table_head([*head, "step", "branches", "after a result"]))
+        print_head(game)
         rows: list[Row] = []
-        for name in options.methods:
+        for name in (each for each in METHODS if each in options.methods):
             rows += rows_of(game, name, options)
             print_row(name, rows)
         every += rows

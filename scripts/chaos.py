@@ -69,11 +69,19 @@ def main() -> None:
     Path(f"{calm}.log").unlink(missing_ok=True)
     begun, lives = time.monotonic(), Lives(calm)
     code = attempt(calm, command(calm, overrides), options.limit, lives.tick)
+    if code is None:
+        sys.exit(
+            f"the undisturbed run hung for {options.limit:.0f} s; its words are in {calm}.log; "
+            "raise --limit"
+        )
     if code != 0:
         sys.exit(f"the undisturbed run ended with {code}; its words are in {calm}.log")
     print(f"undisturbed: {time.monotonic() - begun:.0f} s", flush=True)
     if missing := [kind for kind in options.victims if kind not in lives.seconds]:
-        sys.exit(f"the undisturbed run has no process of the kind {', '.join(missing)}")
+        sys.exit(
+            f"the undisturbed run has no process of the kind {', '.join(missing)}; leave it out "
+            "of --victims, or set runtime.workers and runtime.learners"
+        )
     rng = random.Random(options.seed)
     killed: Counter[str] = Counter()
     wrong = 0
@@ -275,6 +283,9 @@ def compare(run: Path, calm: Path) -> str:
         return f"its metrics have steps {steps}, not {expected}"
     if not (run / "summary.json").is_file():
         return "no summary"
+    names = [sorted(path.name for path in (place / "episodes").iterdir()) for place in (run, calm)]
+    if names[0] != names[1]:
+        return f"its episodes are in {names[0]}, not in {names[1]}"
     for path in sorted((calm / "episodes").iterdir()):
         mine = Counter(key(line) for line in lines(run / "episodes" / path.name))
         theirs = Counter(key(line) for line in lines(path))
@@ -297,6 +308,8 @@ def furthest(run: Path, calm: Path) -> str:
     """Which policy's last weights are not those of the undisturbed run."""
     for path in sorted((newest(calm) / "policies").glob("*/*.safetensors")):
         mine = load_file(newest(run) / "policies" / path.parent.name / path.name)
+        if not all(bool(t.isfinite().all()) for t in mine.values() if t.is_floating_point()):
+            return f"weights of {path.parent.name} are not finite"
         apart = max(
             float((mine[name] - value).abs().max()) if value.numel() else 0.0
             for name, value in load_file(path).items()

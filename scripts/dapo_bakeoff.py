@@ -33,11 +33,13 @@ The words are those of the policy two steps before, so that ratios can reach the
   the end;
 - length: exact mean number of tokens of a word at the end.
 
-Means have Student's interval over seeds. `draw` makes pictures of the numbers that `--json` kept.
+Means have Student's interval over seeds. `table` prints the tables again, and `draw` makes
+pictures, of the numbers that `--json` kept.
 
 Usage: python scripts/dapo_bakeoff.py penalty [--targets short long] [--methods ...] [--seeds 12]
            [--budget 2880] [--rates 0.1 0.3 1] [--json FILE]
        python scripts/dapo_bakeoff.py parts ...
+       python scripts/dapo_bakeoff.py table --json FILE
        python scripts/dapo_bakeoff.py draw --json FILE [--folder FOLDER]
 """
 
@@ -51,7 +53,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from bakeoff_learning import RATES, Ascent, Curve, area_by_cost, best_rate
+from bakeoff_learning import RATES, Ascent, Curve, area_by_cost, best_rate, last_within
 from bakeoff_table import mean, table_head, table_row, write_picture
 from torch import Tensor
 from word_game import Leaves, WordGame, gradient
@@ -210,6 +212,7 @@ def learn(
         try:
             groups = sampler.sample(curriculum, writer, step=step, seed=seed)
         except CollapsedError:  # no group has signal: the step costs, and teaches nothing
+            writer.weights.append(logits)
             continue
         given = credit.assign(shaping.apply(groups)[0])
         if method.left_out:
@@ -259,13 +262,20 @@ def areas(rows: Sequence[Row], fact: int = 0) -> list[float]:
 
 
 def lasts(rows: Sequence[Row], fact: int) -> list[float]:
-    """Return the last value of one of the `Facts`, for each seed."""
-    return [row["run"][-1][1][fact] for row in rows]
+    """Return one of the `Facts` after the last step within the budget, for each seed."""
+    return [last_within(curve(row["run"], fact), row["budget"]) for row in rows]
 
 
 def differences(values: Sequence[float], others: Sequence[float]) -> list[float]:
     """Return the differences, by seed."""
     return [a - b for a, b in zip(values, others, strict=True)]
+
+
+def print_head(what: str, targets: str) -> None:
+    """Print the head of the table of a comparison and a list of targets."""
+    print(f"\n{what}, {targets} targets\n")
+    head = ["method", "rate", "final", "area", "gain", "right", "more right"]
+    print(table_head([*head, "cut off", "cut off at the end", "length"]))
 
 
 def print_row(rows: Sequence[Row], first: Sequence[Row]) -> None:
@@ -333,19 +343,33 @@ def draw_cut(rows: Mapping[str, Sequence[Row]], title: str, path: Path) -> Path:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print a table for each list of targets, and write all numbers if a file is named."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("what", choices=(*METHODS, "draw"))
-    parser.add_argument("--targets", nargs="+", choices=TARGETS, help="default: penalty both")
+    parser.add_argument("what", choices=(*METHODS, "table", "draw"))
+    parser.add_argument(
+        "--targets",
+        nargs="+",
+        choices=TARGETS,
+        help="lists of targets; default: both for penalty, short for parts",
+    )
     parser.add_argument("--methods", nargs="+", help="methods of the table; default: all")
     parser.add_argument("--seeds", type=int, default=12)
     parser.add_argument("--budget", type=int, default=2880, help="words of a run")
     parser.add_argument("--rates", type=float, nargs="+", default=RATES)
-    parser.add_argument("--json", type=Path, help="file for all numbers")
+    parser.add_argument("--json", type=Path, help="file for all numbers; table and draw read it")
     parser.add_argument("--folder", type=Path, default=Path(), help="of the pictures (draw)")
     options = parser.parse_args(arguments)
-    if options.what == "draw":
+    if options.what in ("table", "draw"):
         if not options.json:
-            parser.error("draw needs --json FILE, as penalty or parts wrote it")
-        print(*draw(json.loads(options.json.read_text()), options.folder), sep="\n")
+            parser.error(f"{options.what} needs --json FILE, as penalty or parts wrote it")
+        kept = json.loads(options.json.read_text())
+        if options.what == "draw":
+            print(*draw(kept, options.folder), sep="\n")
+            return
+        for what, targets in dict.fromkeys((row["what"], row["targets"]) for row in kept):
+            here = [row for row in kept if (row["what"], row["targets"]) == (what, targets)]
+            print_head(what, targets)
+            for name in dict.fromkeys(row["method"] for row in here):
+                own = [row for row in here if row["method"] == name]
+                print_row(own, [row for row in here if row["method"] == here[0]["method"]])
         return
     known = METHODS[options.what]
     names = options.methods or list(known)
@@ -355,9 +379,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     every: list[Row] = []
     for targets in options.targets or (TARGETS if options.what == "penalty" else ("short",)):
         leaves = Leaves(WordGame(letters=2, longest=LIMIT, targets=TARGETS[targets]))
-        print(f"\n{options.what}, {targets} targets\n")
-        head = ["method", "rate", "final", "area", "gain", "right", "more right"]
-        print(table_head([*head, "cut off", "cut off at the end", "length"]))
+        print_head(options.what, targets)
         first: list[Row] = []
         for name in names:
             rows = rows_of(options.what, targets, name, leaves, options)

@@ -39,7 +39,10 @@ LINES = range(3, 9)
 
 
 def demonstrated(config: Mapping[str, Any]) -> list[str]:
-    """Return the programs of all solver demonstrations of a run's warm start."""
+    """Return the programs of all solver demonstrations of a run's warm start.
+
+    They are drawn again, so the run must be of the same version of the arena.
+    """
     warm = build(config["warmstart"], where="warmstart")
     if not isinstance(warm, WarmStart):
         raise SystemExit("the run has no warm start on demonstrations; name another run")
@@ -101,13 +104,12 @@ def row(name: str, steps: Sequence[Sequence[str]], shown: int) -> str:
     """
     count = sum(map(len, steps))
     found = [depth for step in steps for depth in depths(step)]
-    deeper = sum(depth > shown for depth in found) / len(found)
-    means = [
-        mean(depth for step in part for depth in depths(step))
-        for part in (steps[:ENDS], steps[-ENDS:])
-    ]
-    cells = [name, f"{count:,}", str(count - len(found)), str(max(found)), f"{deeper:.1%}"]
-    return f"| {' | '.join([*cells, ' → '.join(f'{value:.2f}' for value in means)])} |"
+    deeper = f"{sum(depth > shown for depth in found) / len(found):.1%}" if found else "-"
+    ends = [[d for step in part for d in depths(step)] for part in (steps[:ENDS], steps[-ENDS:])]
+    means = " → ".join(f"{mean(each):.2f}" if each else "-" for each in ends)
+    largest = str(max(found, default="-"))
+    cells = [name, f"{count:,}", str(count - len(found)), largest, deeper, means]
+    return f"| {' | '.join(cells)} |"
 
 
 def _programs(tasks: Sequence[Task]) -> list[str]:
@@ -136,12 +138,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Print the three tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
+    options = parser.parse_args(arguments)
     print("| programs | number | no depth | largest | deeper | mean, first → last ten steps |")
     print("|---|---|---|---|---|---|")
     work: dict[str, dict[int, list[int]]] = {}
-    for run in parser.parse_args(arguments).runs:
+    for run in options.runs:
         solved = demonstrated(Run.open(run).config())
-        shown = max(depths(solved))
+        shown = max(depths(solved), default=0)
         print(row(f"{run}, demonstrations", [solved], shown))
         recorded = recorded_episodes(run)
         for name, steps in attempted(recorded).items():

@@ -5,7 +5,7 @@ word that reaches the longest length without an end is cut off. Each task has a 
 is 1 for the target; for any other word, also for one that is cut off, it is half of the fraction of
 the target's letters with which the word begins. The policy is a table of logits by task and by
 letters so far, so that expected values are computed from all words. `stale_bakeoff.py` and
-`overlong_bakeoff.py` use this file.
+`dapo_bakeoff.py` use this file.
 """
 
 from collections.abc import Sequence

@@ -256,13 +256,15 @@ def held_out(*, per_type: int = 100, pairs: int = 4, seed: int = 20261121) -> li
         pairs: Input-output pairs of an induction task.
         seed: Seed of the draw.
     """
-    return given(per_type=per_type, pairs=pairs, seed=seed, exclude=())
+    return fixed_tasks(per_type=per_type, pairs=pairs, seed=seed, exclude=())
 
 
-def given(*, per_type: int, pairs: int, seed: int, exclude: Sequence[Task]) -> list[Task]:
-    """Return tasks of the distribution of the held-out ones and of the demonstrations.
+def fixed_tasks(*, per_type: int, pairs: int, seed: int, exclude: Sequence[Task]) -> list[Task]:
+    """Return tasks to solve, `per_type` of each type, with different programs.
 
-    They are the fixed tasks with which self-play is compared; see `held_out` for the arguments.
+    They are distributed as the programs of the demonstrations. `held_out` draws the evaluation
+    with this function, and `curriculum=tiny_programs` the fixed tasks that are compared with
+    self-play. The tasks have no outputs: the arena's executor computes them in `setup`.
 
     Args:
         per_type: Tasks of each type.

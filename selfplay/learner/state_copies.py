@@ -44,9 +44,10 @@ def choose_copies(
 
     Args:
         nodes: Node of each rank.
-        replicas: The number that is set, which divides the number of ranks.
-        state: Bytes of one copy: weights, gradients and moments.
-        memory: Bytes of the smallest GPU of a rank; None: not known, or ranks on CPUs.
+        replicas: Number of copies, which divides the number of ranks; auto: chosen here.
+        state: Bytes of one copy: weights, gradients and moments. Only auto reads it.
+        memory: Bytes of the smallest GPU of a rank. Only auto reads it. None: not known, or ranks
+            on CPUs, and then memory does not count.
     """
     ranks = Counter(nodes)
     known = list(ranks)

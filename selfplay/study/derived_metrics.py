@@ -12,6 +12,9 @@ from selfplay.errors import ConfigError, nearest
 LONGEST = 500
 """Largest number of characters of a derived metric."""
 TERM = re.compile(r"\{([^{}]+)\}")
+ARITHMETIC = "metrics in braces, numbers, + - * / and parentheses are"
+NAME = re.compile(r"[\w./%+-]+")
+"""Name of a derived metric. It has no comma, colon or @, which other names of estimates contain."""
 OPERATORS: Mapping[type, Callable[[float, float], float]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -43,8 +46,10 @@ class DerivedMetric:
         """
         name, equals, expression = text.partition("=")
         name = name.strip()
-        if not (name and equals) or len(text) > LONGEST:
-            raise _refused(text, f"at most {LONGEST} characters" if equals and name else "a name")
+        if len(text) > LONGEST:
+            raise _refused(text, f"at most {LONGEST} characters are")
+        if not equals or not NAME.fullmatch(name):
+            raise _refused(text, "a name of letters, digits and _ . / % + - is")
         metrics = list(dict.fromkeys(TERM.findall(expression)))
         terms = {f"m{place}": metric.strip() for place, metric in enumerate(metrics)}
         places = {metric: place for place, metric in enumerate(metrics)}
@@ -52,16 +57,12 @@ class DerivedMetric:
         try:
             tree = ast.parse(plain.strip(), mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            raise _refused(text, "metrics in braces, numbers, + - * / and parentheses") from error
+            raise _refused(text, ARITHMETIC) from error
         metric = cls(name=name, terms=terms, expression=tree)
-        if not terms or not metric._known(tree):
-            raise _refused(text, "metrics in braces, numbers, + - * / and parentheses")
+        used = sum(isinstance(node, ast.Name) for node in ast.walk(tree))
+        if not terms or used != len(TERM.findall(expression)) or not metric._known(tree):
+            raise _refused(text, ARITHMETIC)
         return metric
-
-    @property
-    def evaluated(self) -> bool:
-        """True if all terms are metrics of evaluations."""
-        return all(term.startswith("evaluation/") for term in self.terms.values())
 
     def check(self, recorded: Mapping[str, object]) -> None:
         """Raise ConfigError if the name is a recorded metric, or a term is none."""

@@ -358,7 +358,11 @@ def from_options(options: argparse.Namespace) -> Result:
             if reference.step is None or measure.option("step") is None:
                 raise ConfigError(f"{reference}: {options.of} measures a whole run; drop the @")
             given["step"] = reference.step
-        return measure.run(argparse.Namespace(**given))
+        try:
+            return measure.run(argparse.Namespace(**given))
+        except ConfigError as error:
+            where = "" if str(reference.run) in str(error) else f"{reference}: "
+            raise ConfigError(f"{where}{error}") from error
 
     return study(
         options.of, measure_all(parse_sets(options.run), measure_run), only=options.only or ()

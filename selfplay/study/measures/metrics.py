@@ -74,12 +74,15 @@ def study(
     columns = {name: _column(rows, name) for name in names}
     known = {name: column for name, column in columns.items() if column}
     _check_ranges(ranges, known)
-    evaluated = {each.name for each in derived if each.evaluated}
+    evaluated = {name for name in known if name.startswith("evaluation/")}
+    for each in derived:
+        if all(t.startswith("evaluation/") or t in evaluated for t in each.terms.values()):
+            evaluated.add(each.name)
     found = [
         each
         for name, column in known.items()
         for each in (
-            *estimates(name, column, evaluated=name.startswith("evaluation/") or name in evaluated),
+            *estimates(name, column, evaluated=name in evaluated),
             *means(name, column, ranges),
         )
     ]

@@ -213,6 +213,31 @@ def test_a_derived_metric_is_computed_at_each_step_that_has_its_terms(tmp_path: 
     assert not any(ACCURACY in name for name in found)
 
 
+def test_a_metric_derived_from_a_derived_evaluation_has_a_gain(tmp_path: Path) -> None:
+    run = recorded(tmp_path / "a", [{ACCURACY: 0.25}, {ACCURACY: 0.75}])
+    once = DerivedMetric.parse(f"once={{{ACCURACY}}} * 2")
+    twice = DerivedMetric.parse("twice={once} * 2")
+    found = {each.name: each.value for each in study(run, derived=[once, twice]).estimates}
+    assert found["twice, gain"] == 2.0
+
+
+def test_an_error_of_one_run_of_a_set_names_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorded(tmp_path / "long", [{REWARD: 1.0}] * 6)
+    recorded(tmp_path / "short", [{REWARD: 1.0}] * 2)
+    sets = [f"{name}={tmp_path}/{name}" for name in ("long", "short")]
+    assert main(["study", "compare", "metrics", *sets, "--only", REWARD, "--steps", "4:5"]) == 2
+    assert f"{tmp_path}/short: --steps 4:5" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["5:3", "", "a:b"])
+def test_a_text_that_is_no_range_is_refused(tmp_path: Path, text: str) -> None:
+    run = recorded(tmp_path / "a", [{REWARD: 1.0}] * 6)
+    with pytest.raises(ConfigError, match=r"--steps .*: A:B"):
+        study(run, only=[REWARD], ranges=[text])
+
+
 def test_a_division_by_zero_has_no_value(tmp_path: Path) -> None:
     run = recorded(tmp_path / "a", [{REWARD: 0.0}, {REWARD: 2.0}, {REWARD: 0.0}])
     one = DerivedMetric.parse(f"one={{{REWARD}}} / {{{REWARD}}}")
@@ -236,6 +261,10 @@ def test_a_division_by_zero_has_no_value(tmp_path: Path) -> None:
         "x={a} + True",
         "x={a} + 'b'",
         "x={a} m1",
+        "x={a} + m0",
+        "x={a} # + {b}",
+        "x, mean={a}",
+        "run@3: x={a}",
         "x=" + "(" * 250 + "{a}" + ")" * 240,
         "x={a}" + " + 1" * 400,
         "x={a}\x00",
