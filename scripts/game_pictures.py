@@ -23,6 +23,18 @@ PROGRAMS: list[TablePicture] = [
         null=0.0,
     ),
     SeedDots(
+        name="quickstart_controls",
+        title="Absolute Zero on a laptop: the source of the tasks makes no difference",
+        label="held-out accuracy after 40 steps, sampled, %",
+        sources=[TableSource(section="Absolute Zero on a laptop", table=1)],
+        rows={
+            "self-play": "self-play, the proposer is paid by learnability",
+            "self-play, paid at random": "self-play, the proposer is paid at random",
+            "fixed tasks": "fixed tasks",
+        },
+        sets={"after 40 steps": SeedValues(columns=["sampled, seeds"])},
+    ),
+    SeedDots(
         name="growing_programs",
         title="Held-out programs: growing tasks against fixed tasks",
         label="held-out accuracy, %",
