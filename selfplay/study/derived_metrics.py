@@ -12,7 +12,9 @@ from selfplay.errors import ConfigError, nearest
 LONGEST = 500
 """Largest number of characters of a derived metric."""
 TERM = re.compile(r"\{([^{}]+)\}")
+"""A recorded metric in an expression."""
 ARITHMETIC = "metrics in braces, numbers, + - * / and parentheses are"
+"""What an expression needs, in the words of an error."""
 NAME = re.compile(r"[\w./%+-]+")
 """Name of a derived metric. It has no comma, colon or @, which other names of estimates contain."""
 OPERATORS: Mapping[type, Callable[[float, float], float]] = {
@@ -21,6 +23,7 @@ OPERATORS: Mapping[type, Callable[[float, float], float]] = {
     ast.Mult: operator.mul,
     ast.Div: operator.truediv,
 }
+"""The operations of expressions."""
 
 
 @dataclass(frozen=True, kw_only=True)

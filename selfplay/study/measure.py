@@ -126,7 +126,7 @@ DERIVED = Option(
     name="derive",
     metavar="NAME=EXPRESSION",
     repeated=True,
-    help="metric of its own, such as 'added={evaluation/a/last} - {evaluation/a/first}'",
+    help="another metric, computed from recorded ones: 'added={arena/last} - {arena/first}'",
 )
 
 
