@@ -24,7 +24,7 @@ PROGRAMS: list[TablePicture] = [
     ),
     SeedDots(
         name="quickstart_controls",
-        title="Absolute Zero on a laptop: the source of the tasks makes no difference",
+        title="Absolute Zero on a laptop: self-play and its controls",
         label="held-out accuracy after 40 steps, sampled, %",
         sources=[TableSource(section="Absolute Zero on a laptop", table=1)],
         rows={
