@@ -14,7 +14,7 @@ LONGEST = 500
 TERM = re.compile(r"\{([^{}]+)\}")
 """A recorded metric in an expression."""
 ARITHMETIC = "metrics in braces, numbers, + - * / and parentheses are"
-"""What an expression needs, in the words of an error."""
+"""Parts of an expression, in the words of an error."""
 NAME = re.compile(r"[\w./%+-]+")
 """Name of a derived metric. It has no comma, colon or @, which other names of estimates contain."""
 OPERATORS: Mapping[type, Callable[[float, float], float]] = {
