@@ -65,3 +65,26 @@ def test_an_illegal_move_loses(exact: Any) -> None:
     assert found.illegal == pytest.approx(1.0)
     assert found.exploitability == pytest.approx(1.0)
     assert found.outcomes["minimax", "X"] == pytest.approx((0.0, 0.0, 1.0))
+
+
+def test_sets_have_means_and_differences_paired_by_seed(exact: Any) -> None:
+    sets = {
+        "none": {
+            0: {"exploitability": 0.8},
+            1: {"exploitability": 0.6},
+            2: {"exploitability": 0.7},
+        },
+        "pfsp": {
+            2: {"exploitability": 0.9},
+            0: {"exploitability": 0.9},
+            1: {"exploitability": 0.8},
+        },
+    }
+    # The differences are 0.1, 0.2 and 0.2; their standard deviation is 0.0577.
+    assert list(exact.compare(sets)) == [
+        "exploitability: none: 0.700 (0.452 to 0.948)",
+        "exploitability: pfsp: 0.867 (0.723 to 1.010)",
+        "exploitability: pfsp less none: 0.167 (0.023 to 0.310)",
+    ]
+    alone = {"a": {0: {"exploitability": 0.5}}, "b": {1: {"exploitability": 0.5}}}
+    assert list(exact.compare(alone)) == ["exploitability: a: 0.500", "exploitability: b: 0.500"]
