@@ -6,9 +6,8 @@ win, draw and lose against random play and against minimax, which plays one of i
 uniformly at random, and the exploitability: what an opponent that knows the policy wins, in the
 mean of both seats. A text that is not a legal move loses.
 
-Runs may be sets, NAME=RUN with wildcards, as in `selfplay study compare`: the last lines are then
-the means over the runs of a set with Student's interval, and the differences to the first set,
-paired by seed.
+Runs may be sets, NAME=RUN with wildcards, as in `selfplay study compare`, whose means, intervals and
+differences paired by seed are then the last lines.
 
 Usage: python scripts/tic_tac_toe_exact.py RUN [RUN ...] [--step N] [--temperature 1 0]
        python scripts/tic_tac_toe_exact.py 'none=runs/none/0*' 'pfsp=runs/pfsp/0*'
@@ -17,8 +16,9 @@ Usage: python scripts/tic_tac_toe_exact.py RUN [RUN ...] [--step N] [--temperatu
 import argparse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from arenas.games.tic_tac_toe import (
     FREE,
@@ -31,6 +31,9 @@ from arenas.games.tic_tac_toe import (
     winner,
 )
 from selfplay.types import InformationSet, Observation
+
+if TYPE_CHECKING:
+    from selfplay.study.result import Result
 
 Policy = Mapping[str, Mapping[int, float]]
 """Board to the probability of each free square; an illegal move has the rest."""
@@ -177,76 +180,51 @@ def policies_of(
     return int(place.name), policies
 
 
-def numbers(found: Exact) -> dict[str, float]:
-    """Return the results that are compared over seeds, by name."""
-    drawn = {
-        f"{mark} against {name}, drawn": outcome[1]
-        for (name, mark), outcome in found.outcomes.items()
-    }
-    return {"exploitability": found.exploitability, **drawn}
+def result_of(folder: Path, *, step: int | None, temperatures: Sequence[float | None]) -> "Result":
+    """Print the results of a run; return those that `study compare` compares over sets of runs."""
+    from selfplay.study.result import Result
+    from selfplay.study.stats.bootstrap import Estimate
+
+    numbers: dict[str, float] = {}
+    number, policies = policies_of(folder, step=step, temperatures=temperatures)
+    for temperature, policy in zip(temperatures, policies, strict=True):
+        found = measured(policy)
+        at = "" if temperature is None else f" temperature {temperature:g}"
+        print(
+            f"{folder} step {number}{at}: exploitability {found.exploitability:.3f}, "
+            f"illegal {found.illegal:.4f} of a move"
+        )
+        numbers[f"exploitability{at}"] = found.exploitability
+        for (name, mark), (won, drawn, lost) in found.outcomes.items():
+            print(f"  {mark} against {name:7} {won:.3f} won {drawn:.3f} drawn {lost:.3f} lost")
+            numbers[f"{mark} against {name}, drawn{at}"] = drawn
+    return Result(
+        measure="exact",
+        title=f"Exact results of {folder}",
+        definition="Exploitability, and chances to draw against each opponent.",
+        estimates=[
+            Estimate(name=name, value=value, direction="exact") for name, value in numbers.items()
+        ],
+    )
 
 
-def compare(sets: Mapping[str, Mapping[int, Mapping[str, float]]]) -> Iterator[str]:
-    """Yield a line for each result and set, then for each set but the first its difference.
-
-    `sets` is set to seed to the `numbers` of a run. Differences are paired by seed.
-    """
-    from selfplay.study.stats.bootstrap import over_runs
-
-    def line(name: str, values: Sequence[float]) -> str:
-        found = over_runs(name, values)
-        interval = f"({found.low:.3f} to {found.high:.3f})" if len(values) > 1 else ""
-        return f"{name}: {found.value:.3f} {interval}".rstrip()
-
-    base, *others = sets
-    for result in next(iter(sets[base].values())):
-        for name, runs in sets.items():
-            yield line(f"{result}: {name}", [run[result] for run in runs.values()])
-        for name in others:
-            seeds = [seed for seed in sets[name] if seed in sets[base]]
-            pairs = [sets[name][seed][result] - sets[base][seed][result] for seed in seeds]
-            if pairs:
-                yield line(f"{result}: {name} less {base}", pairs)
-
-
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Print the results of each run, and the comparison of sets."""
-    from selfplay.study.measures.compare import parse_sets
-    from selfplay.study.players import config_of
+    from selfplay.study.measures import compare
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("runs", nargs="+", metavar="RUN", help="run folder, or NAME=RUN")
     parser.add_argument("--step", type=int)
     parser.add_argument("--temperature", type=float, nargs="+", default=[None])
-    options = parser.parse_args()
-    named = [text for text in options.runs if "=" in text]
-    if named and len(named) < len(options.runs):
-        parser.error("name all runs, NAME=RUN, or none")
-    found = parse_sets(named) if named else {}
-    folders = [each.run for runs in found.values() for each in runs] or list(
-        map(Path, options.runs)
-    )
-    results: dict[Path, dict[str, float]] = {}
-    for folder in folders:
-        step, policies = policies_of(folder, step=options.step, temperatures=options.temperature)
-        for temperature, policy in zip(options.temperature, policies, strict=True):
-            exact = measured(policy)
-            at = "" if temperature is None else f" temperature {temperature:g}"
-            print(
-                f"{folder} step {step}{at}: exploitability {exact.exploitability:.3f}, "
-                f"illegal {exact.illegal:.4f} of a move"
-            )
-            for (name, mark), (won, drawn, lost) in exact.outcomes.items():
-                print(f"  {mark} against {name:7} {won:.3f} won {drawn:.3f} drawn {lost:.3f} lost")
-            results.setdefault(folder, {}).update(
-                {f"{name}{at}": value for name, value in numbers(exact).items()}
-            )
-    if found:
-        sets = {
-            name: {int(config_of(each.run)["seed"]): results[each.run] for each in runs}
-            for name, runs in found.items()
-        }
-        print("", *compare(sets), sep="\n")
+    options = parser.parse_args(arguments)
+    measure = partial(result_of, step=options.step, temperatures=options.temperature)
+    if any("=" in text for text in options.runs):
+        sets = compare.parse_sets(options.runs)
+        results = compare.measure_all(sets, lambda reference: measure(reference.run))
+        print(f"\n{compare.study('exact', results).to_text()}")
+        return
+    for folder in options.runs:
+        measure(Path(folder))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Exact results at tic-tac-toe of policies whose results are known."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -67,24 +68,42 @@ def test_an_illegal_move_loses(exact: Any) -> None:
     assert found.outcomes["minimax", "X"] == pytest.approx((0.0, 0.0, 1.0))
 
 
-def test_sets_have_means_and_differences_paired_by_seed(exact: Any) -> None:
-    sets = {
-        "none": {
-            0: {"exploitability": 0.8},
-            1: {"exploitability": 0.6},
-            2: {"exploitability": 0.7},
-        },
-        "pfsp": {
-            2: {"exploitability": 0.9},
-            0: {"exploitability": 0.9},
-            1: {"exploitability": 0.8},
-        },
-    }
-    # The differences are 0.1, 0.2 and 0.2; their standard deviation is 0.0577.
-    assert list(exact.compare(sets)) == [
-        "exploitability: none: 0.700 (0.452 to 0.948)",
-        "exploitability: pfsp: 0.867 (0.723 to 1.010)",
-        "exploitability: pfsp less none: 0.167 (0.023 to 0.310)",
-    ]
-    alone = {"a": {0: {"exploitability": 0.5}}, "b": {1: {"exploitability": 0.5}}}
-    assert list(exact.compare(alone)) == ["exploitability: a: 0.500", "exploitability: b: 0.500"]
+def test_sets_have_means_and_differences_paired_by_seed(
+    exact: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    # Probability that a move is legal, by run.
+    legal = {"a-0": 1.0, "a-1": 0.5, "b-1": 0.0, "b-0": 0.5}
+    for name in legal:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.yaml").write_text(
+            f"seed: {name[-1]}\npopulation: {{}}\nroles: {{}}\nwarmstart: null\n"
+        )
+
+    def played(folder: Path, **_: Any) -> tuple[int, list[Any]]:
+        return 5, [uniform(exact, optimal, legal[folder.name])]
+
+    monkeypatch.setattr(exact, "policies_of", played)
+    exact.main([f"a={tmp_path}/a-*", f"b={tmp_path}/b-*"])
+    printed = capsys.readouterr().out
+    rows = [line.split("  ") for line in printed.splitlines()]
+    cells = {row[0]: [cell for cell in row[1:] if cell] for row in rows}
+    # As X it has five moves, so that the chance to draw is 1, 1/32, 0 and 1/32.
+    assert cells["X against minimax, drawn: a"][0].strip() == "0.516"
+    assert cells["X against minimax, drawn: b"][0].strip() == "0.016"
+    # The differences are -31/32 in seed 0 and -1/32 in seed 1; 12.706 * 15/32 is 5.956.
+    difference = cells["X against minimax, drawn: b less a"]
+    assert [each.strip() for each in difference[:2]] == ["-0.500", "-6.46 to 5.46"]
+    assert f"{tmp_path}/a-1 step 5: exploitability" in printed
+
+
+def test_a_run_without_a_set_is_printed_alone(
+    exact: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(exact, "policies_of", lambda *_, **__: (3, [uniform(exact, optimal)]))
+    exact.main(["run"])
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert first == "run step 3: exploitability 0.000, illegal 0.0000 of a move"
+    assert len(rest) == 4
