@@ -3,7 +3,11 @@
 The bake-offs in tables use it, so that all methods have the same tuning budget.
 """
 
+import argparse
+import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -55,6 +59,29 @@ def area_by_cost(curve: Curve, budget: int) -> float:
 def last_within(curve: Curve, budget: int) -> float:
     """Return the return after the last step within the budget."""
     return [value for cost, value in curve if cost <= budget][-1]
+
+
+def add_run_options(parser: argparse.ArgumentParser, *, seeds: int, unit: str) -> None:
+    """Add the options of runs that have one budget, and of the file of their numbers.
+
+    Args:
+        parser: Parser of the command.
+        seeds: Number of seeds that are reported, by default.
+        unit: Things that the budget counts.
+    """
+    parser.add_argument("--seeds", type=int, default=seeds)
+    parser.add_argument("--budget", type=int, default=2880, help=f"{unit} of a run")
+    parser.add_argument("--rates", type=float, nargs="+", default=RATES)
+    parser.add_argument("--json", type=Path, help="file for all numbers; table and draw read it")
+    parser.add_argument("--folder", type=Path, default=Path(), help="of the pictures (draw)")
+
+
+def kept_rows(parser: argparse.ArgumentParser, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return the rows of the file of --json; end with a usage error if no file is named."""
+    if not options.json:
+        parser.error(f"{options.what} needs --json FILE, the file of an earlier run")
+    rows: list[dict[str, Any]] = json.loads(options.json.read_text())
+    return rows
 
 
 def best_rate(rates: Sequence[float], area_of: Callable[[float, int], float]) -> float:

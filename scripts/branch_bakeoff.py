@@ -38,7 +38,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from bakeoff_learning import RATES, Ascent, area_by_cost, best_rate, last_within
+from bakeoff_learning import (
+    Ascent,
+    add_run_options,
+    area_by_cost,
+    best_rate,
+    kept_rows,
+    last_within,
+)
 from bakeoff_table import mean, table_head, table_row, write_picture
 from enumerated_games import scores
 from tool_game import GAMES, TASKS, Solver, ToolGame
@@ -216,16 +223,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("what", choices=("learn", "table", "draw"))
     parser.add_argument("--games", nargs="+", choices=GAMES, default=list(GAMES))
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
-    parser.add_argument("--seeds", type=int, default=24)
-    parser.add_argument("--budget", type=int, default=2880, help="completions of a run")
-    parser.add_argument("--rates", type=float, nargs="+", default=RATES)
-    parser.add_argument("--json", type=Path, help="file for all numbers; table and draw read it")
-    parser.add_argument("--folder", type=Path, default=Path(), help="of the pictures (draw)")
+    add_run_options(parser, seeds=24, unit="completions")
     options = parser.parse_args(arguments)
     if options.what != "learn":
-        if not options.json:
-            parser.error(f"{options.what} needs --json FILE, as learn wrote it")
-        kept = json.loads(options.json.read_text())
+        kept = kept_rows(parser, options)
         if options.what == "draw":
             print(*draw(kept, options.folder), sep="\n")
             return

@@ -118,7 +118,7 @@ def victims(words: str) -> list[str]:
 
 
 class Lives:
-    """How long the processes of each kind can be killed in a run."""
+    """Times during which the processes of each kind can be killed in a run."""
 
     def __init__(self, run: Path) -> None:
         self._run = run
@@ -143,7 +143,7 @@ class Kill:
         self.name = ""
         """Name of the killed process; empty before the kill."""
         self.told = f"no {kind} in time"
-        """What was killed, and when."""
+        """Killed process with the time and the step of the kill, in words."""
 
     def tick(self, mark: str) -> None:
         """Kill a process of the run if it is time."""

@@ -53,7 +53,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from bakeoff_learning import RATES, Ascent, Curve, area_by_cost, best_rate, last_within
+from bakeoff_learning import (
+    Ascent,
+    Curve,
+    add_run_options,
+    area_by_cost,
+    best_rate,
+    kept_rows,
+    last_within,
+)
 from bakeoff_table import mean, table_head, table_row, write_picture
 from torch import Tensor
 from word_game import Leaves, WordGame, gradient
@@ -351,16 +359,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         help="lists of targets; default: both for penalty, short for parts",
     )
     parser.add_argument("--methods", nargs="+", help="methods of the table; default: all")
-    parser.add_argument("--seeds", type=int, default=12)
-    parser.add_argument("--budget", type=int, default=2880, help="words of a run")
-    parser.add_argument("--rates", type=float, nargs="+", default=RATES)
-    parser.add_argument("--json", type=Path, help="file for all numbers; table and draw read it")
-    parser.add_argument("--folder", type=Path, default=Path(), help="of the pictures (draw)")
+    add_run_options(parser, seeds=12, unit="words")
     options = parser.parse_args(arguments)
     if options.what in ("table", "draw"):
-        if not options.json:
-            parser.error(f"{options.what} needs --json FILE, as penalty or parts wrote it")
-        kept = json.loads(options.json.read_text())
+        kept = kept_rows(parser, options)
         if options.what == "draw":
             print(*draw(kept, options.folder), sep="\n")
             return

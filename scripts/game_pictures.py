@@ -241,7 +241,7 @@ DEBATES: list[TablePicture] = [
     ),
     SeedDots(
         name="evidence_judge",
-        title="A judge that learns together with both sides finds a rule",
+        title="A judge that learns together with both sides, before and after training",
         label="right verdicts, and debates that the honest side wins, %",
         sources=[TableSource(section="An honest and a deceptive debater", table=2)],
         rows={

@@ -6,7 +6,7 @@ win, draw and lose against random play and against minimax, which plays one of i
 uniformly at random, and the exploitability: what an opponent that knows the policy wins, in the
 mean of both seats. A text that is not a legal move loses.
 
-Runs may be sets, NAME=RUN with wildcards, as in `selfplay study compare`, whose means, intervals and
+Runs may be sets, NAME=RUN with wildcards, as in `selfplay study compare`. Its means, intervals and
 differences paired by seed are then the last lines.
 
 Usage: python scripts/tic_tac_toe_exact.py RUN [RUN ...] [--step N] [--temperature 1 0]

@@ -6,13 +6,12 @@ many additions as removals, so that a proposer that does not learn favours no le
 """
 
 from collections.abc import Collection, Iterator, Sequence
-from itertools import chain
 from random import Random
 from typing import Any
 
 from arenas.absolute_zero.arena import programs_of, proposer_view, solve_task, solver_view
 from arenas.absolute_zero.demonstrations import TinyDemonstrations, completion, solution
-from arenas.absolute_zero.tiny_python import LETTERS, OPERATIONS, Domain, Program, problem
+from arenas.absolute_zero.tiny_python import LINES, Domain, Program, problem
 from selfplay.errors import ConfigError
 from selfplay.types import Demonstration, Task
 
@@ -47,12 +46,11 @@ def deductions(
             of a depth are found.
     """
     low, high = lines
-    single = sum(len(LETTERS) if operation.takes_letter else 1 for operation in OPERATIONS)
     wanted = -(-count // (high - low + 1)) + sum(len(e.splitlines()) == low + 2 for e in exclude)
-    if low < 1 or single**low < wanted:
+    if low < 1 or len(LINES) ** low < wanted:
         raise ConfigError(
             f"tasks of {low} lines: {wanted} different programs are needed, and there are "
-            f"{single**low if low > 0 else 0}; raise lines or lower count"
+            f"{len(LINES) ** low if low > 0 else 0}; raise lines or lower count"
         )
     rng, seen, tasks = Random(seed), set(exclude), []
     for number in range(count):
@@ -198,6 +196,6 @@ def _held_out_sources() -> frozenset[str]:
 
 
 def _all_held_out() -> list[Task]:
-    by_lines = [task for lines in HELD_OUT for task in held_out(lines=lines)]
+    by_lines = [held_out(lines=lines) for lines in HELD_OUT]
     by_depth = [held_out_depth(lines=lines, depth=depth) for lines, depth in DEPTHS]
-    return [*by_lines, *chain.from_iterable(by_depth)]
+    return [task for tasks in (*by_lines, *by_depth) for task in tasks]

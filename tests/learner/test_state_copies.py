@@ -1,4 +1,4 @@
-"""How many copies of the learners' state there are, and which ranks share one."""
+"""Number of copies of the learners' state, and the ranks of each copy."""
 
 from types import SimpleNamespace
 from typing import Any

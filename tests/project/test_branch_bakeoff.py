@@ -169,5 +169,7 @@ def test_a_table_and_its_picture(tmp_path: Path, capsys: pytest.CaptureFixture[s
         for seed in (0, 1)
     ]
     assert cells[2][5] == bakeoff.mean(differences, digits=3)
+    bakeoff.main(["table", "--json", str(kept)])
+    assert [row for row in capsys.readouterr().out.splitlines() if row.startswith("| `")] == table
     bakeoff.main(["draw", "--json", str(kept), "--folder", str(tmp_path)])
     assert (tmp_path / "bakeoff_branch_answers.svg").exists()

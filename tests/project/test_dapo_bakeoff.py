@@ -13,6 +13,7 @@ from selfplay.config.instantiate import build
 from selfplay.credit.grpo import GRPO
 from selfplay.credit.shaping import Shaping
 from selfplay.types import Episode, Group, Status, StopReason, Task, Turn
+from tests.helpers import builders
 from tests.helpers.scripts import script
 
 script("bakeoff_learning")
@@ -26,18 +27,8 @@ RUN = {"lag": 0, "budget": 192, "rate": 0.3}
 
 def turn(count: int, reward: float, reason: StopReason) -> Turn:
     """A word of so many tokens."""
-    return Turn(
-        agent="player_0",
-        role="player",
-        policy="base",
-        version=0,
-        prompt_ids=(0,),
-        completion_ids=(0,) * count,
-        logprobs=(-1.0,) * count,
-        loss_mask=(1,) * count,
-        action="",
-        reward=reward,
-        stop_reason=reason,
+    return builders.turn(
+        "player_0", reward, prompt_ids=(0,), completion_ids=(0,) * count, stop_reason=reason
     )
 
 
@@ -164,11 +155,19 @@ def test_a_table_and_its_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[
     rows = json.loads(kept.read_text())
     cut = np.mean([row["run"][0][1][1] for row in rows])
     assert printed[-1].startswith("at the start: return 0.") and f"cut off {cut:.3f}" in printed[-1]
+    bakeoff.main(["table", "--json", str(kept)])
+    assert [row for row in capsys.readouterr().out.splitlines() if row.startswith("| `")] == table
     bakeoff.main(["draw", "--json", str(kept), "--folder", str(tmp_path)])
     assert len(rows) == 4 and {path.name for path in tmp_path.glob("*.svg")} == {
         "bakeoff_dapo_penalty_long.svg",
         "bakeoff_dapo_cut_long.svg",
     }
+
+
+def test_a_table_needs_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        bakeoff.main(["table"])
+    assert "table needs --json FILE" in capsys.readouterr().err
 
 
 def test_an_unknown_method_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:

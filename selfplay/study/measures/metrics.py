@@ -73,7 +73,7 @@ def study(
     names = choose(rows, declared, only or [each.name for each in derived])
     columns = {name: _column(rows, name) for name in names}
     known = {name: column for name, column in columns.items() if column}
-    _check_ranges(ranges, known)
+    spans = _spans(ranges, known)
     evaluated = {name for name in known if name.startswith("evaluation/")}
     for each in derived:
         if all(t.startswith("evaluation/") or t in evaluated for t in each.terms.values()):
@@ -83,7 +83,7 @@ def study(
         for name, column in known.items()
         for each in (
             *estimates(name, column, evaluated=name in evaluated),
-            *means(name, column, ranges),
+            *means(name, column, spans),
         )
     ]
     return Result(
@@ -128,20 +128,20 @@ def estimates(name: str, column: Mapping[int, float], *, evaluated: bool) -> lis
     ]
 
 
-def means(name: str, column: Mapping[int, float], ranges: Sequence[str]) -> list[Estimate]:
+def means(
+    name: str, column: Mapping[int, float], spans: Mapping[str, tuple[int | None, int | None]]
+) -> list[Estimate]:
     """Return the mean of a metric in each range of steps in which it has values; for each range
     after the first also the change from the first.
 
-    `column` is step to value, all finite. Raises ConfigError for a text that is no range.
+    Args:
+        name: The metric.
+        column: Step to value, all finite.
+        spans: Text of a range to its first and its last step, see `step_range`.
     """
     found: dict[str, Estimate] = {}
-    for text in ranges:
-        first, last = step_range(text)
-        inside = [
-            value
-            for step, value in column.items()
-            if (first is None or first <= step) and (last is None or step <= last)
-        ]
+    for text, span in spans.items():
+        inside = [value for step, value in column.items() if _within(step, span)]
         if inside:
             found[text] = Estimate(
                 name=f"{name}, steps {text}",
@@ -149,26 +149,37 @@ def means(name: str, column: Mapping[int, float], ranges: Sequence[str]) -> list
                 direction="exact",
                 notes=f"mean of {counted(len(inside), 'value')}",
             )
+    base = next(iter(spans), "")
     changes = [
         Estimate(
-            name=f"{name}, steps {text} less {ranges[0]}",
-            value=each.value - found[ranges[0]].value,
+            name=f"{name}, steps {text} less {base}",
+            value=each.value - found[base].value,
             direction="exact",
             notes="of the two means",
         )
         for text, each in found.items()
-        if text != ranges[0] and ranges[0] in found
+        if text != base and base in found
     ]
     return [*found.values(), *changes]
 
 
-def _check_ranges(ranges: Sequence[str], columns: Mapping[str, Mapping[int, float]]) -> None:
-    """Raise ConfigError for a range of steps in which no chosen metric has a value."""
+def _within(step: int, span: tuple[int | None, int | None]) -> bool:
+    first, last = span
+    return (first is None or first <= step) and (last is None or step <= last)
+
+
+def _spans(
+    ranges: Sequence[str], columns: Mapping[str, Mapping[int, float]]
+) -> dict[str, tuple[int | None, int | None]]:
+    """Return the first and the last step of each range; raise ConfigError for a text that is no
+    range, and for a range in which no chosen metric has a value."""
+    spans = {text: step_range(text) for text in ranges}
     steps = {step for column in columns.values() for step in column}
-    for text in ranges:
-        if not any(means(name, column, [text]) for name, column in columns.items()):
+    for text, span in spans.items():
+        if not any(_within(step, span) for step in steps):
             known = f"; they have values at the steps {min(steps)} to {max(steps)}" if steps else ""
             raise ConfigError(f"--steps {text}: no chosen metric has a value there{known}")
+    return spans
 
 
 def choose(
