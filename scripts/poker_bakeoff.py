@@ -17,11 +17,12 @@ with the lowest mean exploitability over the run is taken.
 - seconds: CPU time of a run.
 
 Means have Student's interval over seeds. `--draw` makes a picture of the gains of each game from
-the numbers that `--json` kept. Needs selfplay[games].
+the numbers that `--json` kept, and `--base` prints gains over another method. Needs selfplay[games].
 
 Usage: python scripts/poker_bakeoff.py [--games kuhn] [--methods grpo gae] [--seeds 5]
            [--steps 200] [--rates 0.03 0.1 0.3] [--kl 0.1 0.3 1 3] [--json FILE]
        python scripts/poker_bakeoff.py --json FILE --draw FOLDER
+       python scripts/poker_bakeoff.py --json FILE --base dr_grpo
 """
 
 import argparse
@@ -202,18 +203,32 @@ def tuned(game: str, method: str, settings: Sequence[Setting], *, steps: int) ->
     return min(settings, key=score)
 
 
-def gains(rows: Sequence[Row], game: str, method: str) -> list[float]:
-    """Return, by seed, the mean exploitability of `rloo` less that of a method."""
+def gains(
+    rows: Sequence[Row], game: str, method: str, *, base: str = "rloo", final: bool = False
+) -> list[float]:
+    """Return, for each seed of both, the exploitability of `base` less that of a method.
 
-    def means(name: str) -> list[float]:
-        return [
-            float(np.mean(each["values"]))
-            for each in rows
-            if each["game"] == game and each["credit"] == name
-        ]
+    It is the mean over the measurements of a run, or with `final` the last one.
+    """
 
-    pairs = zip(means("rloo"), means(method), strict=False)
-    return [reference - own for reference, own in pairs]
+    def values(name: str) -> dict[int, float]:
+        runs = [each for each in rows if each["game"] == game and each["credit"] == name]
+        return {
+            each["seed"]: each["values"][-1] if final else float(np.mean(each["values"]))
+            for each in runs
+        }
+
+    own, reference = values(method), values(base)
+    return [reference[seed] - own[seed] for seed in own if seed in reference]
+
+
+def compare(rows: Sequence[Row], base: str) -> None:
+    """Print the gains of all methods over another method than `rloo`."""
+    for game in dict.fromkeys(each["game"] for each in rows):
+        print(f"\n{game}, less {base}\n\n{table_head(['credit', 'gain', 'gain of final'])}")
+        for name in dict.fromkeys(each["credit"] for each in rows if each["game"] == game):
+            found = [gains(rows, game, name, base=base, final=final) for final in (False, True)]
+            print(table_row([f"`{name}`", *(mean(each, digits=3) for each in found)]))
 
 
 def table(game: str, options: argparse.Namespace) -> list[Row]:
@@ -278,11 +293,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--kl", type=float, nargs="+", default=WEIGHTS, help="weights of the KL")
     parser.add_argument("--json", type=Path, help="file for all numbers")
     parser.add_argument("--draw", type=Path, metavar="FOLDER", help="draw the numbers of --json")
+    parser.add_argument("--base", choices=METHODS, help="gains over this method, from --json")
     options = parser.parse_args(arguments)
-    if options.draw:
+    if options.draw or options.base:
         if not options.json:
-            parser.error("--draw needs --json FILE, as an earlier call wrote it")
-        print(*draw(json.loads(options.json.read_text()), options.draw), sep="\n")
+            parser.error("--draw and --base need --json FILE, as an earlier call wrote it")
+        kept = json.loads(options.json.read_text())
+        if options.base:
+            compare(kept, options.base)
+        if options.draw:
+            print(*draw(kept, options.draw), sep="\n")
         return
     options.methods = list(dict.fromkeys(["rloo", *options.methods]))  # what gains are relative to
     rows: list[Row] = []

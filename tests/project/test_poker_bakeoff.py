@@ -1,5 +1,7 @@
 """`scripts/poker_bakeoff.py`: its hands, its pay, and that its methods learn."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -95,3 +97,21 @@ def test_the_tuning_takes_the_best_setting_and_gains_are_paired() -> None:
         for seed, value in enumerate(values)
     ]
     assert bakeoff.gains(rows, "kuhn", "grpo") == pytest.approx([0.3, -0.1])
+    assert bakeoff.gains(rows[::-1], "kuhn", "rloo", base="grpo") == pytest.approx([0.1, -0.3])
+
+
+def test_gains_over_another_method_are_read_from_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [
+        {"game": "kuhn", "credit": name, "seed": seed, "values": [value, 0.5 * value]}
+        for name, values in {"rloo": (0.4, 0.4), "grpo": (0.2, 0.4)}.items()
+        for seed, value in enumerate(values)
+    ]
+    kept = tmp_path / "kept.json"
+    kept.write_text(json.dumps(rows))
+    bakeoff.main(["--json", str(kept), "--base", "grpo"])
+    *_, first, second = capsys.readouterr().out.splitlines()
+    # Means are 3/4 of the first value: the differences are -0.15 and 0; final: -0.1 and 0.
+    assert first == "| `rloo` | -0.075 (-1.028 to 0.878) | -0.050 (-0.685 to 0.585) |"
+    assert second == "| `grpo` | 0.000 (0.000 to 0.000) | 0.000 (0.000 to 0.000) |"
