@@ -17,7 +17,8 @@ with the lowest mean exploitability over the run is taken.
 - seconds: CPU time of a run.
 
 Means have Student's interval over seeds. `--draw` makes a picture of the gains of each game from
-the numbers that `--json` kept, and `--base` prints gains over another method. Needs selfplay[games].
+the numbers that `--json` kept, and `--base` prints gains over another method. Needs
+selfplay[games].
 
 Usage: python scripts/poker_bakeoff.py [--games kuhn] [--methods grpo gae] [--seeds 5]
            [--steps 200] [--rates 0.03 0.1 0.3] [--kl 0.1 0.3 1 3] [--json FILE]
