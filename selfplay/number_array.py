@@ -17,6 +17,8 @@ INTEGERS = "BHiq"
 """Type codes of integers (`array`), the shortest first: 1 and 2 bytes without a sign, 4 and 8."""
 FLOATS = "fd"
 """Type codes of floats: 4 and 8 bytes."""
+ONES = b"\x01" * 2**16
+"""Bytes that arrays of ones share, in memory and in pickles."""
 WIDTHS = {code: array(code).itemsize for code in INTEGERS + FLOATS}
 """Bytes of a number by its type code."""
 
@@ -68,7 +70,7 @@ class NumberArray(Sequence[Any]):
     @classmethod
     def ones(cls, count: int) -> "NumberArray":
         """Return an array of `count` ones."""
-        return cls(b"\x01" * count, "B", 0, count)
+        return _ones(count)
 
     @property
     def data(self) -> tuple[str, bytes]:
@@ -78,7 +80,9 @@ class NumberArray(Sequence[Any]):
     @property
     def all_ones(self) -> bool:
         """True if there are numbers and all are the integer 1, as in most loss masks."""
-        return self._code == "B" and len(self) > 0 and bytes(self._raw()) == b"\x01" * len(self)
+        if self._code != "B" or not len(self):
+            return False
+        return self._bytes is ONES or bytes(self._raw()) == b"\x01" * len(self)
 
     @property
     def integers(self) -> bool:
@@ -159,7 +163,13 @@ class NumberArray(Sequence[Any]):
         return repr(tuple(self.tolist()))
 
     def __reduce__(self) -> tuple[Any, ...]:
+        if self._bytes is ONES:
+            return _ones, (len(self),)
         return NumberArray, (self._bytes, self._code, self._start, self._stop)
+
+
+def _ones(count: int) -> NumberArray:
+    return NumberArray(ONES if count <= len(ONES) else b"\x01" * count, "B", 0, count)
 
 
 def _short(wide: "array[float]") -> "array[float] | None":

@@ -161,3 +161,24 @@ def test_a_turn_takes_a_fifth_of_the_bytes_of_tuples() -> None:
     sent = len(pickle.dumps(made, protocol=5))
     assert sent < (2 + 2 + 4 + 1) * count + 700
     assert sent < len(pickle.dumps((tuple(ids), tuple(ids), tuple(logprobs), (1,) * count))) / 1.8
+
+
+@pytest.mark.parametrize("count", [0, 1, 1000, 2**16, 2**16 + 1])
+def test_ones_are_shared_and_sent_as_their_number(count: int) -> None:
+    """The loss mask of most turns."""
+    made = NumberArray.ones(count)
+    back = pickle.loads(pickle.dumps(made, protocol=5))
+    assert made == back == (1,) * count == made[:] and made.all_ones == back.all_ones == (count > 0)
+    if count > 1:
+        part = pickle.loads(pickle.dumps(made[1:], protocol=5))
+        assert part == (1,) * (count - 1)
+    if count <= 2**16:
+        assert len(pickle.dumps(made, protocol=5)) < 100
+        assert made.data[1] is back.data[1] is NumberArray.ones(5).data[1]
+
+
+def test_ones_of_another_type_are_sent_as_they_are() -> None:
+    for values in ((1.0, 1.0), (1, 1, 2**40)):
+        made = NumberArray.of(values, "floats" if isinstance(values[0], float) else "integers")
+        back = pickle.loads(pickle.dumps(made, protocol=5))
+        assert back == values and back.data == made.data

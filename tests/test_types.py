@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import pickle
 from typing import Any
 
 import pytest
@@ -53,6 +54,17 @@ def test_a_record_from_before_other_pay_is_read() -> None:
     old = to_json(episode(TURN))
     del old["other_pay"]
     assert from_json(type(episode()), old) == episode(TURN)
+
+
+@pytest.mark.parametrize("value", [Task(id="t", payload={"a": [1]}), TURN, episode(TURN)])
+def test_pickled_values_are_equal(value: Any) -> None:
+    assert pickle.loads(pickle.dumps(value, protocol=5)) == value
+
+
+def test_pickled_values_of_another_version_are_refused() -> None:
+    fewer = TURN.__getstate__()[:-1]
+    with pytest.raises(ValueError, match="a pickled Turn of another version"):
+        TURN.__setstate__(fewer)
 
 
 def test_what_does_not_fit_is_refused() -> None:
