@@ -9,7 +9,9 @@ import subprocess
 import sys
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Generic, Literal, TypeVar
 
@@ -67,16 +69,22 @@ def configuration(limits: Limits) -> bytes:
             program, pivot_root = system_call_filter()
         except SeccompMissingError as error:
             raise _refusal(str(error)) from error
-    paths = _package_paths() if limits.packages else []
+    paths = _package_paths(limits.packages) if limits.packages else []
     fields = {**vars(limits), "filter": program.hex(), "pivot_root": pivot_root, "paths": paths}
     data = json.dumps(fields).encode()
     return len(data).to_bytes(4, "little") + data
 
 
-def _package_paths() -> list[str]:
-    """Return the absolute folders of installed packages, in the order of `sys.path`."""
+def _package_paths(names: Sequence[str]) -> list[str]:
+    """Return the absolute folders of installed packages, in the order of `sys.path`, and then the
+    folders in which the packages `names` are elsewhere, such as those of `PYTHONPATH`."""
     known = [os.path.abspath(path) for path in sys.path if path]
-    return [path for path in known if os.path.basename(path) in ("site-packages", "dist-packages")]
+    kinds = ("site-packages", "dist-packages")
+    found = [path for path in known if os.path.basename(path) in kinds]
+    for spec in filter(None, map(find_spec, names)):
+        homes = spec.submodule_search_locations or ()
+        found += [os.path.dirname(os.path.abspath(home)) for home in homes]
+    return list(dict.fromkeys(found))
 
 
 def _refusal(missing: str) -> IsolationError:

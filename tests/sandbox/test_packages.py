@@ -1,5 +1,6 @@
 """Packages that programs may import: theirs alone, read-only, and nothing else of the machine."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -63,6 +64,19 @@ def test_its_files_cannot_be_written(executor: Executor, site: Path) -> None:
     program = read("named_package/data.txt").replace(")).read()", "), 'w').write('x')")
     assert run(executor, program).reason is FailureReason.FORBIDDEN
     assert (site / "named_package/data.txt").read_text() == "data of named_package"
+
+
+def test_a_package_in_another_folder_of_the_path_can_be_used(
+    site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder of PYTHONPATH may have any name."""
+    folder = shutil.copytree(site, tmp_path / "folder")
+    monkeypatch.syspath_prepend(str(folder))
+    with isolated(workers=1, packages=["named_package"], wall_seconds=20.0) as pool:
+        assert run(pool, read("named_package/data.txt")).value == "'data of named_package'"
+        assert run(pool, read("loaded_package/data.txt")).value == "'data of loaded_package'"
+        assert not run(pool, read("other_package/data.txt")).ok
+        assert not run(pool, "def f():\n    import other_package").ok
 
 
 def test_an_executor_without_packages_has_none(site: Path) -> None:
