@@ -100,6 +100,10 @@ LESS_MEMORY = "lower engine.memory, engine.prefill_tokens or engine.max_rows"
 """Keys that leave vLLM more memory for its passes."""
 _LIVE: "set[EngineCore]" = set()
 """Engines of this process, which share its process groups."""
+_SLEEPERS: list[str] = []
+"""Policies of the engines of this process that can sleep, or could before they ended.
+
+vLLM's allocator of such an engine keeps its memory until the process ends."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,6 +191,11 @@ class EngineCore:
                 f"{where}: its model needs a second vLLM engine, and only one engine of a process "
                 "can sleep; set engine.sleep=false"
             )
+        if settings.sleep and _SLEEPERS:
+            raise ConfigError(
+                f"{where}: only one vLLM engine of a process can sleep, and {_SLEEPERS[0]} had one "
+                "in this process; start a new process, or set engine.sleep=false"
+            )
         DividedSizes.of(model).check(shards, where=where)
         if self.adapted and self.dtype == torch.float32 and not self.on_cpu:
             raise ConfigError(
@@ -215,6 +224,8 @@ class EngineCore:
         self._finished: list[tuple[str, Any]] = []
         self._asleep = False
         _LIVE.add(self)
+        if settings.sleep:
+            _SLEEPERS.append(where)
 
     def _arguments(self, model: PreTrainedModel, rank: int | None) -> dict[str, Any]:
         settings, on_cpu = self.settings, self.on_cpu

@@ -14,6 +14,7 @@ import torch
 from transformers import CodeGenConfig, CodeGenForCausalLM, PreTrainedModel
 
 from selfplay.engines.truncation import truncate
+from selfplay.engines.vllm import core
 from selfplay.engines.vllm.core import EngineCore
 from selfplay.engines.vllm.engine import VLLMEngine
 from selfplay.errors import ConfigError, PromptTooLong
@@ -214,6 +215,19 @@ def test_a_second_engine_that_is_to_sleep_is_refused(
     settings = replace(engine._settings, sleep=True)
     with pytest.raises(
         ConfigError, match=r"'p': .* a second vLLM engine, .* set engine\.sleep=false"
+    ):
+        EngineCore(model, settings, rank=None, where="policy 'p'")
+
+
+def test_an_engine_that_is_to_sleep_is_refused_after_one_that_has_ended(
+    engine: VLLMEngine, model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """vLLM's allocator keeps the memory of the first one, and allows no second one."""
+    monkeypatch.setattr(core, "_LIVE", set())
+    monkeypatch.setattr(core, "_SLEEPERS", ["policy 'q'"])
+    settings = replace(engine._settings, sleep=True)
+    with pytest.raises(
+        ConfigError, match=r"^policy 'p': only one .* policy 'q' had one .* process"
     ):
         EngineCore(model, settings, rank=None, where="policy 'p'")
 

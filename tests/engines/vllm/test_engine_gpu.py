@@ -5,6 +5,7 @@ python -m pytest -m "vllm and gpu" tests/engines/vllm/test_engine_gpu.py
 """
 
 import copy
+import multiprocessing
 from collections.abc import Iterator
 from typing import Any
 
@@ -127,20 +128,26 @@ def test_async_scheduling_loses_no_request_and_samples_by_the_model(eager: bool)
 @pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("lora", [None, Lora(rank=8)])
 def test_it_sleeps_while_the_learner_learns(lora: Lora | None, ahead: bool) -> None:
+    """Each case is a process of its own, because only one engine of a process can sleep."""
+    child = multiprocessing.get_context("spawn").Process(target=sleep_and_learn, args=(lora, ahead))
+    child.start()
+    child.join()
+    assert child.exitcode == 0, "see the error of the process above"
+
+
+def sleep_and_learn(lora: Lora | None, ahead: bool) -> None:
     model = make(torch.bfloat16)
     if lora is not None:
         model = adapted(model.requires_grad_(False), lora, seed=0, where="x").eval()
     engine = VLLMEngine(max_rows=32, memory=0.3, sleep=True, async_scheduling=ahead)
     engine.serve("p", model, [END])
-    try:
-        answer(engine, ask(5))
-        before = torch.cuda.mem_get_info()[0]
-        engine.sleep()
-        assert torch.cuda.mem_get_info()[0] > before + 2**30
-        shake(model, 1)
-        engine.publish("p", model.state_dict(), 1)
-        requests = ask(20)
-        found = answer(engine, requests)
-        assert difference(model, requests, found) < ROUGH
-    finally:
-        engine.close()
+    answer(engine, ask(5))
+    before = torch.cuda.mem_get_info()[0]
+    engine.sleep()
+    assert torch.cuda.mem_get_info()[0] > before + 2**30
+    shake(model, 1)
+    engine.publish("p", model.state_dict(), 1)
+    requests = ask(20)
+    found = answer(engine, requests)
+    assert difference(model, requests, found) < ROUGH
+    engine.close()
