@@ -103,7 +103,7 @@ _LIVE: "set[EngineCore]" = set()
 _SLEEPERS: list[str] = []
 """Policies of the engines of this process that can sleep, or could before they ended.
 
-vLLM's allocator of such an engine keeps its memory until the process ends."""
+Some memory of vLLM's allocator outlives such an engine, and vLLM then starts no other one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -436,6 +436,8 @@ class EngineCore:
     def close(self) -> None:
         """End the engine."""
         _LIVE.discard(self)
+        with suppress(Exception):  # memory that stays asleep is given back with errors of CUDA
+            self.wake()
         client = self.engine.engine_core
         if _LIVE:  # vLLM's own shutdown would end the process groups of the other engines
             client._finalizer.detach()
