@@ -5,6 +5,7 @@ from table_pictures import CellIntervals, TablePicture, TableSource
 CREDIT = "Credit methods at equal completions"
 TASKS = "Several tasks at once"
 WORDS = "Games of words"
+ROAD = "A long game"
 GAMES = {"collaboration": 2, "repair": 3, "memory": 4, "debate": 5}
 """Games of words to the numbers of their tables in the section."""
 
@@ -53,5 +54,13 @@ BAKEOFF: list[TablePicture] = [
             null=0.0,
         )
         for game, table in GAMES.items()
+    ),
+    CellIntervals(
+        name="bakeoff_long_road",
+        title="A long game with late pay",
+        label="area, less that of rloo",
+        sources=[TableSource(section=ROAD)],
+        columns=["gain"],
+        null=0.0,
     ),
 ]
