@@ -13,9 +13,11 @@ from transformers import PreTrainedModel
 from selfplay.engines.request_queue import RequestQueue, order
 from selfplay.engines.stop_strings import StopMatcher
 from selfplay.engines.vllm import core, weight_check
+from selfplay.engines.vllm.adapter_arrival import AdapterArrival, held_sums, sent_sums
 from selfplay.engines.vllm.core import EngineCore
 from selfplay.engines.vllm.weight_update import (
     ask_models,
+    is_split,
     is_tied,
     load_adapter,
     load_base,
@@ -115,6 +117,7 @@ class ServedPolicies:
         self._active: ServedPolicy | None = None
         self._weight_check: weight_check.WeightCheck | None = None
         self._arrival = weight_check.ArrivalCheck()
+        self._adapter_arrival = AdapterArrival()
         self._running: dict[str, tuple[ServedPolicy, Request]] = {}
         self._metrics: defaultdict[str, float] = defaultdict(float)
 
@@ -278,6 +281,9 @@ class ServedPolicies:
             if self.rank is None:
                 report = partial(weight_check.shard_tensors, names=self._arrival.names)
                 self._arrival.check(ask_models(host.engine, report), model.state_dict())
+            elif not is_split(host.engine) and (sent := sent_sums(model, host.dtype)) is not None:
+                (held,) = ask_models(host.engine, partial(held_sums, number=served.number))
+                self._adapter_arrival.check(held, sent)
             error = self._compare(served, before, number)
         except weight_check.WeightMismatch as reason:
             raise RunError(

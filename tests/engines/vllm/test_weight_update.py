@@ -219,6 +219,46 @@ def test_policies_of_one_shape_take_turns_and_none_waits_forever(engine: VLLMEng
         assert difference(each, mine, found) < 1e-5
 
 
+@pytest.mark.parametrize(("dtype", "alpha"), [("float32", 16), ("bfloat16", 12)])
+@pytest.mark.parametrize("part", ["lora_A", "lora_B"])
+def test_a_lost_update_of_an_adapter_ends_the_run_however_small(
+    part: str, dtype: Any, alpha: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One number moves by two steps of its type, which no log-probability shows. The scalings are
+    2 and 1.5, and the engine has room for a higher rank."""
+    base = make(3).requires_grad_(False)
+    settings: dict[str, Any] = {"cache": 0.1, "adapters": 2, "rank": 16, "dtype": dtype}
+    engine = VLLMEngine(max_rows=8, options={"block_size": 32}, **settings)
+    model = adapted(base, Lora(rank=8, alpha=alpha), seed=1, where="x").eval()
+    other = adapted(base, Lora(rank=4, alpha=alpha), seed=2, where="x").eval()
+    request = Request(id=0, policy="p", prompt_ids=(5,), seed=0, max_tokens=5)
+    try:
+        engine.serve("q", other, [END])
+        engine.serve("p", model, [END])
+        for version in (1, 2):
+            shake(model, version)
+            engine.publish("p", {}, version)
+            assert len(answer(engine, [request])) == 1
+        (group,) = engine._groups.values()
+        assert group._adapter_arrival.compared == {"A": True, "B": True}
+        kind = getattr(torch, dtype)
+        moved = next(p for name, p in model.named_parameters() if part in name)
+        with torch.no_grad():
+            number, above = moved[1, 2].to(kind), torch.tensor(9.0, dtype=kind)
+            moved[1, 2] = number.nextafter(above).nextafter(above).float()
+        load = served_policies.load_adapter
+        told = group.all[1].adapter
+        monkeypatch.setattr(served_policies, "load_adapter", lambda *given: told)
+        engine.publish("p", {}, 3)
+        engine.add(request)
+        with pytest.raises(RunError, match=f"version 3 did not reach vLLM: .* {part[-1]} have"):
+            engine.step()
+        monkeypatch.setattr(served_policies, "load_adapter", load)
+        assert len(finish(engine)) == 1
+    finally:
+        engine.close()
+
+
 def test_adapters_over_one_base_are_in_one_engine_together() -> None:
     base = make(3).requires_grad_(False)
     one, other = (adapted(base, Lora(rank=4), seed=seed, where="x").eval() for seed in (1, 2))
