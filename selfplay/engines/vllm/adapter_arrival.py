@@ -30,8 +30,8 @@ def held_sums(engine: Module, number: int) -> AdapterSums:
         engine: vLLM's model.
         number: vLLM's number of the adapter.
     """
-    manager: Any = engine.lora_manager
-    if number not in manager.lora_index_to_id:
+    manager: Any = getattr(engine, "lora_manager", None)
+    if manager is None or number not in manager.lora_index_to_id:
         return (0, 0), (0, 0)
     place = manager.lora_index_to_id.index(number)  # numbers beyond the adapter's rank are 0 there
     layers = {id(layer): layer for layer in manager.modules.values()}.values()
@@ -64,8 +64,8 @@ def sent_sums(model: PreTrainedModel, dtype: torch.dtype) -> AdapterSums | None:
 class AdapterArrival:
     """Compares the sums of adapters in vLLM with those of the adapters that it received.
 
-    The first load with a matrix that is not 0, which the log-probabilities prove, shows whether
-    vLLM holds such matrices in this form. If it does not, they are not compared.
+    The first load of matrices that are not 0 shows whether vLLM holds them in this form; the
+    log-probabilities prove this load. If vLLM does not, they are not compared.
     """
 
     def __init__(self) -> None:
