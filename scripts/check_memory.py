@@ -7,21 +7,15 @@ Tensors have shapes and no data, and torch's memory tracker adds up what is aliv
 tensors are on the CPU, because torch without CUDA casts and shards no others; kernels of a GPU may
 take workspaces in addition, for which the plan has `reserved`.
 
-With `--recipes`: the updates of `configs/recipe` at their batch size and all 28 layers, with the
-state of the other policies that a rank learns, and whether they fit into the GPU.
-
 Usage: python scripts/check_memory.py [--layers 4] [--tokens 8192] [--cases 0 1 ...] [--json]
-       python scripts/check_memory.py --recipes [gpu_1_lora_7b ...]
 """
 
 import argparse
 import json
-import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,7 +26,6 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from selfplay.config import compose
 from selfplay.learner import fsdp, logprobs
 from selfplay.learner.activation_checkpointing import recompute
 from selfplay.learner.learner import FUSED_FROM
@@ -47,8 +40,6 @@ from selfplay.plan.model_shape import of_config
 BAND = 0.10
 """Largest difference of plan and fake tensors, as a fraction."""
 RANK = 16
-ROOT = Path(__file__).resolve().parents[1]
-RECIPES = sorted(path.stem for path in (ROOT / "configs/recipe").glob("*.yaml"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,40 +65,6 @@ CASES = [
     for rank in (0, RANK)
     for checkpointing in (True, False)
 ]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Recipe:
-    """What the learner of a recipe has on one GPU."""
-
-    name: str
-    case: Case
-    policies: int
-    """Number of policies that one rank learns, in turns."""
-    tokens: int
-    """Tokens of a forward pass."""
-
-    @classmethod
-    def named(cls, name: str) -> "Recipe":
-        """Read a recipe, together with the experiment that its comment names."""
-        text = (ROOT / f"configs/recipe/{name}.yaml").read_text(encoding="utf-8")
-        experiment = re.findall(r"\+experiment=\S+", text)[0]
-        made = compose.load([experiment, f"+recipe={name}"])
-        runtime, lora = made["runtime"], made["policy"]["lora"]
-        colocated = runtime.get("colocated", False)
-        case = Case(
-            rank=lora["rank"] if lora else 0,
-            checkpointing=True,  # as `auto` chooses on a GPU
-            ranks=runtime["workers"] if colocated else runtime.get("learners", 1),
-        )
-        several = made["population"]["sharing"] == "separate" and not lora
-        policies = len(made["roles"]) if several else 1
-        return cls(name=name, case=case, policies=policies, tokens=made["learner"]["max_tokens"])
-
-    def resting(self, layers: int) -> float:
-        """Return the bytes of the weights and averages of the policies that do not learn now."""
-        weights = of_config(config(layers), where="model").parameters
-        return (self.policies - 1) * 12 * weights / self.case.ranks
 
 
 def config(layers: int) -> Qwen2Config:
@@ -241,34 +198,13 @@ def planned(case: Case, *, layers: int, tokens: int, completions: int) -> float:
     return sum(parts.values()) - parts["reserved"]
 
 
-def check_recipes(names: Sequence[str]) -> bool:
-    """Print a line for each recipe; return True if all fit."""
-    layers, fit = 28, True
-    cluster, _ = load_cluster("gpus_8", [])
-    for recipe in map(Recipe.named, names):
-        sizes = {"layers": layers, "tokens": recipe.tokens, "completions": recipe.tokens // 2}
-        more = recipe.resting(layers) + cluster.reserved * GB
-        fake, plan = ((way(recipe.case, **sizes) + more) / GB for way in (measured, planned))
-        fits = max(fake, plan) <= cluster.device.memory
-        fit = fit and fits
-        told = f"{recipe.name:<20} {recipe.case!s:<42} {fake:>6.1f} GB  plan {plan:>6.1f}"
-        print(
-            f"{told}  of {cluster.device.memory:g}: {'fits' if fits else 'DOES NOT FIT'}",
-            flush=True,
-        )
-    return fit
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--tokens", type=int, default=8192)
     parser.add_argument("--cases", type=int, nargs="*", default=range(len(CASES)))
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--recipes", nargs="*", choices=RECIPES)
     options = parser.parse_args()
-    if options.recipes is not None:
-        sys.exit(not check_recipes(options.recipes or RECIPES))
     sizes = {"layers": options.layers, "tokens": options.tokens}
     sizes["completions"] = options.tokens // 2
     rows = []

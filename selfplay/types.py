@@ -27,7 +27,7 @@ Action: TypeAlias = str
 """An agent's move in an arena, as text. `None` stands for a completion that did not parse."""
 
 Versions: TypeAlias = tuple[tuple[int, int], ...]
-"""((version of the weights, number of tokens that they sampled), ...), first tokens first."""
+"""((version of the weights, number of tokens that they sampled), ...) in the tokens' order."""
 
 
 @cache
@@ -322,7 +322,7 @@ class Turn:
     info: Mapping[str, Any] = field(default_factory=dict)
     """Facts that the arena or the role noted, e.g. the reason why an action was invalid."""
     trainable: bool = True
-    """True if the policy may learn from this turn: false if it is frozen, or in others' matches."""
+    """True if the policy may learn from this turn; false if frozen, or if other policies learn."""
     versions: Versions = ()
     """Versions of all tokens if the weights changed during the completion; else empty."""
     tool_calls: tuple[ToolCall, ...] = ()

@@ -76,15 +76,17 @@ def configuration(limits: Limits) -> bytes:
 
 
 def _package_paths(names: Sequence[str]) -> list[str]:
-    """Return the absolute folders of installed packages, in the order of `sys.path`, and then the
-    folders in which the packages `names` are elsewhere, such as those of `PYTHONPATH`."""
+    """Return absolute folders, in the order of `sys.path`: those of installed packages, and those
+    in which Python finds the packages `names`, such as folders of `PYTHONPATH`.
+
+    A folder without an `__init__.py` is no package: any folder could be named otherwise.
+    """
     known = [os.path.abspath(path) for path in sys.path if path]
+    specs = [spec for spec in map(find_spec, names) if spec is not None and spec.origin is not None]
+    homes = [home for spec in specs for home in spec.submodule_search_locations or ()]
+    named = {os.path.dirname(os.path.abspath(home)) for home in homes}
     kinds = ("site-packages", "dist-packages")
-    found = [path for path in known if os.path.basename(path) in kinds]
-    for spec in filter(None, map(find_spec, names)):
-        homes = spec.submodule_search_locations or ()
-        found += [os.path.dirname(os.path.abspath(home)) for home in homes]
-    return list(dict.fromkeys(found))
+    return [path for path in known if path in named or os.path.basename(path) in kinds]
 
 
 def _refusal(missing: str) -> IsolationError:

@@ -101,9 +101,9 @@ LESS_MEMORY = "lower engine.memory, engine.prefill_tokens or engine.max_rows"
 _LIVE: "set[EngineCore]" = set()
 """Engines of this process, which share its process groups."""
 _SLEEPERS: list[str] = []
-"""Policies of the engines of this process that can sleep, or could before they ended.
+"""Policies whose engines were started with sleep in this process, ended engines included.
 
-Some memory of vLLM's allocator outlives such an engine, and vLLM then starts no other one."""
+Some memory of vLLM's allocator outlives such an engine, and vLLM then refuses another one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,6 +209,8 @@ class EngineCore:
             print(f"{where}: {slow}; engine.eager=true leaves both out", file=sys.stderr)
         if shards > 1:
             started = environment_of_shards(shards, on_cpu=self.on_cpu)
+        if settings.sleep:
+            _SLEEPERS.append(where)
         try:
             with restored_globals(), started:
                 arguments = vllm.EngineArgs(**self._arguments(model, rank))
@@ -224,8 +226,6 @@ class EngineCore:
         self._finished: list[tuple[str, Any]] = []
         self._asleep = False
         _LIVE.add(self)
-        if settings.sleep:
-            _SLEEPERS.append(where)
 
     def _arguments(self, model: PreTrainedModel, rank: int | None) -> dict[str, Any]:
         settings, on_cpu = self.settings, self.on_cpu
@@ -436,8 +436,6 @@ class EngineCore:
     def close(self) -> None:
         """End the engine."""
         _LIVE.discard(self)
-        with suppress(Exception):  # memory that stays asleep is given back with errors of CUDA
-            self.wake()
         client = self.engine.engine_core
         if _LIVE:  # vLLM's own shutdown would end the process groups of the other engines
             client._finalizer.detach()

@@ -169,6 +169,11 @@ class ServedPolicies:
         return done
 
     @property
+    def compares_adapters(self) -> bool | None:
+        """True if the numbers of adapters in vLLM are compared; None before the first adapter."""
+        return self._adapter_arrival.compared
+
+    @property
     def idle(self) -> bool:
         """True if no policy has an unfinished request."""
         return not any(served.busy for served in self.all)
@@ -281,9 +286,9 @@ class ServedPolicies:
             if self.rank is None:
                 report = partial(weight_check.shard_tensors, names=self._arrival.names)
                 self._arrival.check(ask_models(host.engine, report), model.state_dict())
-            elif not is_split(host.engine) and (sent := sent_sums(model, host.dtype)) is not None:
+            elif not is_split(host.engine):
                 (held,) = ask_models(host.engine, partial(held_sums, number=served.number))
-                self._adapter_arrival.check(held, sent)
+                self._adapter_arrival.check(held, sent_sums(model, host.dtype))
             error = self._compare(served, before, number)
         except weight_check.WeightMismatch as reason:
             raise RunError(

@@ -7,7 +7,6 @@ Runs where vLLM is installed: scripts/setup vllm, then
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -231,27 +230,6 @@ def test_an_engine_that_is_to_sleep_is_refused_after_one_that_has_ended(
         ConfigError, match=r"^policy 'p': only one .* policy 'q' had one .* process"
     ):
         EngineCore(model, settings, rank=None, where="policy 'p'")
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_a_sleeping_engine_wakes_before_it_ends(
-    fails: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It ends also if its memory is no longer free."""
-    monkeypatch.setattr(core, "_LIVE", set())
-    calls: list[str] = []
-
-    def wake_up() -> None:
-        calls.append("wake")
-        if fails:
-            raise RuntimeError("out of memory")
-
-    ended: Any = object.__new__(EngineCore)
-    ended._asleep, ended._folder = True, core.folder()
-    client = SimpleNamespace(shutdown=lambda: calls.append("end"))
-    ended.engine = SimpleNamespace(wake_up=wake_up, engine_core=client)
-    ended.close()
-    assert calls == ["wake", "end"]
 
 
 def test_an_architecture_that_vllm_does_not_know_is_one_line_without_all_that_it_knows() -> None:

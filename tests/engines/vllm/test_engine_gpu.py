@@ -14,6 +14,7 @@ import torch
 from transformers import PreTrainedModel
 
 from selfplay.engines.vllm.engine import ROUGH, VLLMEngine
+from selfplay.errors import ConfigError
 from selfplay.models.lora import adapted
 from selfplay.models.policy_settings import Lora
 from selfplay.models.tiny import build_model
@@ -131,6 +132,8 @@ def test_it_sleeps_while_the_learner_learns(lora: Lora | None, ahead: bool) -> N
     """Each case is a process of its own, because only one engine of a process can sleep."""
     child = multiprocessing.get_context("spawn").Process(target=sleep_and_learn, args=(lora, ahead))
     child.start()
+    child.join(300)
+    child.kill()  # a process that hangs does not keep the GPU
     child.join()
     assert child.exitcode == 0, "see the error of the process above"
 
@@ -141,13 +144,19 @@ def sleep_and_learn(lora: Lora | None, ahead: bool) -> None:
         model = adapted(model.requires_grad_(False), lora, seed=0, where="x").eval()
     engine = VLLMEngine(max_rows=32, memory=0.3, sleep=True, async_scheduling=ahead)
     engine.serve("p", model, [END])
-    answer(engine, ask(5))
-    before = torch.cuda.mem_get_info()[0]
-    engine.sleep()
-    assert torch.cuda.mem_get_info()[0] > before + 2**30
-    shake(model, 1)
-    engine.publish("p", model.state_dict(), 1)
-    requests = ask(20)
-    found = answer(engine, requests)
-    assert difference(model, requests, found) < ROUGH
-    engine.close()
+    try:
+        answer(engine, ask(5))
+        before = torch.cuda.mem_get_info()[0]
+        engine.sleep()
+        assert torch.cuda.mem_get_info()[0] > before + 2**30
+        shake(model, 1)
+        engine.publish("p", model.state_dict(), 1)
+        requests = ask(20)
+        found = answer(engine, requests)
+        assert difference(model, requests, found) < ROUGH
+        (group,) = engine._groups.values()
+        assert group.compares_adapters is (True if lora else None)
+        with pytest.raises(ConfigError, match="only one"):
+            VLLMEngine(max_rows=32, memory=0.3, sleep=True).serve("q", model, [END])
+    finally:
+        engine.close()

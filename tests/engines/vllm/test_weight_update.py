@@ -15,7 +15,9 @@ from transformers import (
 )
 
 from selfplay.engines.vllm import served_policies
+from selfplay.engines.vllm.adapter_arrival import AdapterArrival
 from selfplay.engines.vllm.engine import VLLMEngine
+from selfplay.engines.vllm.weight_check import WeightMismatch
 from selfplay.errors import ConfigError, RunError
 from selfplay.models.lora import adapted, frozen_copy
 from selfplay.models.policy_settings import Lora
@@ -240,7 +242,7 @@ def test_a_lost_update_of_an_adapter_ends_the_run_however_small(
             engine.publish("p", {}, version)
             assert len(answer(engine, [request])) == 1
         (group,) = engine._groups.values()
-        assert group._adapter_arrival.compared == {"A": True, "B": True}
+        assert group.compares_adapters
         kind = getattr(torch, dtype)
         moved = next(p for name, p in model.named_parameters() if part in name)
         with torch.no_grad():
@@ -257,6 +259,36 @@ def test_a_lost_update_of_an_adapter_ends_the_run_however_small(
         assert len(finish(engine)) == 1
     finally:
         engine.close()
+
+
+def test_a_lost_first_update_of_an_adapter_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The matrices B of a new adapter are 0, and so are those of an adapter that is lost."""
+    engine = VLLMEngine(max_rows=8, cache=0.1, options={"block_size": 32})
+    model = adapted(make(3).requires_grad_(False), Lora(rank=8), seed=1, where="x").eval()
+    try:
+        engine.serve("p", model, [END])
+        (group,) = engine._groups.values()
+        told = group.all[0].adapter
+        monkeypatch.setattr(served_policies, "load_adapter", lambda *given: told)
+        with torch.no_grad():
+            next(p for name, p in model.named_parameters() if "lora_B" in name)[1, 2] = 1e-6
+        engine.publish("p", {}, 1)
+        engine.add(Request(id=0, policy="p", prompt_ids=(5,), seed=0, max_tokens=5))
+        with pytest.raises(RunError, match=r"version 1 did not reach vLLM: .* B have other"):
+            engine.step()
+    finally:
+        engine.close()
+
+
+def test_an_adapter_that_never_reaches_vllm_is_refused() -> None:
+    """Its place is 0."""
+    arrival, sent = AdapterArrival(), ((5, 25), (0, 0))
+    with pytest.raises(WeightMismatch, match="no matrices"):
+        arrival.check(((0, 0), (0, 0)), sent)
+    other = AdapterArrival()
+    other.check(((6, 36), (0, 0)), sent)  # held in another form
+    other.check(None, sent)
+    assert arrival.compared is None and other.compared is False
 
 
 def test_adapters_over_one_base_are_in_one_engine_together() -> None:
