@@ -105,7 +105,7 @@ GAMES: list[TablePicture] = [
         title="Leduc poker: 12 million sampled hands",
         label="exploitability, chips a hand",
         sources=[TableSource(section="Leduc poker", table=1)],
-        series={"tiny/leduc, more hands": ["seed 0"]},
+        series={"seed 0": ["seed 0"], "seed 1": ["seed 1"]},
         columns=[str(step) for step in (100, 200, 400, 800, 1200, 1600, 2000, 2400, 2800, 3200)],
     ),
     CellMatrix(
@@ -280,7 +280,7 @@ TIC_TAC_TOE: list[TablePicture] = [
         title="Tic-tac-toe with a KL term: no league helps",
         label="exploitability, mean of both seats",
         sources=[TableSource(section="Tic-tac-toe: pure self-play", table=3)],
-        rows={"no league": "none", "pfsp": "", "uniform": "", "alphastar": ""},
+        rows={"no league": "none", "pfsp": "", "nash": "", "uniform": "", "alphastar": ""},
         columns=["mean (95 % interval)"],
     ),
     SeedDots(
