@@ -267,6 +267,7 @@ def test_no_class_name_is_used_twice() -> None:
 PROBED = {
     "selfplay/config/instantiate.py": "the module that a config names",
     "selfplay/config/threads.py": "the platform",
+    "selfplay/engines/vllm/adapter_arrival.py": "layers of vLLM and of peft",
     "selfplay/engines/vllm/weight_update.py": "a model of vLLM",
     "selfplay/learner/logprobs.py": "a model of transformers",
     "selfplay/learner/process_group.py": "a tensor of torch",
