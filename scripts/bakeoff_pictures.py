@@ -5,9 +5,14 @@ from table_pictures import CellIntervals, TablePicture, TableSource
 CREDIT = "Credit methods at equal completions"
 TASKS = "Several tasks at once"
 WORDS = "Games of words"
-ROAD = "A long game"
-GAMES = {"collaboration": 2, "repair": 3, "memory": 4, "debate": 5}
-"""Games of words to the numbers of their tables in the section."""
+GAMES = {
+    "collaboration": TableSource(section=WORDS, table=2),
+    "repair": TableSource(section=WORDS, table=3),
+    "memory": TableSource(section=WORDS, table=4),
+    "debate": TableSource(section=WORDS, table=5),
+    "long_road": TableSource(section="A long game"),
+}
+"""Games that language models play to the tables of their methods."""
 
 BAKEOFF: list[TablePicture] = [
     CellIntervals(
@@ -49,18 +54,10 @@ BAKEOFF: list[TablePicture] = [
             name=f"bakeoff_{game}",
             title=game,
             label="area, less that of rloo",
-            sources=[TableSource(section=WORDS, table=table)],
+            sources=[table],
             columns=["gain"],
             null=0.0,
         )
         for game, table in GAMES.items()
-    ),
-    CellIntervals(
-        name="bakeoff_long_road",
-        title="A long game with late pay",
-        label="area, less that of rloo",
-        sources=[TableSource(section=ROAD)],
-        columns=["gain"],
-        null=0.0,
     ),
 ]

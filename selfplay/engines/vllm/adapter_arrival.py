@@ -37,7 +37,7 @@ def held_sums(engine: Module, number: int) -> AdapterSums | None:
     held = [
         (layer.lora_a_stacked, layer.lora_b_stacked) for layer in layers.values() if _linear(layer)
     ]
-    if manager is None or not held or len(held) < len(layers):
+    if not held or len(held) < len(layers):
         return None
     if number not in manager.lora_index_to_id:
         return (0, 0), (0, 0)
@@ -86,14 +86,13 @@ class AdapterArrival:
         """
         if held is None or sent is None:
             self.compared = False
-        elif self.compared is None:
+            return
+        if self.compared is None:
             if held[0] == (0, 0):
                 raise WeightMismatch("vLLM has no matrices of the adapter")
             self.compared = held[0] == sent[0]
-        if held is None or sent is None or not self.compared:
-            return
         for kind, own, wanted in zip("AB", held, sent, strict=True):
-            if own != wanted:
+            if self.compared and own != wanted:
                 raise WeightMismatch(f"the adapter's matrices {kind} have other numbers in vLLM")
 
 

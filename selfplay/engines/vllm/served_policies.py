@@ -169,11 +169,6 @@ class ServedPolicies:
         return done
 
     @property
-    def compares_adapters(self) -> bool | None:
-        """True if the numbers of adapters in vLLM are compared; None before the first adapter."""
-        return self._adapter_arrival.compared
-
-    @property
     def idle(self) -> bool:
         """True if no policy has an unfinished request."""
         return not any(served.busy for served in self.all)

@@ -155,7 +155,7 @@ def sleep_and_learn(lora: Lora | None, ahead: bool) -> None:
         found = answer(engine, requests)
         assert difference(model, requests, found) < ROUGH
         (group,) = engine._groups.values()
-        assert group.compares_adapters is (True if lora else None)
+        assert group._adapter_arrival.compared is (True if lora else None)
         with pytest.raises(ConfigError, match="only one"):
             VLLMEngine(max_rows=32, memory=0.3, sleep=True).serve("q", model, [END])
     finally:

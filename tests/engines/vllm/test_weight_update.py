@@ -242,7 +242,7 @@ def test_a_lost_update_of_an_adapter_ends_the_run_however_small(
             engine.publish("p", {}, version)
             assert len(answer(engine, [request])) == 1
         (group,) = engine._groups.values()
-        assert group.compares_adapters
+        assert group._adapter_arrival.compared
         kind = getattr(torch, dtype)
         moved = next(p for name, p in model.named_parameters() if part in name)
         with torch.no_grad():
