@@ -79,7 +79,7 @@ def _package_paths(names: Sequence[str]) -> list[str]:
     """Return absolute folders, in the order of `sys.path`: those of installed packages, and those
     in which Python finds the packages `names`, such as folders of `PYTHONPATH`.
 
-    A folder without an `__init__.py` is left out; else every folder of `sys.path` could be read.
+    A folder without an `__init__.py` is left out; else any folder inside them could be named.
     """
     known = [os.path.abspath(path) for path in sys.path if path]
     specs = [spec for spec in map(find_spec, names) if spec is not None and spec.origin is not None]
