@@ -5,17 +5,25 @@ pieces, backward pass, clipping and AdamW, in one process and as the first of 8 
 fake process group).
 Tensors have shapes and no data, and torch's memory tracker adds up what is alive at the peak. Fake
 tensors are on the CPU, because torch without CUDA casts and shards no others; kernels of a GPU may
-take workspaces in addition, for which the plan has `reserved`.
+take workspaces in addition, for which the plan has `reserved`. Pieces of logits have the size that
+they have on a GPU.
+
+With `--recipes`: the updates of `configs/recipe` with all layers, all policies that a rank learns
+and the batch that the plan expects, and whether they fit into the GPU by both.
 
 Usage: python scripts/check_memory.py [--layers 4] [--tokens 8192] [--cases 0 1 ...] [--json]
+       python scripts/check_memory.py --recipes [gpu_1_lora_7b ...]
 """
 
 import argparse
 import json
+import re
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,11 +34,12 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from selfplay.cli.plan import plan as predict
 from selfplay.learner import fsdp, logprobs
 from selfplay.learner.activation_checkpointing import recompute
 from selfplay.learner.learner import FUSED_FROM
 from selfplay.learner.logprobs import Scorer, most_logits, read
-from selfplay.learner.precision import computing
+from selfplay.learner.precision import computing, mixed_precision
 from selfplay.models.lora import adapted
 from selfplay.models.policy_settings import Lora
 from selfplay.plan.cluster import GB, load_cluster
@@ -40,6 +49,11 @@ from selfplay.plan.model_shape import of_config
 BAND = 0.10
 """Largest difference of plan and fake tensors, as a fraction."""
 RANK = 16
+LOGITS = most_logits("cuda")
+"""Logits of a piece."""
+WHOLE = 28
+"""Layers of a Qwen2.5-7B."""
+RECIPES = Path(__file__).resolve().parents[1] / "configs/recipe"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,11 +66,14 @@ class Case:
     """True if backward passes compute blocks again."""
     ranks: int
     """Number of learner ranks."""
+    policies: int = 1
+    """Number of policies that a rank learns, one after another."""
 
     def __str__(self) -> str:
         kind = f"adapter of rank {self.rank}" if self.rank else "all weights"
         kept = "checkpointed" if self.checkpointing else "not checkpointed"
-        return f"{kind}, {kept}, {self.ranks} rank(s)"
+        several = f", {self.policies} policies" if self.policies > 1 else ""
+        return f"{kind}, {kept}, {self.ranks} rank(s){several}"
 
 
 CASES = [
@@ -82,12 +99,27 @@ def config(layers: int) -> Qwen2Config:
 
 
 class Tracker(MemTracker):
-    """A tracker that sets no hooks on gradients, which weights without a gradient refuse."""
+    """A tracker of the whole update's peak.
+
+    It sets no hooks on gradients, which weights without a gradient refuse, and keeps no peak for
+    each module, which takes a loop over all modules after every operation.
+    """
 
     def _track_module_params_and_buffers(
         self, module: torch.nn.Module, install_grad_hooks: bool = True
     ) -> Any:
         return super()._track_module_params_and_buffers(module, install_grad_hooks=False)
+
+    def forget_peak(self) -> None:
+        """Begin a new peak."""
+        self._peak_mem.clear()
+        self._peak_mem_snap.clear()
+
+    def _update_peak_stats(self, peak_state: Any) -> None:
+        for device, now in self._curr_mem_snap.items():
+            if self._peak_mem.get(device, 0) < now["Total"]:
+                self._peak_mem[device] = now["Total"]
+                self._peak_mem_snap[device] = dict(now)
 
 
 class Update(torch.nn.Module):
@@ -120,46 +152,76 @@ def processes(count: int) -> Iterator[Any]:
         dist.destroy_process_group()
 
 
+@dataclass(kw_only=True)
+class Learning:
+    """A policy with its optimizer."""
+
+    update: Update
+    optimizer: torch.optim.Optimizer
+    trained: list[torch.nn.Parameter]
+
+    def step(self, tracker: Tracker, tokens: int, completions: int, *, sharded: bool) -> None:
+        """Make an update of two micro-batches; the second one adds to gradients that exist."""
+        ids = torch.zeros(4, tokens // 4, dtype=torch.long)
+        places = torch.zeros(completions, dtype=torch.long)
+        for _ in range(2):
+            tracker.reset_mod_stats()
+            self.update(ids, places, places).mean().backward()
+        norm: Any = torch.nn.utils.get_total_norm(
+            p.grad for p in self.trained if p.grad is not None
+        )
+        norm = norm.full_tensor() if sharded else norm
+        torch.nn.utils.clip_grads_with_norm_(self.trained, 1.0, norm)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+
 def measured(case: Case, *, layers: int, tokens: int, completions: int) -> float:
-    """Return the bytes at the peak of an update under fake tensors."""
+    """Return the bytes at the peak of the second update of each policy under fake tensors."""
     logprobs._unlike_its_parts = lambda model: ""  # it compares values
-    width = torch.bfloat16 if case.rank else torch.float32
+    logprobs.most_logits = lambda device: LOGITS
+    models = [_model(case, layers) for _ in range(case.policies)]
+    with processes(case.ranks) as mesh, FakeTensorMode():
+        learners = [_learning(model, case, mesh) for model in models]
+        tracker = Tracker()
+        for each in learners:
+            tracker.track_external(each.update, each.optimizer)
+        sizes = {"tokens": tokens, "completions": completions, "sharded": case.ranks > 1}
+        with tracker, mixed_precision(*models, bfloat16=True):
+            for each in learners:  # AdamW makes its averages
+                each.step(tracker, **sizes)
+            tracker.forget_peak()  # distributed tensors compute shapes with whole tensors, once
+            for each in learners:
+                each.step(tracker, **sizes)
+        peak = tracker.get_tracker_snapshot("peak")
+    return float(peak[torch.device("cpu")]["Total"])
+
+
+def _model(case: Case, layers: int) -> Any:
+    """Return a model on the meta device."""
     with torch.device("meta"):
-        torch.set_default_dtype(width)
+        torch.set_default_dtype(torch.bfloat16 if case.rank else torch.float32)
         model: Any = Qwen2ForCausalLM(config(layers)).eval()
         torch.set_default_dtype(torch.float32)
         if case.rank:
             model = model.requires_grad_(False)
             model = adapted(model, Lora(rank=case.rank), seed=0, where="policy").eval()
-    with processes(case.ranks) as mesh, FakeTensorMode():
-        _allocate(model)
-        if case.checkpointing:
-            recompute(model)
-        scorer = Scorer(model, bfloat16=True)
-        update: Any = Update(scorer)
-        if case.ranks > 1:
-            _sharded(update, scorer, mesh)
-        trained = [p for p in model.parameters() if p.requires_grad]
-        large = case.ranks == 1 and sum(p.numel() for p in trained) >= FUSED_FROM
-        optimizer = torch.optim.AdamW(trained, fused=large or None)
-        tracker = Tracker()
-        tracker.track_external(update, optimizer)
-        ids = torch.zeros(4, tokens // 4, dtype=torch.long)
-        places = torch.zeros(completions, dtype=torch.long)
-        with tracker:
-            for _ in range(2):  # AdamW makes its averages in the first step
-                for _ in range(2):  # the second micro-batch adds to gradients that exist
-                    tracker.reset_mod_stats()
-                    update(ids, places, places).mean().backward()
-                norm: Any = torch.nn.utils.get_total_norm(
-                    p.grad for p in trained if p.grad is not None
-                )
-                norm = norm.full_tensor() if case.ranks > 1 else norm
-                torch.nn.utils.clip_grads_with_norm_(trained, 1.0, norm)
-                optimizer.step()
-                optimizer.zero_grad(set_to_none=True)
-        peak = tracker.get_tracker_snapshot("peak")
-    return float(peak[torch.device("cpu")]["Total"])
+    return model
+
+
+def _learning(model: Any, case: Case, mesh: Any) -> Learning:
+    """Return a policy of fake tensors; call it in a `FakeTensorMode`."""
+    _allocate(model)
+    if case.checkpointing:
+        recompute(model)
+    scorer = Scorer(model, bfloat16=True)
+    update: Any = Update(scorer)
+    if case.ranks > 1:
+        _sharded(update, scorer, mesh)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    large = case.ranks == 1 and sum(p.numel() for p in trained) >= FUSED_FROM
+    optimizer = torch.optim.AdamW(trained, fused=large or None)
+    return Learning(update=update, optimizer=optimizer, trained=trained)
 
 
 def _allocate(model: torch.nn.Module) -> None:
@@ -191,11 +253,40 @@ def planned(case: Case, *, layers: int, tokens: int, completions: int) -> float:
         devices=case.ranks,
         node=case.ranks,
         checkpointing=case.checkpointing,
-        logits=most_logits("cuda") // shape.vocabulary,
+        logits=LOGITS // shape.vocabulary,
     )
     member = Member(outline=shape, rank=case.rank, frozen_bytes=2)
     parts = learning({"base": member}, layout, micro_batch=tokens, completions=completions)
     return sum(parts.values()) - parts["reserved"]
+
+
+def check_recipe(name: str) -> bool:
+    """Print a line about a recipe with the experiment of its comment; return True if it fits."""
+    text = (RECIPES / f"{name}.yaml").read_text(encoding="utf-8")
+    experiment = re.findall(r"\+experiment=\S+", text)[0]
+    gpus = re.findall(r"gpu_(\d+)_", name)[0]
+    with tempfile.TemporaryDirectory() as folder:
+        config(WHOLE).save_pretrained(folder)
+        asked = [experiment, f"+recipe={name}", f"policy.model={folder}"]
+        found = predict([f"cluster=gpus_{gpus}"], asked)
+    cluster, memory = found.cluster, found.memory
+    learned = [member for member in found.members.values() if member.learns]
+    case = Case(
+        rank=learned[0].rank,
+        checkpointing=cluster.checkpointing,
+        ranks=cluster.sharded,
+        policies=1 if learned[0].rank else len(learned),
+    )
+    tokens, completions = map(int, found.largest_pass)
+    sizes = {"tokens": tokens, "completions": completions}
+    others = sum(memory.learning[part] for part in ("reference", "engine", "reserved"))
+    fake = measured(case, layers=WHOLE, **sizes) + others
+    total = sum(memory.learning.values())
+    fits = fake <= memory.limit and memory.fits
+    told = f"{name:<20} {case!s:<52} {tokens:>6} tokens {fake / GB:>6.1f} GB"
+    told += f"  plan {total / GB:>6.1f}  {total / fake:.2f}  of {memory.limit / GB:.1f}"
+    print(f"{told}: {'fits' if fits else 'DOES NOT FIT'}", flush=True)
+    return fits
 
 
 def main() -> None:
@@ -204,7 +295,12 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=8192)
     parser.add_argument("--cases", type=int, nargs="*", default=range(len(CASES)))
     parser.add_argument("--json", action="store_true")
+    names = sorted(path.stem for path in RECIPES.glob("*.yaml"))
+    parser.add_argument("--recipes", nargs="*", choices=names)
     options = parser.parse_args()
+    if options.recipes is not None:
+        fit = [check_recipe(name) for name in options.recipes or names]
+        sys.exit(not all(fit))
     sizes = {"layers": options.layers, "tokens": options.tokens}
     sizes["completions"] = options.tokens // 2
     rows = []

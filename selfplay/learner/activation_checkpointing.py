@@ -47,6 +47,11 @@ def recompute(model: PreTrainedModel) -> None:
         block.__class__ = recomputed_class(kind)
 
 
+def recomputed(model: PreTrainedModel) -> bool:
+    """Return True if a model's blocks are recomputed in backward passes."""
+    return any(original_class(type(block)) is not None for block in blocks(model))
+
+
 def _can_recompute(model: PreTrainedModel) -> bool:
     supported = getattr(model, "supports_gradient_checkpointing", False)
     return bool(supported and blocks(model))

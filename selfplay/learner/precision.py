@@ -8,6 +8,7 @@ import torch
 from transformers import PreTrainedModel
 
 from selfplay.errors import ConfigError, nearest
+from selfplay.learner.activation_checkpointing import recomputed
 from selfplay.models.float32_head import SHORT
 
 Precision: TypeAlias = Literal["auto", "float32", "bfloat16"]
@@ -34,11 +35,15 @@ def computing(model: PreTrainedModel, *, bfloat16: bool) -> AbstractContextManag
     """Return a context in which the matrix products of a model's passes compute in bfloat16.
 
     The weights, their gradients, the normalisations and the residual stream stay in the types that
-    they have (torch.autocast).
+    they have (torch.autocast). Copies of weights in bfloat16 are kept for further passes in the
+    context, unless blocks are recomputed: the copies of all blocks would then be what needs most
+    memory.
     """
     if not bfloat16:
         return nullcontext()
-    return torch.autocast(model.device.type, dtype=torch.bfloat16)
+    return torch.autocast(
+        model.device.type, dtype=torch.bfloat16, cache_enabled=not recomputed(model)
+    )
 
 
 @contextmanager

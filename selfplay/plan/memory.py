@@ -1,10 +1,11 @@
 """Memory per device in learning and in generation, and a check that it fits."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from selfplay.plan.cluster import GB, ClusterSpec
 from selfplay.plan.model_shape import ModelShape
+from selfplay.plan.pass_memory import PassMemory, pass_memory
 
 COMPONENTS = (
     "weights",
@@ -79,13 +80,12 @@ def learning(
     """Return the bytes per device of a learner with N shards, by component.
 
     Training of all weights in mixed precision needs float32 master weights, gradients and two
-    AdamW moments: 4 + 4 + 8 bytes per parameter over N (1910.02054). The weights that a pass has in
-    16 bits are those of `_unsharded`. An adapter of A parameters needs 16 A / N, and its frozen
-    base of P parameters 2 P / N. In one process all adapters share the base, which is their
-    reference too; with several ranks each learner has a base of its own, and the reference another
-    one. The reference of a policy that learns all weights is a copy of them in float32.
-    Activations are 2 h L per token with checkpointing, plus those of one layer. Policies do their
-    passes one after another, so the memory that only passes need is that of the largest policy.
+    AdamW moments: 4 + 4 + 8 bytes per parameter over N (1910.02054). An adapter of A parameters
+    needs 16 A / N, and its frozen base of P parameters 2 P / N. In one process all adapters share
+    the base, which is their reference too; with several ranks each learner has a base of its own,
+    and the reference another one. The reference of a policy that learns all weights is a copy of
+    them in float32. Policies do their passes one after another, so the memory that only passes need
+    is that of the largest policy (`pass_memory`).
 
     Args:
         members: Policies by name.
@@ -98,6 +98,7 @@ def learning(
     apart = cluster.learners > 1
     bases: set[ModelShape] = set()
     references: set[ModelShape] = set()
+    largest: PassMemory | None = None
     for member in members.values():
         outline, size = member.outline, _size(member)
         base = (member.frozen_bytes or width) * outline.parameters / shards if member.rank else 0.0
@@ -115,63 +116,13 @@ def learning(
             found["reference"] += base
             references.add(outline)
         tokens = min(completions or micro_batch, micro_batch)
-        passing = {
-            "unsharded": _unsharded(member, cluster),
-            "activations": micro_batch * _activations(member, cluster),
-            "logits": min(cluster.logits or tokens, tokens) * outline.vocabulary * 12,
-        }
-        for name, value in passing.items():
-            found[name] = max(found[name], value)
+        passing = pass_memory(outline, member.rank, cluster, tokens=micro_batch, completions=tokens)
+        largest = passing if largest is None else max(largest, passing, key=lambda each: each.total)
+    if largest is not None:
+        found |= asdict(largest)
     if cluster.stays:
         found["engine"] = cluster.engine_share * cluster.device.memory * GB
     return {**found, "reserved": cluster.reserved * GB}
-
-
-def _unsharded(member: Member, cluster: ClusterSpec) -> float:
-    """Return the bytes of unsharded weights and gradients during a pass.
-
-    If all weights learn in one process, it has copies of its layers in 16 bits, of one layer with
-    checkpointing and of all without, and two float32 gradients of the head, which is used in
-    pieces. With shards, two layers and the embeddings are gathered. If all weights learn, a rank
-    also has the gradients of one layer, in the type of the passes and once more in float32 for
-    their sum over the ranks, and those of the head, with a copy of the head's weights and of their
-    gradients in float32.
-    """
-    outline, width = member.outline, cluster.width
-    if cluster.sharded == 1:
-        if cluster.precision != "mixed" or member.rank:
-            return 0.0
-        layers = 1 if cluster.checkpointing else outline.layers
-        return float(width * layers * outline.layer_parameters + 8 * outline.embedding)
-    ends = outline.embedding * (1 if outline.tied else 2)
-    gathered = width * (2 * outline.layer_parameters + ends)
-    if member.rank:
-        return gathered
-    head = (width + (8 if width < 4 else 0)) * outline.embedding
-    return gathered + (width + 4) * outline.layer_parameters + head
-
-
-def _activations(member: Member, cluster: ClusterSpec) -> float:
-    """Return the bytes per token that are stored until the backward pass.
-
-    In mixed precision without shards, each matrix stores its own converted input: the input of
-    queries, keys and values is stored three times, and that of gate and up twice. With an adapter,
-    inputs are also converted to float32 and back. If all weights learn, the residual stream is in
-    float32.
-    """
-    outline, width = member.outline, cluster.width
-    kept, converted = outline.activations(bytes_per_value=width), 0
-    stream = width * outline.hidden
-    if cluster.sharded == 1 and cluster.precision == "mixed":
-        kept += width * 3 * outline.hidden
-        if member.rank:
-            converted = (4 + width) * outline.intermediate
-        else:
-            stream = 4 * outline.hidden
-            kept += stream
-    if cluster.checkpointing:
-        return stream * outline.layers + kept + converted
-    return kept * outline.layers + converted
 
 
 def plan_memory(

@@ -39,10 +39,15 @@ class Prediction:
     own_layout: bool = False
     """True for the layout of the config's own runtime; False for an ideal one."""
 
+    @property
+    def longest(self) -> float:
+        """Tokens of the longest prompt with its completion."""
+        return max(flow.prompt + flow.completion.cap for flow in self.workload.flows)
+
     @cached_property
-    def memory(self) -> MemoryPlan:
-        """Memory per device, in bytes."""
-        longest = max(flow.prompt + flow.completion.cap for flow in self.workload.flows)
+    def largest_pass(self) -> tuple[float, float]:
+        """Tokens of the learner's largest pass on a device, and those of them whose logits are
+        read."""
         lessons = self.workload.lessons.values()
         learned = sum(each.distinct for each in lessons) or self.workload.tokens
         read = sum(each.completions for each in lessons) or self.workload.generated
@@ -51,13 +56,19 @@ class Prediction:
             (each.distinct * each.epochs / each.updates for each in lessons),
             default=self.micro_batch,
         )
-        tokens = min(self.micro_batch, max(part / self.cluster.learners, longest))
+        tokens = min(self.micro_batch, max(part / self.cluster.learners, self.longest))
+        return tokens, max(1.0, min(read / max(learned, 1.0), 1.0) * tokens)
+
+    @cached_property
+    def memory(self) -> MemoryPlan:
+        """Memory per device, in bytes."""
+        tokens, completions = self.largest_pass
         return plan_memory(
             self.members,
             self.cluster,
             micro_batch=tokens,
-            completions=max(1.0, min(read / max(learned, 1.0), 1.0) * tokens),
-            longest=longest,
+            completions=completions,
+            longest=self.longest,
         )
 
     def generation(self, case: Case = LIKELY) -> GenerationTime:

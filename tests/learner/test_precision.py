@@ -10,6 +10,7 @@ import torch
 
 from selfplay.errors import ConfigError
 from selfplay.learner import learner as learner_module
+from selfplay.learner.activation_checkpointing import blocks
 from selfplay.learner.learner import Learner
 from selfplay.learner.learner_settings import LearnerSettings
 from selfplay.learner.objective import PolicyLoss
@@ -92,6 +93,15 @@ def test_adapters_take_inputs_in_16_bits_and_learn_the_same(
     for one, other in zip(made.parameters, plain.parameters, strict=True):
         assert one.grad is not None and other.grad is not None
         assert torch.equal(one.grad, other.grad) and torch.equal(one, other)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_recomputed_blocks_keep_no_copies_of_their_weights(again: bool) -> None:
+    made, copies = adapter(activation_checkpointing=again), []
+    for block in blocks(made.model):
+        block.register_forward_hook(lambda *_: copies.append(torch.is_autocast_cache_enabled()))
+    made.update(batch(), step=1)
+    assert set(copies) == {not again}
 
 
 @pytest.mark.parametrize(
