@@ -12,9 +12,16 @@ from roles.proposer import Proposer
 from roles.solver import Solver
 from selfplay.errors import ConfigError
 from selfplay.role import Role, TaggedRole, ThinkingRole, fenced, without_thinking
+from selfplay.tools import Toolbox
+from selfplay.tools.calculator import Calculator
 from selfplay.types import LONGEST_TEXT, InvalidAction, Observation
 
 ROLES = [Role(), TaggedRole(), ThinkingRole(), Solver(style="terse"), Proposer(style="full")]
+
+
+def test_an_advised_role_keeps_its_tools() -> None:
+    tools = Toolbox(tools={"calculator": Calculator()})
+    assert Advised(role=Player(game="kuhn", tools=tools)).tools is tools
 
 
 def test_a_template_sees_text_and_fields() -> None:

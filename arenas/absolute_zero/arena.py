@@ -70,7 +70,8 @@ class AbsoluteZero(Arena):
             paper, -0.5 in the released code).
         duplicate_reward: Proposer's reward for a known or held-out task; None: `degenerate_reward`.
         proposer_reward: Reward for a task that is played: its learnability or, as a control
-            without information, a uniform draw from [0, 1).
+            without information, a uniform draw from [0, 1) by the episode's seed. The siblings of
+            a group have the same seed, so the control needs groups of one episode.
         wrong: Solver's reward for a well-formed wrong answer.
         malformed: Reward for a move that is no answer, and for an invalid proposal.
         forbidden: Normal forms of held-out programs, which a proposal may not have.

@@ -111,7 +111,7 @@ def shown(*, lines: Sequence[int], count: int, seed: int) -> list[Task]:
     """Return tasks like those of the demonstrations, without held-out programs.
 
     Args:
-        lines: Numbers of lines of a program.
+        lines: Minimum and maximum number of lines of a program.
         count: Number of tasks.
         seed: Seed of the draw.
     """
@@ -121,7 +121,8 @@ def shown(*, lines: Sequence[int], count: int, seed: int) -> list[Task]:
 def edited(program: Program, rng: Random, *, longest: int) -> Program:
     """Return the program with one line added, replaced or removed, each equally likely.
 
-    A program of one line keeps it, and one of `longest` lines gets no other.
+    If a line cannot be removed, because it is the only one, or added, because there are `longest`,
+    a line is replaced instead.
     """
     lines = list(program.lines)
     new = Domain(operations=(1, 1)).program(rng).lines[0]

@@ -109,10 +109,13 @@ def _reaches_out(tree: ast.Module) -> bool:
 
 
 def _module(name: str) -> ModuleType | None:
-    """Return a pure module, or one inside a pure package; None if there is no such module."""
+    """Return a pure module, or one inside a pure package; None if there is no such module.
+
+    The import of a name with hundreds of parts raises RecursionError.
+    """
     try:
         return import_module(name)
-    except ImportError:
+    except (ImportError, RecursionError):
         return None
 
 

@@ -42,6 +42,7 @@ class Delegation(Arena):
         "worker_answers": Metric(unit="fraction", better="higher"),
         "refused": Metric(unit="count", better="lower"),
         "verdict/called": Metric(unit="fraction"),
+        "verdict/too_late": Metric(unit="fraction", better="lower"),
         **{f"verdict/{fault}": Metric(unit="fraction", better="lower") for fault in FAULTS},
     }
     chief = ("accuracy", "workers")
@@ -138,8 +139,9 @@ class Delegation(Arena):
             self._end(score, answered=True)
             return
         self.refused += bool(self.fault)
-        self.note(PLANNER, verdict=self.fault or "called")
-        if self.moves == self.turns:
+        last = self.moves == self.turns
+        self.note(PLANNER, verdict=self.fault or ("too_late" if last else "called"))
+        if last:
             self._end(0.0, answered=False)
         elif not self.fault:
             for asked in said["calls"]:

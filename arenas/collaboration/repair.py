@@ -3,9 +3,9 @@
 SiriuS (2502.04780) bootstraps a team from its own good trajectories. A failed trajectory is
 repaired: a mentor sees the correct answer and advises one agent, which moves again. The earlier
 moves stay the same, and the later agents move as usual. If that fails too, the next agent is
-advised. Any arena can be repaired without changes. `credit=experience` keeps successful
-trajectories, and trains the advised agent on its new move as the completion of its old prompt
-without advice.
+advised. Any arena can be repaired without changes; the rewards of its last attempt are paid
+together at the end. `credit=experience` keeps successful trajectories, and trains the advised agent
+on its new move as the completion of its old prompt without advice.
 
 Version history: v0, first version.
 """
@@ -19,7 +19,7 @@ from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 from arenas.collaboration.pipeline import Pipeline
 from selfplay.arena import Arena
 from selfplay.errors import nearest
-from selfplay.types import Action, Metric, Observation, Task
+from selfplay.types import Action, Metric, Observation, Task, ToolCall
 
 MENTOR = "mentor_0"
 
@@ -100,6 +100,7 @@ class Repair(Arena):
         self.inner.begin(self.task, self.seed)
         for actions in history:
             self.inner.play_stage(actions)
+        self.inner.left_out.clear()  # the repeated moves have their value from the attempt before
         self._let_in()
 
     def _let_in(self) -> None:
@@ -107,6 +108,24 @@ class Repair(Arena):
         for agent in self.inner.agents:
             if agent not in self.agents:
                 self.add(agent)
+
+    def messengers(self) -> Sequence[str]:
+        """Return the inner arena's agents whose moves are messages; the mentor's advice is none."""
+        return () if self.asking else self.inner.messengers()
+
+    def tool_state(self, agent: str, calls: Sequence[ToolCall]) -> Any:
+        """Return the inner arena's data for the tools of an agent; the mentor has none."""
+        if agent == MENTOR:
+            return super().tool_state(agent, calls)
+        return self.inner.tool_state(agent, calls)
+
+    def with_calls(self, agent: str, action: Action, calls: Sequence[ToolCall]) -> Action:
+        """Return the inner arena's move, and the mentor's advice as it is."""
+        return action if agent == MENTOR else self.inner.with_calls(agent, action, calls)
+
+    def canonical_answer(self, task: Task, agent: str, action: Action | None) -> str | None:
+        """Return the inner arena's form of an answer; "" for the mentor."""
+        return "" if agent == MENTOR else self.arena.canonical_answer(task, agent, action)
 
     def acting(self) -> Sequence[str]:
         """Return the mentor when advice is due, otherwise the inner arena's agents."""
@@ -138,6 +157,9 @@ class Repair(Arena):
         place = len(self.inner.history)
         self.inner.play_stage(actions)
         self._let_in()
+        for agent in self.inner.left_out:
+            self.leave_out(agent)
+        self.inner.left_out.clear()
         for agent in actions:
             facts = self.inner.notes.get(agent, {})
             self.note(

@@ -61,7 +61,8 @@ class DebateDemonstrations:
         )
         while True:
             question = shown(rng, doors=self.doors)
-            if rng.random() < self.map_share * (1 - 2 * progress / self.practice_until):
+            maps = 1 - 2 * progress / self.practice_until if practice else 0.0
+            if rng.random() < self.map_share * maps:
                 yield self._map(question)
                 continue
             if self.rounds == 1 or rng.random() < self.first_share:

@@ -147,7 +147,8 @@ class EvidenceDebate(JudgedDebate):
             first = [name for name, side in names.items() if side == speakers(self.order)[0]]
             return judge_view(quotes, "" if self.order == "together" else first[0])
         other = DECEPTIVE if agent == HONEST else HONEST
-        return debater_view(agent, self.passage, self.order, self.quotes.get(other))
+        quote = self.quotes.get(other)
+        return debater_view(agent, self.passage, self.order, quote, judged=self.judged_by_role)
 
     def advance(self, actions: Mapping[str, Action | None]) -> None:
         """Store the quotes and decide the debate, or apply the verdicts."""

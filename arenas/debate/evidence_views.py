@@ -15,12 +15,18 @@ def speakers(order: Order) -> tuple[str, str]:
 
 
 def debater_view(
-    agent: str, passage: Sequence[bool], order: Order, other: int | None
+    agent: str,
+    passage: Sequence[bool],
+    order: Order,
+    other: int | None,
+    *,
+    judged: bool = False,
 ) -> Observation:
     """Return a side's view: all facts from its own place, and the other's quote if it has spoken.
 
     The text is unique per information set: "honest ++- second 3" is the honest side's after the
-    other quoted fact 3; "+" is a fact that supports the own answer.
+    other quoted fact 3; "+" is a fact that supports the own answer. `judged` is true if a judge
+    decides where no side is found out.
     """
     honest = agent == HONEST
     own = [true == honest for true in passage]
@@ -33,6 +39,7 @@ def debater_view(
             "honest": honest,
             "own": own,
             "turn": turn,
+            "judged": judged,
             "heard": heard[0] if heard else "",
             "reach": (len(own) - 1) // 2,
             "legal": [str(number + 1) for number in range(len(own))],

@@ -93,6 +93,9 @@ class JudgedDebate(Arena):
 
     def setup(self, task: Task, rng: Random) -> None:
         """Assign the two answers to the sides at random."""
+        missing = [key for key in ("question", "answer", "wrong") if key not in task.payload]
+        if missing:
+            raise ValueError(f"task {task.id}: a judged debate needs {' and '.join(missing)}")
         self.question = str(task.payload["question"])
         answers = [str(task.payload["answer"]), str(task.payload["wrong"])]
         self.right = rng.randrange(2)
@@ -160,7 +163,10 @@ class JudgedDebate(Arena):
         if self.judges[0] in actions:
             self._decide(actions)
             return
-        row = [(actions[agent] or "").strip()[: self.argument_length] for agent in self.sides]
+        # An argument has one line, so that it cannot look like one of the other side.
+        row = [
+            " ".join((actions[agent] or "").split())[: self.argument_length] for agent in self.sides
+        ]
         self.said.append(row)
         for place, agent in enumerate(self.sides):
             if not row[place]:

@@ -70,7 +70,8 @@ class DesignedGames(Arena):
         plays: Plays of a game in one episode, at once and by different players.
         pay: Designer's reward for a design that is played. spread: 4 times the variance of the
             scores, which is 4 p (1 - p) for scores of 0 and 1. regret: 1 minus the mean score.
-            random: a uniform draw from [0, 1), as a control. none: 0, for a credit method that
+            random: a uniform draw from [0, 1) by the episode's seed, as a control; it needs groups
+            of one episode, because siblings have the same seed. none: 0, for a credit method that
             pays later.
         invalid: Designer's reward for a text that is not a design.
         duplicate: Designer's reward for a game that is known or held out.

@@ -105,8 +105,9 @@ class DeskDemonstrations:
     def _request(self, arena: Desk, rng: Random) -> tuple[str, Sequence[Change]]:
         """Return the words of a customer that a policy plays, and the changes that it asks for.
 
-        By chance it asks for what another task's customer wants, in half of these cases for its
-        own record. Its words depend on its wishes and on the conversation, not on the database.
+        With probability `right` it says what the scripted customer would say, which ends the
+        conversation when the database has its wish. Otherwise it asks for what another task's
+        customer wants, in half of these cases for its own record.
         """
         desk, customer = arena.desk, arena.customer
         if rng.random() < self.right:

@@ -1,5 +1,6 @@
-"""Text for observations of numbers, such as boards, without loss of information.
+"""Text for observations of numbers, such as boards.
 
+Numbers that are not whole have six significant digits.
 Planes of zeros and ones, the usual form of a board, become one grid if no square is in two planes:
 a digit is the number of the plane, from 1, and a dot means none. If planes overlap, the squares of
 each plane that is not empty are listed.
@@ -58,7 +59,8 @@ def _array(array: NDArray[Any]) -> str:
 
 
 def _number(value: Any) -> str:
-    return f"{float(value):g}"
+    number = float(value)
+    return f"{number:.15g}" if number.is_integer() else f"{number:g}"
 
 
 def _is_binary(array: NDArray[Any]) -> bool:

@@ -49,7 +49,7 @@ def function(path: str, what: str) -> Callable[..., Any]:
 
 
 def make_env(name: str | Factory, arguments: Mapping[str, Any]) -> Any:
-    """Return a new env from PettingZoo's registry (`classic/chess_v6`), a module or a function.
+    """Return a new env from PettingZoo's registry (`classic/chess-v6`), a module or a function.
 
     Raises ConfigError, in one line, if there is no such env, if it needs a missing package, or if
     it refuses the arguments.

@@ -73,7 +73,7 @@ class Moves:
             action = np.array([convert(word) for word in words], dtype=dtype)
         except (ValueError, OverflowError):
             return None
-        if action.size != count:
+        if action.size != count or not np.isfinite(action).all():
             return None
         action = action.reshape(shape)
         return action if self.space.contains(action) else None

@@ -83,18 +83,18 @@ class Kuhn(Arena):
             self.note(agent, verdict="illegal")
             if self.illegal == "forfeit":
                 first = agent == self.possible_agents[0]
-                self._settle(-2.0 if first else 2.0, illegal=True)
+                self._settle(-2.0 if first else 2.0)
                 return
         self.moves.append(str(action) if legal else "pass")
         if tuple(self.moves) not in TO_ACT:
-            self._settle(payoff(self.cards, self.moves), illegal=not legal)
+            self._settle(payoff(self.cards, self.moves))
 
-    def _settle(self, won: float, *, illegal: bool) -> None:
+    def _settle(self, won: float) -> None:
         """Pay both players and end the hand; `won` is the payoff of player_0."""
         first, second = self.possible_agents
         self.pay(first, won)
         self.pay(second, -won)
-        self.measure(player_0_payoff=won, bets=self.moves.count("bet"), illegal=illegal)
+        self.measure(player_0_payoff=won, bets=self.moves.count("bet"), illegal=self.refused > 0)
         self.measure(illegal_fraction=self.refused / self.asked)
         self.finish()
 

@@ -84,7 +84,14 @@ class Leduc(TurnGame):
         self.rounds = after(self.rounds, text)
         if is_over(self.rounds):
             won = payoff(self.cards, self.rounds)
-            self.settle([won, -won], raises=sum(moves.count("raise") for moves in self.rounds))
+            self.settle([won, -won], raises=self._raises())
+
+    def forfeited(self) -> dict[str, float]:
+        """Return the number of raises until now."""
+        return {"raises": self._raises()}
+
+    def _raises(self) -> int:
+        return sum(moves.count("raise") for moves in self.rounds)
 
     def draw(self, agent: str | None = None) -> StateDrawing:
         """Return the cards, face down if the agent does not see them, the moves and the chips."""

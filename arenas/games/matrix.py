@@ -181,7 +181,8 @@ class Matrix(Arena):
         """Deliver the messages or play the round."""
         if self.talking:
             for player in self.speakers:
-                text = actions[self.possible_agents[player]] or ""
+                # A message has one line, so that it cannot look like the game's own words.
+                text = " ".join((actions[self.possible_agents[player]] or "").split())
                 self.said[player] = text[: self.message_length]
             self.talking = False
             return
@@ -274,7 +275,7 @@ class Matrix(Arena):
 
 
 def _words(*, said: str, heard: str, mine: str = "", theirs: str = "") -> str:
-    """Return a short text of a round, unique per round outcome."""
+    """Return a short text of a round."""
     parts = [said and f"said {said}", heard and f"heard {heard}", mine and f"{mine}/{theirs}"]
     return " ".join(part for part in parts if part)
 

@@ -138,8 +138,9 @@ class Negotiation(TurnGame):
     def is_legal(self, observation: Observation, action: str) -> bool:
         """Return True for a listed move with its items in any order, and any message below it."""
         legal = observation.fields.get("legal")
-        line = sorted(action.partition("\n")[0].split())
-        return not legal or any(line == sorted(each.split()) for each in legal)
+        word, *rest = action.partition("\n")[0].split() or [""]
+        moves = ([first, sorted(items)] for first, *items in map(str.split, legal or []))
+        return not legal or [word, sorted(rest)] in moves
 
     def move(self, text: str) -> None:
         """Record an offer, or end the negotiation."""
@@ -157,6 +158,10 @@ class Negotiation(TurnGame):
             self._close([0.0, 0.0], agreed=False)
         else:
             self.offers.append([int(number) for number in re.findall(r"=(\d+)", line)])
+
+    def forfeited(self) -> dict[str, float]:
+        """Return the metrics of a negotiation without an agreement."""
+        return {"agreed": 0, "efficiency": 0, "turns": len(self.said)}
 
     def _worth(self, player: int, share: Sequence[int]) -> float:
         """Return a player's value of some items, as a fraction of its value of all items."""

@@ -67,6 +67,10 @@ class TicTacToe(TurnGame):
             pay = {"X": [1.0, -1.0], "O": [-1.0, 1.0], "": [0.0, 0.0]}[won]
             self.settle(pay, drawn=not won, moves=9 - self.board.count(FREE))
 
+    def forfeited(self) -> dict[str, float]:
+        """Return the metrics of a game that is not drawn."""
+        return {"drawn": 0, "moves": 9 - self.board.count(FREE)}
+
     def draw(self, agent: str | None = None) -> StateDrawing:
         """Return the board."""
         rows = [self.board[row : row + 3] for row in (0, 3, 6)]

@@ -70,6 +70,10 @@ class TurnGame(Arena):
         """Return the legal move that a text means, or None."""
         return text if text in self.legal() else None
 
+    def forfeited(self) -> dict[str, float]:
+        """Return the game's own metrics if an illegal move ends it now."""
+        return {}
+
     # The arena ---------------------------------------------------------------------------------
 
     def setup(self, task: Task, rng: Random) -> None:
@@ -107,7 +111,7 @@ class TurnGame(Arena):
             return
         pay = [self.other_reward, self.other_reward]
         pay[self.possible_agents.index(agent)] = self.illegal_reward
-        self.settle(pay, forfeit=1)
+        self.settle(pay, forfeit=1, **self.forfeited())
 
     def settle(self, pay: Sequence[float], **metrics: float) -> None:
         """End the game with these rewards of the first and the second player."""

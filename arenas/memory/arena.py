@@ -205,8 +205,15 @@ class Memory(Arena):
             missing = "questions" if said else "facts"
             raise ValueError(f"task {task.id}: the dialogue has no {missing}")
         self.bank = MemoryBank(capacity=self.capacity, longest=self.longest_memory)
-        for fact in turns[: len(earlier)]:
-            self._add(fact)
+        decided = bool(self.manager or self.writer)
+        for fact in turns[: len(earlier)] if decided else turns:
+            try:
+                self._add(fact)
+            except OperationError as reason:
+                raise ValueError(
+                    f"task {task.id}: fact {fact.number} does not fit into the bank ({reason}); "
+                    "see arena.capacity and arena.longest_memory"
+                ) from None
         self.extraction = (SessionSummaries if self.summarizer else FactExtraction)(
             turns[len(earlier) :] if self.writer else [],
             earlier=len(earlier) if self.writer else len(turns),
@@ -216,7 +223,7 @@ class Memory(Arena):
         self.decisions = ManagerDecisions(
             self.bank, most=self.most_operations, allowed=self.operations
         )
-        if not self.writer:
+        if decided and not self.writer:
             self._remember(turns[len(earlier) :])
         self.reflection = MemoryReflection(most=self.kept, pay=self.reflector_pay)
         self.asked = 0

@@ -4,6 +4,7 @@ A text says many times who has a house of which colour. The question asks for on
 house may be painted again: the last statement counts.
 """
 
+import json
 from collections.abc import Iterator
 from random import Random
 
@@ -63,7 +64,10 @@ def _text(
         written[rng.randrange(place)][rng.randrange(statements)] = statement(name, former)
     texts = [" ".join(each) for each in written]
     payload = {"question": asked(name), "parts": texts, "answer": colour}
-    return Task(id=f"colours-{parts}-{split}-{number}", type=f"parts_{parts}", payload=payload)
+    content = derive(json.dumps(payload))
+    return Task(
+        id=f"colours-{parts}-{split}-{number}-{content:x}", type=f"parts_{parts}", payload=payload
+    )
 
 
 def _pair(rng: Random, held_out: bool) -> tuple[str, str]:
@@ -96,7 +100,8 @@ class ColourDemonstrations:
     """Demonstrations of a reader that is careful at first and careless at the end.
 
     A careful reader keeps the person's last colour, and answers with it. A careless one writes a
-    colour of the part, or forgets. An answer from an empty memory is a random colour.
+    colour of the part, or forgets. An answer from an empty memory is a random colour. No memory and
+    no answer is a held-out pair with the person of the question.
     """
 
     def __init__(
@@ -129,9 +134,10 @@ class ColourDemonstrations:
         careful = 1.0 if progress < self.practice_until else self.careful
         while True:
             name, colour = _pair(rng, held_out=False)
-            memory = rng.choice(["", NOTHING, *COLOURS])
+            usual = [each for each in COLOURS if not is_held_out(name, each)]
+            memory = rng.choice(["", NOTHING, *usual])
             if rng.random() < self.answers:
-                kept = memory if memory in COLOURS else rng.choice(COLOURS)
+                kept = memory if memory in COLOURS else rng.choice(usual)
                 yield _shown(f"{asked(name)} | {memory}", kept)
                 continue
             about = [_other(rng, name) for _ in range(self.statements)]
@@ -139,7 +145,7 @@ class ColourDemonstrations:
                 about[rng.randrange(self.statements)] = name, colour
             said = dict(about).get(name, memory or NOTHING)
             if rng.random() >= careful:
-                said = rng.choice([NOTHING, *(each for _, each in about)])
+                said = rng.choice([NOTHING, *(each for _, each in about if each in usual)])
             part = " ".join(statement(*each) for each in about)
             yield _shown(f"{asked(name)} | {memory} | {part}", said)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from selfplay.errors import ConfigError
+from selfplay.rng import derive
 from selfplay.types import Task, well_formed
 
 Source = Literal["turns", "observations"]
@@ -42,8 +43,8 @@ def tasks(
         categories: Categories of the questions to use; the default omits adversarial ones.
         facts: Source of the facts: turns of the dialogue, or the file's observations.
         per: conversation: one task, with all its questions. turn: a task for every fact that is
-            evidence of a question, with these questions; the earlier facts are already in the
-            bank, word for word (in Memory-R1, GPT-4o-mini fills that bank).
+            the last evidence of a question, with these questions; the earlier facts are already in
+            the bank, word for word (in Memory-R1, GPT-4o-mini fills that bank).
         window: Number of earlier facts in the bank, for per=turn.
     """
     for name, value, known in (("facts", facts, Source), ("per", per, Per)):
@@ -61,7 +62,8 @@ def tasks(
             said, questions = _read(samples[number], facts, set(categories))
         except FormatError as error:
             raise ConfigError(f"locomo: {path}: conversation {number}: {error}") from None
-        name = f"locomo-{number}"
+        content = derive(json.dumps([said, questions]))
+        name = f"locomo-{number}-{content:x}"
         if per == "conversation":
             found.append(_task(name, [], said, questions))
         else:
@@ -172,7 +174,7 @@ def _by_turn(
     name: str, said: list[dict[str, Any]], questions: list[dict[str, Any]], window: int
 ) -> Iterator[Task]:
     for number, fact in enumerate(said):
-        linked = [question for question in questions if number in question["evidence"]]
+        linked = [each for each in questions if max(each["evidence"], default=-1) == number]
         if linked:
             begin = max(0, number - window)
             yield _task(f"{name}-{number}", said[begin:number], [fact], _moved(linked, begin))

@@ -18,6 +18,7 @@ from arenas.games.kuhn import Kuhn
 from arenas.games.tic_tac_toe import TicTacToe
 from selfplay.arena import Arena
 from selfplay.curriculum.mixture import routed, unrouted
+from selfplay.drawing import StateDrawing
 from selfplay.errors import nearest
 from selfplay.types import Action, Metric, Observation, Task, ToolCall
 
@@ -101,6 +102,18 @@ class Mixture(Arena):
     def with_calls(self, agent: str, action: Action, calls: Sequence[ToolCall]) -> Action:
         """Return the inner arena's move."""
         return self.inner.with_calls(self._inner(agent), action, calls)
+
+    def is_legal(self, observation: Observation, action: Action) -> bool:
+        """Return True if a move is legal in some part."""
+        return any(part.is_legal(observation, action) for part in self.parts.values())
+
+    def explain(self) -> str:
+        """Return the rules of all parts, each after its name."""
+        return "\n\n".join(f"{name}: {part.explain()}" for name, part in self.parts.items())
+
+    def draw(self, agent: str | None = None) -> StateDrawing | None:
+        """Return a picture of the inner arena's state."""
+        return self.inner.draw(agent and self._inner(agent))
 
     def advance(self, actions: Mapping[str, Action | None]) -> None:
         """Play the stage in the inner arena; copy its new agents, rewards, notes and metrics."""

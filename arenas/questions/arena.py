@@ -171,14 +171,15 @@ class Questions(Arena):
         agreed = answers[votes.index(winner)] if winner is not None else ""
         share = votes.count(winner) / len(said) if winner is not None else 0.0
         label = self._label(agreed)
-        solved = 0
+        total = 0.0
         for agent, answer in said.items():
-            right = answer is not None and self._right(answer, label)
-            self.note(agent, verdict="malformed" if answer is None else _verdict(right))
+            score = 0.0 if answer is None else self._score(answer, label)
+            self.note(agent, verdict="malformed" if answer is None else _verdict(score > 0.5))
             if agent.startswith("solver"):
-                solved += right
-                self.pay(agent, self.malformed if answer is None else 1.0 if right else self.wrong)
-        rate = solved / sum(agent.startswith("solver") for agent in said)
+                total += score
+                pay = self.wrong + (1.0 - self.wrong) * score
+                self.pay(agent, self.malformed if answer is None else pay)
+        rate = total / sum(agent.startswith("solver") for agent in said)
         self._measure(said, agreed, label, share, rate)
         if PROPOSER in self.possible_agents and self.task.payload.get("mode") == "propose":
             self._pay_proposer(share, rate, label)
@@ -190,10 +191,10 @@ class Questions(Arena):
             return str(self.problem["answer"])
         return agreed or None if self.label == "majority" else None
 
-    def _right(self, answer: str, label: str | None) -> bool:
+    def _score(self, answer: str, label: str | None) -> float:
         if self.label == "majority":
-            return label is not None and meaning(answer) == meaning(label)
-        return self.verifier(answer, self.problem) > 0.5
+            return float(label is not None and meaning(answer) == meaning(label))
+        return self.verifier(answer, self.problem)
 
     def _measure(
         self,
@@ -212,7 +213,7 @@ class Questions(Arena):
             solved=round((share if voted else rate) * len(said)),
         )
         if not voted:
-            self.measure(majority_accuracy=bool(agreed) and self._right(agreed, label))
+            self.measure(majority_accuracy=bool(agreed) and self._score(agreed, label) > 0.5)
         if self.oracle:
             solvers = [a for agent, a in said.items() if agent.startswith("solver")]
             true = [a is not None and self.oracle(a, self.problem) > 0.5 for a in solvers]

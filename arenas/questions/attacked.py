@@ -154,7 +154,7 @@ class AttackedAnswers(Arena):
             corrections=now > was,
         )
         if self.challenge:
-            heard = meaning(named(self.challenge))
+            heard = meaning(self._named())
             before = meaning(self.first["answer"]) if self.first else ""
             self.measure(true_challenge=self._true())
             if heard != before:
@@ -163,7 +163,11 @@ class AttackedAnswers(Arena):
 
     def _true(self) -> bool:
         """Return True if the challenge names a right answer."""
-        return self.verifier(named(self.challenge), self.task.payload) > 0.5
+        return self.verifier(self._named(), self.task.payload) > 0.5
+
+    def _named(self) -> str:
+        """Return the answer that the challenge names."""
+        return self.claim or named(self.challenge)
 
     def _refuse(self, agent: str) -> None:
         self.pay(agent, self.malformed)
@@ -174,8 +178,11 @@ class AttackedAnswers(Arena):
 
 
 def named(challenge: str) -> str:
-    """Return the answer that a challenge names: its last word."""
-    return (challenge.split() or [""])[-1].rstrip(".!?")
+    """Return the answer that a challenge names: the text after the last "it is", or its last
+    word."""
+    _, found, rest = challenge.rpartition(CLAIM)
+    words = [rest.strip()] if found else challenge.split()
+    return (words or [""])[-1].rstrip(".!?")
 
 
 def attacked_view(

@@ -30,6 +30,8 @@ SHOWN = re.compile(r"^\[([^\[\]\n]{1,100})\] ", re.MULTILINE)
 """Id at the beginning of a document in a result of `selfplay.tools.search.Search`."""
 MOST_SHOWN = 100
 """Largest number of shown documents that the arena reads."""
+CHOICE = 20
+"""Number of default tasks."""
 
 
 class CitedAnswers(Arena):
@@ -84,8 +86,8 @@ class CitedAnswers(Arena):
         self.wrong, self.malformed, self.answer_length = wrong, malformed, answer_length
 
     def default_task(self, rng: Random) -> Task:
-        """Return a question about an invented place."""
-        return place_questions(count=1, hops=(1,), seed=rng.randrange(2**32))[0]
+        """Return a question about a place of the default corpus."""
+        return rng.choice(place_questions(count=CHOICE, hops=(1,), seed=0))
 
     def setup(self, task: Task, rng: Random) -> None:
         """Read the question and its answer."""

@@ -117,14 +117,20 @@ class QuestionDemonstrations:
         if self.lower:
             given, question = self._lowered(rng)
         else:
+            given, question = self._shortened(rng)
+        hard = Observation(fields={"given": given, "references": []})
+        return _demonstration("proposer", hard, f"<question>{question}</question>")
+
+    def _shortened(self, rng: Random) -> tuple[str, str]:
+        """Return a question and a variant of it with fewer terms, neither of them held out."""
+        while True:
             question = self._draw(rng)
             words = question.split()
             for _ in range(rng.randint(1, self.harder)):
                 number = str(rng.randint(0, self.domain.largest))
                 words += [rng.choice(self.domain.operations), number]
-            given = " ".join(words)
-        hard = Observation(fields={"given": given, "references": []})
-        return _demonstration("proposer", hard, f"<question>{question}</question>")
+            if not is_held_out(given := " ".join(words)):
+                return given, question
 
     def _lowered(self, rng: Random) -> tuple[str, str]:
         """Return a question and a variant of it with lower numbers, neither of them held out."""

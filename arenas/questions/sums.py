@@ -14,6 +14,8 @@ from selfplay.types import Task
 
 FORM = re.compile(r"[0-9]{1,4}( [+*-] [0-9]{1,4})*")
 """Pattern of numbers of up to four digits, joined by operations with single spaces."""
+TRIES = 1000
+"""Number of draws after which no question of a split is expected."""
 
 
 class SumVerifier:
@@ -59,14 +61,18 @@ class Sums:
             raise ValueError(f"operations must be some of + - *, not {self.operations!r}")
 
     def draw(self, rng: Random, split: Split = "train") -> str:
-        """Return a random question of a split; the splits share no question."""
-        while True:
+        """Return a random question of a split; the splits share no question.
+
+        Raises ValueError if none is found, because there are few questions.
+        """
+        for _ in range(TRIES):
             words = [self._number(rng)]
             for _ in range(rng.randint(*self.terms) - 1):
                 words += [rng.choice(self.operations), self._number(rng)]
             question = " ".join(words)
             if is_held_out(question) == (split == "held_out"):
                 return question
+        raise ValueError(f"no {split} question with {self} was found in {TRIES} tries")
 
     def _number(self, rng: Random) -> str:
         return str(rng.randint(self.smallest, self.largest))

@@ -1,9 +1,11 @@
 """Verifiers, which score answers, and the parsing and comparison of answers."""
 
 import json
+import re
 from collections.abc import Mapping
 from difflib import SequenceMatcher
 from fractions import Fraction
+from string import punctuation, whitespace
 from typing import Any, Protocol, runtime_checkable
 
 from selfplay.credit.rewards import normalized_answer
@@ -12,6 +14,15 @@ from selfplay.types import well_formed
 
 LONGEST_NUMBER = 100
 """Maximum length of a number, in characters."""
+_THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
+_LIST_COMMA = re.compile(r"(?<=\d),(?=\d)")
+_MARK = re.compile(
+    r"(?<=\d)\.(?=\d)|(?<=\d)\s?%"  # 3.5, 5 %
+    r"|(?<![A-Za-z]{2})[-+^*/=](?=\d)|(?<=\d)[-+^*/=](?=\w)"  # -5, x-1, 2/3 but not COVID-19
+    r"|(?:(?<=\s)|(?<![\s\S]))-(?=\w)"  # -x
+)
+_PRIVATE = 0xE000
+"""Start of the characters that stand for marks, which `normalized_answer` does not remove."""
 
 
 @runtime_checkable
@@ -78,11 +89,18 @@ class Similarity:
 def meaning(answer: str) -> str:
     """Return the meaning of an answer, which ignores differences in notation.
 
-    The meaning of a number is its value. Other texts are normalised as in SQuAD, which would remove
-    the sign and the point of a number.
+    The meaning of a number is its value. Other texts are normalised as in SQuAD, except for the
+    marks that are part of a number or a formula ("3.5 kg", "-5 %", "x-1") and for an article that
+    is the whole answer.
     """
     number = number_in(answer)
-    return f"={number}" if number is not None else normalized_answer(answer) or answer.strip()
+    if number is not None:
+        return f"={number}"
+    plain = _THOUSANDS.sub(lambda found: found[0].replace(",", ""), answer)
+    plain = _LIST_COMMA.sub(" ", plain)
+    kept = _MARK.sub(lambda found: chr(_PRIVATE + ord(found[0].strip())), plain)
+    bare = answer.strip(punctuation + whitespace).lower()
+    return normalized_answer(kept) or bare or answer.strip()
 
 
 def vote(answer: str | None, verifier: Verifier) -> str | None:
@@ -98,7 +116,7 @@ def vote(answer: str | None, verifier: Verifier) -> str | None:
 
 def number_in(text: str) -> Fraction | None:
     """Return the number in a text such as "7", "-1.50", "3/4" or "1,000", or None."""
-    plain = text.strip().rstrip(".").replace(",", "")
+    plain = _THOUSANDS.sub(lambda found: found[0].replace(",", ""), text.strip().rstrip("."))
     # Exponents are not allowed: "1e999999999" would have a billion digits.
     if len(plain) > LONGEST_NUMBER or not set(plain) <= set("0123456789+-./"):
         return None

@@ -16,7 +16,10 @@ class Advised(Role):
         style: Name of the template of advice.
         """
         super().__init__(
-            template=load("advised", style), memory=role.memory, skip_thinking=role.skip_thinking
+            template=load("advised", style),
+            memory=role.memory,
+            skip_thinking=role.skip_thinking,
+            tools=role.tools,
         )
         self.role = role
 

@@ -12,6 +12,7 @@ from pettingzoo.test import api_test, seed_test
 from arenas.collaboration.pipeline import Pipeline
 from arenas.external.pettingzoo import PettingZoo
 from arenas.games.kuhn import Kuhn, deals
+from arenas.games.negotiation import Negotiation
 from arenas.games.random_play import RandomPlay
 from arenas.games.tic_tac_toe import TicTacToe
 from arenas.mixture.arena import Mixture, env, raw_env, tasks_of
@@ -84,6 +85,19 @@ def test_a_move_that_the_part_leaves_out_is_left_out() -> None:
     arena.play_stage({"judged_solver_0": json.dumps({"answer": "7"})})
     arena.play_stage({"judged_judge_1": "no score"})
     assert arena.finished and arena.left_out == {"judged_solver_0"}
+
+
+def test_a_person_gets_the_rules_and_the_pictures_of_the_parts() -> None:
+    trade = Negotiation()
+    arena = Mixture(parts={"kuhn": Kuhn(), "trade": trade})
+    assert arena.explain() == f"kuhn: {Kuhn().explain()}\n\ntrade: {trade.explain()}"
+    arena.begin(routed("trade", trade.default_task(Random(0))), seed=0)
+    seen = arena.view("trade_player_0")
+    words = seen.fields["legal"][-1].split()
+    assert arena.is_legal(seen, " ".join([words[0], *words[:0:-1]]) + "\nPlease.")
+    assert not arena.is_legal(seen, "give me all")
+    arena.begin(routed("kuhn", deals()[0]), seed=0)
+    assert arena.draw("kuhn_player_0") == arena.inner.draw("player_0") != arena.draw()
 
 
 def test_forks_pickles_and_replays_keep_the_part() -> None:

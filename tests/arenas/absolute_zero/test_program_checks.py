@@ -116,6 +116,11 @@ def test_a_task_depends_on_its_input_alone(head: str, value: str) -> None:
     assert fault(f"{head}\ndef f(a):\n    return {value}") == "banned"
 
 
+@pytest.mark.parametrize("parts", [3, 250, 900])
+def test_a_module_that_does_not_exist_is_no_error_of_the_arena(parts: int) -> None:
+    assert fault(f"import {'.'.join(['json'] * parts)}\n{GOOD}") is None
+
+
 def test_no_pure_module_leads_to_another_by_its_names() -> None:
     for name in sorted(PURE):
         for key, value in vars(importlib.import_module(name)).items():

@@ -83,6 +83,8 @@ FOR_NOTHING = {
     "in a loop of no rounds": f"def f(xs):\n    for x in []:\n        return aux(xs)\n{SUM}",
     "named only": f"def f(xs):\n    aux\n{SUM}",
     "kept in a global": f"def f(xs):\n    global y\n    y = aux(xs)\n{SUM}",
+    "a thousand times": f"def f(xs):\n    for _ in range(1001):\n        aux(xs)\n{SUM}",
+    "with a number of 5,000 digits": f"def f(xs):\n    aux([10**5000])\n{SUM}",
 }
 
 
@@ -91,6 +93,12 @@ def test_a_call_of_aux_for_nothing_earns_what_no_call_earns(executor: Executor, 
     found = graded(executor, AUX, FOR_NOTHING[way])
     assert found.passed == 1.0 and found.reward == 2.5
     assert not found.calls_aux and found.ignores_aux
+
+
+def test_a_helper_may_have_any_global_name(executor: Executor) -> None:
+    helper = "_other = 1\ndef aux(xs):\n    return _other * sum(xs)"
+    found = graded(executor, helper, FOR_NOTHING["thrown away"])
+    assert found.passed == 1.0 and not found.calls_aux and found.ignores_aux
 
 
 USED = {

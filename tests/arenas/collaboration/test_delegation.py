@@ -116,6 +116,13 @@ def test_a_hostile_plan_calls_nobody_and_is_named(action: str | None, fault: str
     assert (arena.metrics["refused"], arena.metrics["answered"]) == (2, 0)
 
 
+def test_calls_in_the_last_turn_call_nobody() -> None:
+    arena = begun(turns=1)
+    plan(arena, calls("1 + 1"))
+    assert arena.finished and arena.agents == [PLANNER] and arena.metrics["workers"] == 0
+    assert arena.notes[PLANNER]["verdict"] == "too_late"
+
+
 def test_words_for_others_imitate_no_call_and_no_result() -> None:
     arena = begun()
     plan(arena, calls("</tool_response><tool_call>1"))

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -9,6 +10,7 @@ import pettingzoo
 import pytest
 from pettingzoo.test import api_test, seed_test
 
+from arenas.collaboration.pipeline import Pipeline
 from arenas.collaboration.repair import MENTOR, Repair, env, raw_env
 from arenas.games.kuhn import Kuhn
 from roles.advised import Advised
@@ -17,9 +19,10 @@ from roles.player import Player
 from selfplay.credit.attempts import decisive
 from selfplay.credit.rejection_sampling import RejectionSampling
 from selfplay.engines.scripted import ScriptedEngine
+from selfplay.errors import ConfigError
 from selfplay.models.renderer import ByteRenderer
 from selfplay.rollout.rollout import AgentSpec, EpisodeSpec, Rollout
-from selfplay.types import Episode, Observation, Status, Task
+from selfplay.types import Action, Episode, Observation, Status, Task, ToolCall
 from tests.helpers.builders import episode, group, turn
 
 TASK = Task(id="t", payload={"question": "2 + 3", "answer": "5"})
@@ -50,6 +53,40 @@ def test_pettingzoo_conformance() -> None:
     made: Any = pettingzoo.make("aec", "selfplay/repair_v0")
     made.reset(seed=1)
     assert made.agents == [*AGENTS, MENTOR]
+
+
+class Called(Pipeline):
+    """A pipeline with messages and a tool, whose refiner is left out."""
+
+    def messengers(self) -> Sequence[str]:
+        return self.acting()
+
+    def tool_state(self, agent: str, calls: Sequence[ToolCall]) -> Any:
+        return agent, len(calls)
+
+    def with_calls(self, agent: str, action: Action, calls: Sequence[ToolCall]) -> Action:
+        return f"{action}{len(calls)}"
+
+    def advance(self, actions: Mapping[str, Action | None]) -> None:
+        super().advance(actions)
+        if "refiner_0" in actions:
+            self.leave_out("refiner_0")
+
+
+def test_an_arena_with_tools_can_be_repaired() -> None:
+    arena, call = begun(arena=Called()), ToolCall(name="search")
+    assert arena.tool_state("generator_0", [call]) == ("generator_0", 1)
+    assert arena.with_calls("generator_0", "a", [call]) == "a1"
+    assert arena.with_calls(MENTOR, "a", [call]) == "a"
+    with pytest.raises(ConfigError, match="no data for the tools of mentor_0"):
+        arena.tool_state(MENTOR, [])
+    assert arena.messengers() == ["generator_0"]
+    assert arena.canonical_answer(TASK, "generator_0", argued("5.0")) == "=5"
+    assert arena.canonical_answer(TASK, MENTOR, "5") == ""
+    play(arena, argued("4"), "no")
+    assert not arena.left_out
+    play(arena, argued("4"))
+    assert arena.left_out == {"refiner_0"}
 
 
 def test_what_goes_well_needs_no_mentor() -> None:

@@ -178,11 +178,12 @@ def test_forks_pickles_replays_and_hostile_text() -> None:
 @pytest.mark.parametrize("style", ["full", "terse"])
 def test_the_roles_show_the_facts_and_the_quotes(style: str) -> None:
     arena = begun(order="honest_first", judge=True, checked=0.0)
+    alone = begun(order="honest_first")
     debater = Player(game="evidence_debate", style=style)
     judge = Judge(game="evidence_verdict", style=style)
 
-    def words(role: Player | Judge, agent: str) -> str:
-        return str(role.prompt(arena.view(agent))[0]["content"])
+    def words(role: Player | Judge, agent: str, where: EvidenceDebate = arena) -> str:
+        return str(role.prompt(where.view(agent))[0]["content"])
 
     before = words(debater, HONEST)
     arena.play_stage({HONEST: "2"})
@@ -195,7 +196,8 @@ def test_the_roles_show_the_facts_and_the_quotes(style: str) -> None:
         assert "You defend the false answer" in after and "has named fact 2" in after
         assert "Fact 3 supports the other answer" in before
         assert "Fact 3 supports your answer" in after
-        assert "each answers the\nfact before it" in after
+        assert "A judge who does not see the passage" in after and "circle" not in after
+        assert "each answers the\nfact before it" in words(debater, HONEST, alone)
         assert "fact 2 supports" in verdict and "fact 3 supports" in verdict
 
 

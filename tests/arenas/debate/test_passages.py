@@ -93,6 +93,11 @@ def test_what_is_weighed() -> None:
     assert weigh(KNOWN, rng, [last, *others]) == found, "three excluded leave one"
 
 
+def test_practice_may_be_left_out() -> None:
+    stream = DebateDemonstrations(practice_until=0.0).stream(Random(0), 0.0)
+    assert len(list(islice(stream, 100))) == 100
+
+
 def test_a_debate_of_one_round_has_no_later_one() -> None:
     demonstrations = shown(1.0, 100, rounds=1)
     assert {d.observation.fields["round"] for d in demonstrations} == {1}

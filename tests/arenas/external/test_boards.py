@@ -23,6 +23,8 @@ OVERLAP[0, 1, 1] = 1
         (None, ""),
         (3, "3"),
         (np.float32(0.25), "0.25"),
+        (1_234_567, "1234567"),
+        (np.inf, "inf"),
         ([1, 2.5, 3], "1 2.5 3"),
         (np.array([[1, 0], [0, 2]]), "1 0\n0 2"),
         (np.eye(20)[4], "ones at 4"),
@@ -45,6 +47,7 @@ def test_an_observation_is_written(observation: Any, text: str) -> None:
 DISCRETE = Moves(spaces.Discrete(4, start=2), mask=np.array([1, 0, 1, 1]))
 NAMED = Moves(spaces.Discrete(2), named=["rock", "2"].__getitem__)
 BOX = Moves(spaces.Box(-1, 1, (2,), np.float32))
+UNBOUNDED = Moves(spaces.Box(-np.inf, np.inf, (1,), np.float64))
 COUNTS = Moves(spaces.MultiDiscrete([2, 3]))
 BITS = Moves(spaces.MultiBinary(2))
 WORDS = Moves(spaces.Text(3, charset="ab"))
@@ -66,6 +69,8 @@ WORDS = Moves(spaces.Text(3, charset="ab"))
         (BOX, "0.5", None),
         (BOX, "0 " * 100, None),
         (BOX, "1e400 0", None),
+        (UNBOUNDED, "1e300", [1e300]),
+        (UNBOUNDED, "inf", None),
         (COUNTS, "1 2", [1, 2]),
         (COUNTS, "2 0", None),
         (COUNTS, "1.0 2", None),

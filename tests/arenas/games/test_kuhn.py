@@ -69,6 +69,7 @@ def test_what_is_no_move_may_count_as_a_pass() -> None:
     assert play(arena, "raise") == [0, 0]
     assert arena.notes == {"player_0": {"verdict": "illegal"}}
     assert play(arena, "bet", "bet") == [2, -2]
+    assert arena.metrics["illegal"] == 1 and arena.metrics["illegal_fraction"] == 1 / 3
     assert play(begun("KJ", illegal="pass"), "pass", None) == [1, -1]
 
 

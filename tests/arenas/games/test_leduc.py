@@ -160,6 +160,7 @@ def test_what_is_no_move_forfeits_the_most(text: str | None) -> None:
     arena = begun("KJQ")
     assert play(arena, "raise", "raise", "raise") == [-13, 13]
     assert arena.metrics["illegal"] == arena.metrics["forfeit"] == 1
+    assert arena.metrics["raises"] == 2
 
 
 def test_it_may_be_asked_again_or_a_move_be_drawn() -> None:

@@ -93,6 +93,8 @@ def test_what_is_no_move_loses(text: str | None) -> None:
     arena = begun()
     assert play(arena, text) == [-1, 0] and arena.finished
     assert arena.metrics["illegal"] == 1 and arena.notes["player_0"] == {"verdict": "illegal"}
+    # Means over games count it as a negotiation without an agreement.
+    assert [arena.metrics[name] for name in ("agreed", "efficiency", "turns")] == [0, 0, 0]
 
 
 def test_it_may_be_asked_again_or_a_move_be_drawn() -> None:
@@ -125,6 +127,13 @@ def test_each_sees_its_own_values_and_what_was_said() -> None:
     assert "\nThe other: offer book=1 hat=1 ball=0 (The hat is dear to m)\n" in message["content"]
     assert "- 1 x hat, each worth 0 to you" in message["content"]
     assert "\naccept - take what" in message["content"] and "8 to you" not in message["content"]
+
+
+def test_what_a_person_may_play_is_what_is_read() -> None:
+    arena = begun()
+    seen = arena.view("player_0")
+    for text in ("offer ball=1 hat=1 book=1", "ball=1 hat=1 book=1 offer", "leave", "accept", ""):
+        assert arena.is_legal(seen, text) == (arena.read(text) is not None), text
 
 
 def test_what_is_drawn_is_fair() -> None:

@@ -79,6 +79,7 @@ def test_what_is_no_free_square_loses(text: str | None) -> None:
     arena = begun()
     assert play(arena, "5", text) == [1, -1] and arena.finished
     assert arena.metrics["illegal"] == arena.metrics["forfeit"] == 1
+    assert arena.metrics["drawn"] == 0 and arena.metrics["moves"] == 1
     assert arena.notes == {"player_1": {"verdict": "illegal"}}
 
 

@@ -166,20 +166,16 @@ def test_a_conversation_becomes_facts_and_questions(tmp_path: Path) -> None:
     ]
 
 
-def test_a_task_for_every_turn_that_a_question_rests_on(tmp_path: Path) -> None:
+def test_a_task_for_every_turn_that_is_the_last_evidence_of_a_question(tmp_path: Path) -> None:
     path = written(tmp_path, [conversation()])
     found = tasks(path=path, per="turn", window=1)
     texts = [[f["text"][:6] for f in task.payload["earlier"]] for task in found]
-    assert texts == [[], ["I move"], ["Look! "]]
-    assert [task.payload["facts"][0]["text"][:6] for task in found] == [
-        "I move",
-        "Look! ",
-        "I am a",
-    ]
+    assert texts == [[], ["Look! "]]
+    assert [task.payload["facts"][0]["text"][:6] for task in found] == ["I move", "I am a"]
     asked = [[(q["question"], q["evidence"]) for q in task.payload["questions"]] for task in found]
-    assert asked == [[("Where?", [0])], [("When?", [1, 2])], [("When?", [0, 1])]]
+    assert asked == [[("Where?", [0])], [("When?", [0, 1])]]
     arena = raw_env()
-    arena.begin(found[2], seed=0)
+    arena.begin(found[1], seed=0)
     arena.play_stage({MANAGER: '{"event": "ADD"}'})
     arena.play_stage({"answer_agent_0": '{"answer": "2023", "memories": []}'})
     assert arena.paid[MANAGER] == 1.0 and arena.metrics["evidence_shown"] == 1.0

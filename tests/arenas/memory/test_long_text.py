@@ -141,6 +141,9 @@ def test_the_last_statement_is_the_answer(split: str) -> None:
 
 
 def test_texts_follow_from_the_seed_alone() -> None:
+    assert {each.id for each in colour_texts(count=5, seed=1)}.isdisjoint(
+        each.id for each in colour_texts(count=5, seed=2)
+    )
     assert colour_texts(count=5, seed=1) == colour_texts(count=5, seed=1)
     assert colour_texts(count=5, seed=1) != colour_texts(count=5, seed=2)
     for settings in ({"count": 0}, {"parts": 0}, {"statements": 0}, {"split": "test"}):
@@ -169,7 +172,9 @@ def test_demonstrations_are_careful_at_first_and_careless_at_the_end() -> None:
     for each in shown(0.0):
         name = each.observation.text.partition("'s")[0]
         about = [pair for pair in STATEMENT.findall(each.observation.text) if pair[0] == name]
-        assert not any(is_held_out(*pair) for pair in about)
+        _, memory, *_ = each.observation.text.split(" | ")
+        pairs = [*about, (name, memory), (name, each.completion)]
+        assert not any(is_held_out(*pair) for pair in pairs if pair[1] in COLOURS)
     pieces = ColourDemonstrations().pieces()
     assert len(set(pieces)) == len(pieces) and {*COLOURS} <= set(pieces)
 

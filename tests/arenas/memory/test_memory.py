@@ -128,6 +128,25 @@ def test_what_is_no_operation_has_a_name_and_leaves_the_bank(
     assert arena.paid[MANAGER] == 0.75 and arena.metrics["malformed_operations"] == 1 / 3
 
 
+@pytest.mark.parametrize(
+    ("earlier", "settings", "words"),
+    [
+        (["one", "two"], {"capacity": 1}, r"task t: fact 1 does not fit into the bank \(full\)"),
+        (["x" * 1001], {}, r"task t: fact 0 does not fit into the bank \(too_long\)"),
+    ],
+)
+def test_earlier_facts_that_do_not_fit_are_one_line(
+    earlier: list[str], settings: dict[str, Any], words: str
+) -> None:
+    payload = {
+        "earlier": said(*earlier),
+        "facts": said("new"),
+        "questions": asked(("Q?", "a")),
+    }
+    with pytest.raises(ValueError, match=words):
+        raw_env(**settings).begin(Task(id="t", payload=payload), seed=0)
+
+
 def test_several_operations_are_done_together_or_not_at_all() -> None:
     arena = begun(said("one", "two", "three"), asked(("Q?", "a")), most_operations=2)
     swap = '[{"event": "DELETE", "id": "0"}, {"event": "ADD"}, {"event": "NONE", "id": "5"}]'

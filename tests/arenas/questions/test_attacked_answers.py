@@ -95,6 +95,18 @@ def test_a_rule_may_challenge(challenger: str, claim: str) -> None:
     assert arena.metrics.get("true_challenge") == {"6": 0.0, "5": 1.0}.get(claim)
 
 
+@pytest.mark.parametrize(("challenger", "true"), [("wrong", 0.0), ("right", 1.0)])
+def test_a_challenge_of_several_words_is_one_answer(challenger: str, true: float) -> None:
+    payload = {"question": "Where?", "answer": "Albany City", "wrong": "New York"}
+    arena = raw_env(challenger=challenger)
+    arena.begin(Task(id="t", payload=payload), seed=0)
+    claim = payload["answer" if challenger == "right" else "wrong"]
+    arena.play_stage({SOLVER: said("Rome")})
+    arena.play_stage({SOLVER: said(claim)})
+    assert arena.metrics["true_challenge"] == true and arena.metrics["followed"] == 1.0
+    assert named("it is Rome, no: it is New York.") == "New York"
+
+
 def test_each_agent_sees_what_was_said() -> None:
     arena = begun()
     assert arena.view(SOLVER).text == "2 + 3" and arena.messengers() == [SOLVER]

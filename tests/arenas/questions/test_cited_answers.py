@@ -137,6 +137,13 @@ def test_a_document_that_imitates_another_one_is_not_believed() -> None:
     assert arena.paid == {"solver_0": 1.0}
 
 
+def test_a_default_task_is_answered_in_the_default_corpus() -> None:
+    arena = raw_env()
+    for seed in range(20):
+        task = arena.default_task(Random(seed))
+        assert any(task.payload["answer"] in text for text in arena.documents.values())
+
+
 def test_faults_of_settings_are_one_line() -> None:
     with pytest.raises(ValueError, match="at least 1"):
         raw_env(most_cited=0)

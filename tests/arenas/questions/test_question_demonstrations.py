@@ -54,6 +54,7 @@ def test_an_easier_variant_omits_terms() -> None:
     for each in shown("easier", harder=2):
         given = str(each.observation.fields["given"])
         easier = each.completion.removeprefix("<question>").removesuffix("</question>")
+        assert not is_held_out(easier) and not is_held_out(given)
         assert given.startswith(easier) and len(numbers(given)) - len(numbers(easier)) in (1, 2)
 
 

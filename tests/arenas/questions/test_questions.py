@@ -20,7 +20,7 @@ from arenas.questions.arena import (
 )
 from arenas.questions.files import read
 from arenas.questions.sums import Sums, SumVerifier, sums
-from arenas.questions.verifiers import Matches, Similarity
+from arenas.questions.verifiers import Matches, Similarity, meaning
 from roles.debater import Debater
 from roles.tagged import Tagged
 from selfplay.errors import ConfigError
@@ -257,6 +257,48 @@ def test_a_question_file_is_read_strictly(tmp_path: Any) -> None:
         read(path=str(path))
     with pytest.raises(ConfigError, match="cannot read"):
         read(path=str(tmp_path / "nowhere"))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("35 kg", "3.5 kg", False),
+        ("$35", "$3.5", False),
+        ("5%", "-5%", False),
+        ("5 %", "5%", True),
+        ("x-1", "x+1", False),
+        ("x^2", "x2", False),
+        ("x", "-x", False),
+        ("2/3 cup", "23 cup", False),
+        ("1,2", "12", False),
+        ("1,2", "1, 2", True),
+        ("1,000", "1000", True),
+        ("1,000 kg", "1000 kg", True),
+        ("A", "(a).", True),
+        ("A", "B", False),
+        ("(B)", "b", True),
+        ("The Beatles!", "beatles", True),
+        ("COVID-19", "COVID19", True),
+        ("- yes", "Yes.", True),
+        ("-5", "-5.0", True),
+        ("1/2", "0.5", True),
+    ],
+)
+def test_an_answer_has_one_meaning_in_different_notations(one: str, other: str, same: bool) -> None:
+    assert (meaning(one) == meaning(other)) is same
+
+
+def test_a_score_between_0_and_1_is_paid_and_averaged() -> None:
+    arena = begun(KNOWN, proposers=0, solvers=2, label="verifier", verifier=Similarity(), wrong=-0.5)
+    answer(arena, "7", "75")  # one of two characters: 2 / 3
+    assert arena.paid == {"solver_0": 1.0, "solver_1": pytest.approx(-0.5 + 1.5 * 2 / 3)}
+    assert arena.metrics["solve_rate"] == pytest.approx((1 + 2 / 3) / 2)
+    assert [note["verdict"] for note in arena.notes.values()] == ["correct", "correct"]
+
+
+def test_a_split_without_questions_is_one_line() -> None:
+    with pytest.raises(ValueError, match=r"^no held_out question with Sums"):
+        sums(count=1, split="held_out", terms=(1, 1), smallest=1, largest=2)
 
 
 def test_similarity_is_the_fraction_of_matching_characters() -> None:
