@@ -289,7 +289,8 @@ def test_an_answer_has_one_meaning_in_different_notations(one: str, other: str, 
 
 
 def test_a_score_between_0_and_1_is_paid_and_averaged() -> None:
-    arena = begun(KNOWN, proposers=0, solvers=2, label="verifier", verifier=Similarity(), wrong=-0.5)
+    graded = {"label": "verifier", "verifier": Similarity(), "wrong": -0.5}
+    arena = begun(KNOWN, proposers=0, solvers=2, **graded)
     answer(arena, "7", "75")  # one of two characters: 2 / 3
     assert arena.paid == {"solver_0": 1.0, "solver_1": pytest.approx(-0.5 + 1.5 * 2 / 3)}
     assert arena.metrics["solve_rate"] == pytest.approx((1 + 2 / 3) / 2)
