@@ -1,8 +1,8 @@
 """The web server of the viewer.
 
 Pages are rendered on the server. An open page polls for changes; the answer has no body if there
-are none. The interval depends on the cost of the answers, so that all open pages together take at
-most about 1/300 of one core, and pages of curves 1/125.
+are none. The interval depends on the cost of the answers, so that all open pages except those
+of curves together take at most about 1/300 of one core, and pages of curves 1/125.
 """
 
 import sqlite3

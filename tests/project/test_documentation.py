@@ -203,7 +203,6 @@ def test_the_printed_arena_is_trained(folder: Path) -> None:
     (curves,) = PYTHON.findall((DOCS / "metrics.md").read_text(encoding="utf-8"))
     exec(curves.replace("runs/kuhn", str(folder / "runs/mine")), read)
     assert list(read["speed"]) == [1, 2] and (folder / "runs/mine/speed.png").is_file()
-    assert read["entropy"][2]["player"] > 0
     (command,) = [line for line in commands("new_measure.md") if "my_games.words" in line]
     done = subprocess.run(
         [sys.executable, *command[1:]],
@@ -252,7 +251,8 @@ def test_every_training_command_that_is_printed_is_accepted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("questions.jsonl").write_text('{"question": "7 + 5?", "answer": "12"}\n')
+    for name in ("train.jsonl", "test.jsonl"):
+        Path(name).write_text('{"question": "7 + 5?", "answer": "12"}\n')
     tried = 0
     for arguments in printed("train"):
         if any("runs/" in each or "my_" in each or "/path" in each for each in arguments):
