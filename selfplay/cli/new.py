@@ -71,7 +71,8 @@ KINDS = {
     "role": Kind(
         groups=("roles",),
         command="selfplay train --config-dir @configs@ arena=stag_hunt roles=@name@ "
-        "policy=huggingface policy.model=/path/or/name run.steps=20",
+        "policy=huggingface policy.model=/path/or/name learner.lr=1e-6 sampler.group_size=64 "
+        "run.steps=20",
     ),
     "credit": Kind(
         groups=("credit",),
