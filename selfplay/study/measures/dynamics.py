@@ -10,7 +10,8 @@ than two. *Novelty* of proposals: 1 - the similarity to the most similar earlier
 same number of earlier proposals at every step. *Drift*: the k3 estimate of the KL divergence from
 the untrained policy in nats per token, and the surprisal of the words under that policy.
 *Self-correction*: turns with a phrase such as "recheck". *Length*: tokens, and the fraction of
-truncated turns.
+truncated turns. Turns of frozen opponents are left out where a policy that learns plays the same
+agent in the same step.
 
 **Source.** Phrases and their control: 2503.20783; distinct-n: 1510.03055; Vendi score: 2210.02410;
 self-BLEU: 1802.01886; k1 and k3: Schulman 2020.
@@ -52,6 +53,7 @@ from selfplay.study.stats.text import (
     likeness,
 )
 from selfplay.study.stats.time_series import LARGEST, measurable, oscillation, trend
+from selfplay.study.stats.usage import learning_agents
 from selfplay.types import Episode, Status, StopReason, Turn
 
 if TYPE_CHECKING:
@@ -166,13 +168,14 @@ def by_role(
     turns: dict[str, dict[int, list[Turn]]] = {}
     proposers = set()
     for step, episodes in steps:
-        for episode in episodes:
-            if episode.status is not Status.FAILED:
-                own = episode.turns[episode.shared_turns :]
-                for turn in (turn for turn in own if turn.final):
+        kept = [episode for episode in episodes if episode.status is not Status.FAILED]
+        learning = learning_agents(kept)
+        for episode in kept:
+            for turn in episode.turns[episode.shared_turns :]:
+                if turn.final and (turn.trainable or turn.agent not in learning):
                     turns.setdefault(turn.role, {}).setdefault(step, []).append(turn)
-                if PROPOSED in episode.metrics:
-                    proposers |= {turn.role for turn in episode.turns[:1]}
+            if PROPOSED in episode.metrics:
+                proposers |= {turn.role for turn in episode.turns[:1]}
     found: dict[str, dict[int, dict[str, float]]] = {}
     for role, at in turns.items():
         count = min(len(each) for each in at.values())

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from math import atan, exp, isnan, log, pi, sqrt
 from pathlib import Path
 
@@ -216,6 +217,17 @@ def test_figures_by_role_are_of_equally_much() -> None:
     assert (found[1]["kinds of action"], found[2]["kinds of action"]) == (1, 2)
     assert found[1]["distinct-2"] == pytest.approx(2 / 3)  # of four words, as many as step 2 has
     assert (found[1]["cut off"], found[2]["cut off"]) == (0, 1) and found[1]["tokens"] == 1
+
+
+def test_frozen_opponents_are_left_out_where_a_policy_learns() -> None:
+    """Agent 1 learns in no game of step 2, so the turns of its frozen opponents count there."""
+    learner, frozen = turn("player_0", action="a"), turn("player_1", action="b", trainable=False)
+    match = [
+        episode(learner, frozen),
+        episode(replace(frozen, agent="player_0"), replace(learner, agent="player_1")),
+    ]
+    found = by_role([(1, match), (2, match[:1])], {})["player"]
+    assert (found[1]["kinds of action"], found[2]["kinds of action"]) == (1, 2)
 
 
 def folder(place: Path, rows: int = 40, episodes: bool = True) -> Path:
