@@ -128,7 +128,7 @@ def study(
             IntervalPlot(
                 title="Agreement, with 95 % intervals",
                 estimates=estimates,
-                label="fraction of pairs",
+                label="fraction of actions",
                 null=0.5,
             )
         ],

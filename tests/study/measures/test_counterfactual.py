@@ -168,6 +168,7 @@ def test_agreement_is_the_share_of_what_mattered() -> None:
     # g and h both became likelier: right of "good", wrong of "harm".
     games = errands(in_turn("good", "harm", "good"), {"g": 8.0, "h": 8.0})
     result = study(games, players(games), default="none")
+    assert result.drawings[0].label == "fraction of actions"  # type: ignore[union-attr]
     values = {each.name: each.value for each in result.estimates}
     one = "then, one in a game of now"
     assert values["agreement, actions of now that mattered"] == pytest.approx(2 / 3)
