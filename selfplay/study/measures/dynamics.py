@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING
 
 from selfplay.errors import ConfigError, nearest
 from selfplay.run.declarations import read_declared
+from selfplay.run.formatting import counted
 from selfplay.run.record_reader import read_metrics
 from selfplay.study.measure import METRIC, SEED, Measure
 from selfplay.study.players import untrained
@@ -51,6 +52,7 @@ from selfplay.study.stats.text import (
     drift,
     effective_number,
     likeness,
+    misfits,
 )
 from selfplay.study.stats.time_series import LARGEST, measurable, oscillation, trend
 from selfplay.study.stats.usage import learning_agents
@@ -99,6 +101,7 @@ def study(
     steps, values = [step for step, _ in pairs], [value for _, value in pairs]
     lost = len(on_record) - sum(math.isfinite(value) for value in values)
     rows = by_role(episodes, base, seed=seed)
+    unread = misfits((t for _, played in episodes for each in played for t in each.turns), base)
     trends = [
         trend(f"{role}: {kind}", list(found), [row[kind] for row in found.values()], seed=seed)
         for role, found in rows.items()
@@ -132,6 +135,15 @@ def study(
             *(
                 [f"{name}: {lost} of {len(on_record)} values are not finite or too large: left out"]
                 if lost
+                else []
+            ),
+            *(
+                [
+                    f"{counted(unread, 'turn')} without a prompt, with tokens that the untrained "
+                    "policy lacks, or without a log-probability for each token: left out of drift "
+                    "and surprisal"
+                ]
+                if unread
                 else []
             ),
         ],
