@@ -62,6 +62,9 @@ def run(options: argparse.Namespace) -> None:
     episodes = getattr(options, "episodes", None)
     if episodes is not None and episodes < 1:
         raise ConfigError(f"--episodes {episodes}: at least 1 is needed")
+    seed = getattr(options, "seed", None)
+    if seed is not None and seed < 0:
+        raise ConfigError(f"--seed {seed}: at least 0 is needed")
     if measure.target == "run":
         _take_step(options)
     folder = options.out or _folder(options)
@@ -89,16 +92,16 @@ def refuse_more_runs(options: argparse.Namespace, rest: list[str]) -> None:
 
 def _take_step(options: argparse.Namespace) -> None:
     """Read RUN@STEP as RUN --step STEP; raise ConfigError if the measure needs a whole run."""
+    from selfplay.study.measure import step_of
     from selfplay.study.players import Reference
 
     reference = Reference.parse(str(options.run))
-    if str(reference) == str(reference.run):
+    step = step_of(reference, measures()[options.measure])
+    if step is None:
         return
-    if reference.step is None or measures()[options.measure].option("step") is None:
-        raise ConfigError(f"{reference}: {options.measure} measures a whole run; drop the @")
     if options.step is not None:
         raise ConfigError(f"{reference} has a step and --step {options.step} too; drop either")
-    options.run, options.step = reference.run, reference.step
+    options.run, options.step = reference.run, step
 
 
 def command(options: argparse.Namespace) -> str:

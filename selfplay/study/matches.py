@@ -19,7 +19,7 @@ from selfplay.config.compose import load_changed, with_local_runtime
 from selfplay.config.instantiate import build
 from selfplay.credit.base import own_pay
 from selfplay.engines import Engine
-from selfplay.errors import ConfigError, nearest
+from selfplay.errors import ConfigError, RunError, nearest
 from selfplay.models.population import check_known
 from selfplay.models.renderer import ByteRenderer, Renderer
 from selfplay.rng import derive
@@ -401,6 +401,13 @@ def _games(
         },
         _config=experiment.config,
     )
+
+
+def check_played(episodes: Sequence[Episode], measure: str) -> None:
+    """Raise RunError if every episode failed, with the error of the first one."""
+    if all(episode.status is Status.FAILED for episode in episodes):
+        first = next((episode.error for episode in episodes), "")
+        raise RunError(f"{measure}: all {len(episodes)} games failed; the first one: {first}")
 
 
 def _measured(episode: Episode, metric: str) -> float:

@@ -7,13 +7,13 @@ Each module of `selfplay.study.measures` that assigns `MEASURE` declares one mea
 import argparse
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from selfplay.errors import ConfigError
 from selfplay.study.matches import StudyMatches, games_of
-from selfplay.study.players import Reference, StudyPlayer
+from selfplay.study.players import START, Reference, StudyPlayer
 from selfplay.study.result import Result
 
 
@@ -131,13 +131,61 @@ DERIVED = Option(
 
 
 def references_of(options: argparse.Namespace) -> list[Reference]:
-    """Return the players that the command line names; ConfigError if one is named twice."""
+    """Return the players that the command line names.
+
+    Raises ConfigError if one is named twice: two names of one run are the same player if they
+    lead to the same checkpoint.
+    """
     references = [Reference.parse(text) for text in options.run]
-    resolved = [replace(reference, run=reference.run.resolve()) for reference in references]
-    for index, reference in enumerate(references):
-        if resolved[index] in resolved[:index]:
-            raise ConfigError(f"{reference}: named twice; name different players")
+    runs = [reference.run.resolve() for reference in references]
+    found: dict[tuple[Path, str], Reference] = {}
+    for reference, run in zip(references, runs, strict=True):
+        if runs.count(run) == 1:
+            continue
+        place = reference.place()
+        first = found.setdefault((run, START if place is None else place.name), reference)
+        if first is not reference:
+            also = "named twice" if str(first) == str(reference) else f"the same player as {first}"
+            raise ConfigError(f"{reference}: {also}; name different players")
     return references
+
+
+def references_or_start(options: argparse.Namespace, measure: str) -> list[Reference]:
+    """Return the players that the command line names; after a single one, its start."""
+    references = references_of(options)
+    if len(references) > 1:
+        return references
+    return [references[0], start_of(references[0], measure)]
+
+
+def start_of(reference: Reference, measure: str) -> Reference:
+    """Return the policies before training, with which a measure compares a player.
+
+    Raises ConfigError if the player is already that.
+    """
+    if reference.start:
+        raise ConfigError(
+            f"{reference}: {measure} compares with the policy before training, and this is it; "
+            f"name {reference.run}, or {reference.run}@STEP"
+        )
+    return Reference(run=reference.run, start=True)
+
+
+def step_of(reference: Reference, measure: Measure) -> int | None:
+    """Return the step of a reference for a measure of runs; None for RUN.
+
+    Raises ConfigError for a step if the measure needs a whole run, and for RUN@start.
+    """
+    if str(reference) == str(reference.run):
+        return None
+    if measure.option("step") is None:
+        raise ConfigError(f"{reference}: {measure.name} measures a whole run; drop the @")
+    if reference.step is None:
+        raise ConfigError(
+            f"{reference}: {measure.name} takes a step; name {reference.run}@0 for the policies "
+            "before training"
+        )
+    return reference.step
 
 
 @contextmanager

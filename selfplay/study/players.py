@@ -91,7 +91,7 @@ class Reference:
         from selfplay.models.policy import load_policy  # loads torch
         from selfplay.rollout.policies import load_policies
 
-        config = Run.open(self.run).config()
+        config = config_of(self.run)
         population = opened.enter_context(closing(Population.of(config)))
         mine = self._policy_names(population, config["roles"], roles if any_role else ())
         for role in roles:
@@ -102,7 +102,7 @@ class Reference:
                 )
         place = self.place()
         label = f"{self.run.resolve().name}@{START if place is None else int(place.name)}"
-        found = load_policies(population, seed=int(config["seed"]), saved=place)
+        found = load_policies(population, seed=config["seed"], saved=place)
         for name, policy in found.items():
             if place is not None:
                 policy.load_weights(place / "policies" / name)
@@ -118,7 +118,7 @@ class Reference:
 
     def missing(self, roles: Sequence[str]) -> list[str]:
         """Return the roles that no policy of the run can play, even if a shared one takes more."""
-        config = Run.open(self.run).config()
+        config = config_of(self.run)
         with closing(Population.of(config)) as population:
             mine = self._policy_names(population, config["roles"], roles)
         return [role for role in roles if role not in mine]
@@ -136,11 +136,20 @@ class Reference:
 
 
 def config_of(run: Path) -> dict[str, Any]:
-    """Return the config of a run; raise RunError if it lacks a key that studies need."""
-    config = Run.open(run).config()
+    """Return the config of a run.
+
+    Raises RunError if it lacks a key that studies need, or if a value is of another kind.
+    """
+    config, place = Run.open(run).config(), run / "config.yaml"
     for key in ("population", "roles", "seed", "warmstart"):
         if key not in config:
-            raise RunError(f"{run / 'config.yaml'}: has no {key!r}; it is not the config of a run")
+            raise RunError(f"{place}: has no {key!r}; it is not the config of a run")
+    if not isinstance(config["seed"], int):
+        raise RunError(
+            f"{place}: seed is {config['seed']!r}; write the whole number that the run began with"
+        )
+    if not isinstance(config["roles"], Mapping):
+        raise RunError(f"{place}: roles is {config['roles']!r}; it is not the config of a run")
     return config
 
 
@@ -153,7 +162,7 @@ def untrained(run: Path) -> "dict[str, PreTrainedModel]":
     config = config_of(run)
     transformers_logging.disable_progress_bar()
     with closing(Population.of(config)) as population:
-        found = load_policies(population, seed=int(config["seed"]))
+        found = load_policies(population, seed=config["seed"])
     return {name: policy.model for name, policy in found.items()}
 
 
@@ -169,7 +178,7 @@ def policies_of(run: Path, place: Path, *, untrained: bool = False) -> "dict[str
     config = config_of(run)
     transformers_logging.disable_progress_bar()
     with closing(Population.of(config)) as population:
-        found = load_policies(population, seed=int(config["seed"]), saved=place, afresh=untrained)
+        found = load_policies(population, seed=config["seed"], saved=place, afresh=untrained)
     for name, policy in found.items():
         if not untrained:
             policy.load_weights(place / "policies" / name)

@@ -28,12 +28,12 @@ class Table:
         return [[cell(value) for value in row] for row in self.rows]
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data: each row by the names of its columns, NaN as null."""
+        """Return plain data: each row by its columns; values that are not finite are null."""
         return {
             "title": self.title,
             "rows": [
                 {
-                    name: None if isinstance(value, float) and value != value else value
+                    name: None if isinstance(value, float) and not math.isfinite(value) else value
                     for name, value in zip(self.columns, row, strict=True)
                 }
                 for row in self.rows

@@ -25,7 +25,7 @@ from selfplay.viewer.episode_list import EpisodeList
 from selfplay.viewer.group_list import GroupList
 from selfplay.viewer.usage_index import UsageIndex
 
-VERSION = 4
+VERSION = 5
 """Version of the tables; an index of another version is rebuilt."""
 NEWEST = 200
 """Number of newest steps whose files are looked at for each page, even if no file came or went."""

@@ -72,6 +72,18 @@ def test_the_mean_of_weights_plays_without_the_run_that_it_was_made_of(
         assert Path(config["base_model_name_or_path"]).parent == (place / "bases").absolute()
 
 
+@pytest.mark.parametrize(("source", "here"), [(".", "whole"), ("..", "whole/checkpoints")])
+def test_the_mean_is_beside_a_run_that_is_named_by_dots(
+    tmp_path: Path, source: str, here: str
+) -> None:
+    (tmp_path / "whole/checkpoints").mkdir(parents=True)
+    (tmp_path / "whole/config.yaml").write_text("{}")
+    (tmp_path / "whole_mean").mkdir()
+    refused = run("average", source, cwd=tmp_path / here)
+    assert refused.code == 2
+    assert f"{tmp_path.resolve() / 'whole_mean'} exists" in one_line(refused.err)
+
+
 def test_a_run_with_code_of_ones_own_is_averaged_by_the_command_that_the_error_names(
     tmp_path: Path,
 ) -> None:

@@ -39,6 +39,7 @@ from selfplay.study.measure import (
     ROLE,
     SAMPLES,
     Measure,
+    step_of,
 )
 from selfplay.study.players import Reference, config_of
 from selfplay.study.plots import CurvePlot, DotPlot, undrawn
@@ -119,7 +120,7 @@ def measure_all(
 ) -> dict[str, list[MeasuredRun]]:
     """Apply a measure to every run of every set."""
     seeds = {
-        reference.run: int(config_of(reference.run)["seed"])
+        reference.run: config_of(reference.run)["seed"]
         for references in sets.values()
         for reference in references
     }
@@ -354,10 +355,8 @@ def from_options(options: argparse.Namespace) -> Result:
         run = {"run": reference.run, "player": str(reference), "players": [str(reference)]}
         defaults = {option.name: option.default for option in measure.options}
         given = {**defaults, **vars(options), "run": run[measure.target]}
-        if measure.target == "run" and str(reference) != str(reference.run):
-            if reference.step is None or measure.option("step") is None:
-                raise ConfigError(f"{reference}: {options.of} measures a whole run; drop the @")
-            given["step"] = reference.step
+        if measure.target == "run" and (step := step_of(reference, measure)) is not None:
+            given["step"] = step
         try:
             return measure.run(argparse.Namespace(**given))
         except ConfigError as error:

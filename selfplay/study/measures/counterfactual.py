@@ -41,8 +41,15 @@ from selfplay.credit.replay import MoveReplayer, actions_of, stages_of
 from selfplay.errors import ConfigError, nearest
 from selfplay.rollout.rollout import AgentSpec, EpisodeSpec
 from selfplay.study.matches import RETURN, StudyMatches
-from selfplay.study.measure import DEFAULT, PLAYING, ROLE, Measure, open_games, references_of
-from selfplay.study.players import Reference, StudyPlayer
+from selfplay.study.measure import (
+    DEFAULT,
+    PLAYING,
+    ROLE,
+    Measure,
+    open_games,
+    references_or_start,
+)
+from selfplay.study.players import StudyPlayer
 from selfplay.study.plots import IntervalPlot
 from selfplay.study.policy_probs import log_odds
 from selfplay.study.result import Cell, Result, Table
@@ -128,7 +135,7 @@ def study(
             IntervalPlot(
                 title="Agreement, with 95 % intervals",
                 estimates=estimates,
-                label="fraction of pairs",
+                label="fraction of actions",
                 null=0.5,
             )
         ],
@@ -365,9 +372,7 @@ def from_options(options: argparse.Namespace) -> Result:
             "counterfactual: needs --default TEXT, the action that replaces the judged one, "
             """such as --default '{"event":"NOOP"}' of a memory manager"""
         )
-    references = references_of(options)
-    if len(references) == 1:
-        references.append(Reference(run=references[0].run, start=True))
+    references = references_or_start(options, "counterfactual")
     with open_games(options, references[0].run) as games:
         return study(games, games.admit(references), default=options.default, role=options.role)
 

@@ -10,7 +10,8 @@ than two. *Novelty* of proposals: 1 - the similarity to the most similar earlier
 same number of earlier proposals at every step. *Drift*: the k3 estimate of the KL divergence from
 the untrained policy in nats per token, and the surprisal of the words under that policy.
 *Self-correction*: turns with a phrase such as "recheck". *Length*: tokens, and the fraction of
-truncated turns.
+truncated turns. Turns of frozen opponents are left out where a policy that learns plays the same
+agent in the same step.
 
 **Source.** Phrases and their control: 2503.20783; distinct-n: 1510.03055; Vendi score: 2210.02410;
 self-BLEU: 1802.01886; k1 and k3: Schulman 2020.
@@ -37,6 +38,7 @@ from typing import TYPE_CHECKING
 
 from selfplay.errors import ConfigError, nearest
 from selfplay.run.declarations import read_declared
+from selfplay.run.formatting import counted
 from selfplay.run.record_reader import read_metrics
 from selfplay.study.measure import METRIC, SEED, Measure
 from selfplay.study.players import untrained
@@ -50,8 +52,10 @@ from selfplay.study.stats.text import (
     drift,
     effective_number,
     likeness,
+    misfits,
 )
 from selfplay.study.stats.time_series import LARGEST, measurable, oscillation, trend
+from selfplay.study.stats.usage import learning_agents
 from selfplay.types import Episode, Status, StopReason, Turn
 
 if TYPE_CHECKING:
@@ -97,6 +101,7 @@ def study(
     steps, values = [step for step, _ in pairs], [value for _, value in pairs]
     lost = len(on_record) - sum(math.isfinite(value) for value in values)
     rows = by_role(episodes, base, seed=seed)
+    unread = misfits((t for _, played in episodes for each in played for t in each.turns), base)
     trends = [
         trend(f"{role}: {kind}", list(found), [row[kind] for row in found.values()], seed=seed)
         for role, found in rows.items()
@@ -130,6 +135,15 @@ def study(
             *(
                 [f"{name}: {lost} of {len(on_record)} values are not finite or too large: left out"]
                 if lost
+                else []
+            ),
+            *(
+                [
+                    f"{counted(unread, 'turn')} without a prompt, with tokens that the untrained "
+                    "policy lacks, or without a log-probability for each token: left out of drift "
+                    "and surprisal"
+                ]
+                if unread
                 else []
             ),
         ],
@@ -166,13 +180,14 @@ def by_role(
     turns: dict[str, dict[int, list[Turn]]] = {}
     proposers = set()
     for step, episodes in steps:
-        for episode in episodes:
-            if episode.status is not Status.FAILED:
-                own = episode.turns[episode.shared_turns :]
-                for turn in (turn for turn in own if turn.final):
+        kept = [episode for episode in episodes if episode.status is not Status.FAILED]
+        learning = learning_agents(kept)
+        for episode in kept:
+            for turn in episode.turns[episode.shared_turns :]:
+                if turn.final and (turn.trainable or turn.agent not in learning):
                     turns.setdefault(turn.role, {}).setdefault(step, []).append(turn)
-                if PROPOSED in episode.metrics:
-                    proposers |= {turn.role for turn in episode.turns[:1]}
+            if PROPOSED in episode.metrics:
+                proposers |= {turn.role for turn in episode.turns[:1]}
     found: dict[str, dict[int, dict[str, float]]] = {}
     for role, at in turns.items():
         count = min(len(each) for each in at.values())

@@ -41,7 +41,7 @@ from selfplay.errors import ConfigError
 from selfplay.rng import derive
 from selfplay.rollout.episode_runner import EpisodeSpec
 from selfplay.study.communication import HeardMessage, heard_by, intact, through
-from selfplay.study.matches import StudyMatches
+from selfplay.study.matches import StudyMatches, check_played
 from selfplay.study.measure import PLAYING, Measure, measure_one
 from selfplay.study.measures.message_ablation import check_speaks, examples
 from selfplay.study.players import StudyPlayer
@@ -50,7 +50,7 @@ from selfplay.study.policy_probs import read
 from selfplay.study.result import Result
 from selfplay.study.stats.bootstrap import Estimate, divide, mean
 from selfplay.study.stats.mutual_information import mutual_information
-from selfplay.types import Action, Episode, InformationSet, Observation, role_of
+from selfplay.types import Action, Episode, InformationSet, Observation, Status, role_of
 
 MOST_WORDS = 32
 """Largest number of different messages that are tried in each situation."""
@@ -71,9 +71,13 @@ def study(games: StudyMatches, player: StudyPlayer, *, chances: Chances | None =
     `chances` gives these probabilities; None reads them from the models.
     """
     seating = player.seats(games.agents)
-    record: list[HeardMessage] = []
-    episodes = games.run(seating, arena=through(games.arena, intact, record))
-    check_speaks(games, record, "influence")
+    said: list[HeardMessage] = []
+    played = games.run(seating, arena=through(games.arena, intact, said))
+    check_speaks(games, said, "influence")
+    check_played(played, "influence")
+    episodes = [episode for episode in played if episode.status is not Status.FAILED]
+    known = {episode.seed for episode in episodes}
+    record = [words for words in said if words.seed in known]
     unread = set() if chances else {a for a, name in seating.items() if name not in games.models}
     read_by = chances or exactly(games, seating)
     found = _Counterfactuals(games, seating, episodes, record, read_by, unread=unread)

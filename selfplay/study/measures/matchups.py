@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,9 @@ class Matchups:
     whole: np.ndarray
     """[N, N] antisymmetric gains of the rows against the columns."""
     drawn: np.ndarray
-    """[resamples, N, N] gains of each resample."""
+    """[resamples, N, N] gains of each resample, for intervals."""
+    noise: np.ndarray
+    """[resamples, N, N] errors of the gains, whose variance has no bias (see `Draws.nested`)."""
     draws: Draws
     """Resampling of the episodes."""
 
@@ -53,7 +55,9 @@ class Matchups:
                 f"payoffs: too many games of {labels[i]} with {labels[j]} failed to estimate the "
                 "noise; play more, or leave one of them out"
             )
-        return cls(labels=labels, whole=whole, drawn=drawn[known], draws=draws)
+        errors = _matrix(pays, replace(draws, nested=False).weights, len(labels)) - whole
+        errors = errors[np.isfinite(errors).all(axis=(1, 2))]
+        return cls(labels=labels, whole=whole, drawn=drawn[known], noise=errors, draws=draws)
 
     def estimate(
         self, name: str, statistic: Callable[[np.ndarray], np.ndarray], **more: Any
@@ -81,14 +85,14 @@ class Matchups:
         def found(payoffs: np.ndarray) -> np.ndarray:
             return np.asarray(alpha_rank(payoffs, alpha=alpha)[:, player])
 
-        return self.estimate(f"{self.labels[player]}: alpha-rank", found)
-
-    def noise(self) -> np.ndarray:
-        """Return [resamples, N, N] differences of the resamples from the matrix."""
-        return np.asarray(self.drawn - self.whole)
+        return self.estimate(f"{self.labels[player]}: alpha-rank", found, bounds=(0.0, 1.0))
 
     def clear(self) -> np.ndarray:
-        """Return [N, N] distances of the entries from 0, in standard deviations of their noise."""
+        """Return [N, N] distances of the entries from 0, in standard deviations of the resamples.
+
+        These are the resamples for intervals, because two to nine tasks that are alike by chance
+        would make the other standard deviations too small.
+        """
         spread = self.drawn.std(axis=0)
         spread = np.where(spread < 1e-12, 0.0, spread)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -115,8 +119,9 @@ def shape(found: Matchups, mixture: np.ndarray) -> list[Estimate]:
     if len(found.labels) < 3:
         return [diversity]
     ordered, every = map(float, sizes(found.whole))
-    noises = sizes(found.noise())
+    noises = sizes(found.noise)
     ordered_noise, noise = (float(part.mean()) for part in noises)
+    drawn_ordered, drawn_noise = (float(p.mean()) for p in sizes(found.drawn - found.whole))
     share = noise / every if every else math.nan
     alone = divide(*noises)
     floor = 2 / len(found.labels)
@@ -131,12 +136,12 @@ def shape(found: Matchups, mixture: np.ndarray) -> list[Estimate]:
     )
 
     def parts(weights: np.ndarray) -> np.ndarray:
-        # A resample has the noise of the games and the noise of the resampling.
-        times, payoffs = (1, found.whole[None]) if len(weights) == 1 else (2, found.drawn)
-        part, rest = sizes(payoffs)
-        rest = rest - times * noise
+        part, rest = sizes(found.whole[None] if len(weights) == 1 else found.drawn)
+        part, rest = part - ordered_noise, rest - noise
+        if len(weights) > 1:  # a resample has the noise of the resampling too
+            part, rest = part - drawn_ordered, rest - drawn_noise
         known = (rest > 0) & (share <= MOST_NOISE)
-        return np.where(known, divide(part - times * ordered_noise, rest), np.nan)
+        return np.where(known, divide(part, rest), np.nan)
 
     why = "" if every else "no player gains anything against any other"
     if share > MOST_NOISE:

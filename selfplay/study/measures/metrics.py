@@ -37,6 +37,7 @@ from selfplay.study.measure import DERIVED, ONLY, RANGES, Measure
 from selfplay.study.plots import CurvePlot
 from selfplay.study.result import Result
 from selfplay.study.stats.bootstrap import Estimate
+from selfplay.study.stats.time_series import LARGEST, measurable
 
 MOST_METRICS = 12
 """Largest number of metrics of a study that names none."""
@@ -95,9 +96,7 @@ def study(
         estimates=found,
         drawings=[curve(name, column, declared) for name, column in known.items()],
         params={"run": str(run), "steps": max(rows, default=0)},
-        notes=[f"no finite value: {', '.join(n for n in names if n not in known)}"]
-        if len(known) < len(names)
-        else [],
+        notes=_left_out(rows, names),
     )
 
 
@@ -266,8 +265,24 @@ def _with_derived(
 
 
 def _column(rows: Mapping[int, Mapping[str, float]], name: str) -> dict[int, float]:
-    """Return the finite values of a metric by step, in their order."""
-    return {step: row[name] for step, row in rows.items() if math.isfinite(row.get(name, math.nan))}
+    """Return the values of a metric by step, in their order, without those that `measurable`
+    leaves out."""
+    values = {step: measurable(row.get(name, math.nan)) for step, row in rows.items()}
+    return {step: value for step, value in values.items() if math.isfinite(value)}
+
+
+def _left_out(rows: Mapping[int, Mapping[str, float]], names: Sequence[str]) -> list[str]:
+    """Return notes on metrics without a finite value, and on values that are too large."""
+    found, without = [], []
+    for name in names:
+        values = [row[name] for row in rows.values() if math.isfinite(row.get(name, math.nan))]
+        large = sum(abs(value) > LARGEST for value in values)
+        without += [] if values else [name]
+        if large:
+            found.append(
+                f"{name}: {large} of {len(values)} values are beyond {LARGEST:g}: left out"
+            )
+    return [f"no finite value: {', '.join(without)}", *found] if without else found
 
 
 def _thinned(steps: Sequence[int]) -> list[int]:

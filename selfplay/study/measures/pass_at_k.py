@@ -46,6 +46,7 @@ from selfplay.study.measure import (
     SEED,
     Measure,
     open_games,
+    start_of,
 )
 from selfplay.study.players import Reference, StudyPlayer
 from selfplay.study.plots import CurvePlot
@@ -404,13 +405,9 @@ def from_options(options: argparse.Namespace) -> Result:
     if options.samples < 1:
         raise ConfigError(f"--samples {options.samples}: at least 1 is needed")
     reference = Reference.parse(options.run)
-    if reference.start:
-        raise ConfigError(
-            f"{reference}: passk compares with the policy before training, and this is it; name "
-            f"{reference.run}, or {reference.run}@STEP"
-        )
+    start = start_of(reference, "passk")
     with open_games(options, reference.run) as games:
-        trained, base = games.admit([reference, Reference(run=reference.run, start=True)])
+        trained, base = games.admit([reference, start])
         return study(games, trained, base, samples=options.samples, role=options.role)
 
 

@@ -11,10 +11,11 @@ effective diversity.
 
 **Estimator.** Every ordered pair plays the same tasks with the same seeds; a bootstrap over tasks,
 or over episodes if there is one task. Pure noise is partly transitive and partly cyclic (2 / N of
-its squares are transitive for N players). The variance of the resamples is therefore subtracted
-from both parts, and twice for each resample. The Nash mixture jumps when the sign of an entry
-changes. Instead of an interval, it has the fraction of resamples with the player in the mixture.
-Resamples that no solver can solve are left out and counted.
+its squares are transitive for N players). The variance of the noise is therefore subtracted from
+both parts, and for each resample also that of the resampling. It is estimated from resamples of
+tasks alone, because intervals of two to nine tasks also draw within the tasks. The Nash mixture
+jumps when the sign of an entry changes. Instead of an interval, it has the fraction of resamples
+with the player in the mixture. Resamples that no solver can solve are left out and counted.
 
 **Limits.** The results are about these players: a new player may change all ranks except the score
 of Nash averaging, and the strength against absent players is not measured. The unit is pay; the

@@ -31,13 +31,13 @@ import numpy as np
 
 from selfplay.errors import ConfigError
 from selfplay.rollout.episode_runner import EpisodeSpec
-from selfplay.study.matches import StudyMatches
+from selfplay.study.matches import StudyMatches, check_played
 from selfplay.study.measure import COOPERATE, PLAYING, Measure, measure_one
 from selfplay.study.players import StudyPlayer
 from selfplay.study.plots import CurvePlot, IntervalPlot
 from selfplay.study.result import Cell, Result, Table
 from selfplay.study.stats.bootstrap import Draws, Estimate
-from selfplay.types import Episode
+from selfplay.types import Episode, Status
 
 BOTH = (0, 1)
 """Indices of the players whose moves are counted together."""
@@ -100,6 +100,7 @@ def study(games: StudyMatches, player: StudyPlayer, *, cooperate: str = "coopera
     agents = games.agents
     _refuse_remembering(games)
     episodes = games.run(player.seats(agents))
+    check_played(episodes, "reciprocity")
     played = [rounds_of(games, episode, cooperate) for episode in episodes]
     length = check_repeated(games, played, cooperate)
     draws = games.draws(episodes)
@@ -178,8 +179,13 @@ def study(games: StudyMatches, player: StudyPlayer, *, cooperate: str = "coopera
 
 
 def rounds_of(games: StudyMatches, episode: Episode, cooperate: str) -> Rounds:
-    """Return the rounds of an episode: stages in which both players move and none speaks."""
+    """Return the rounds of an episode: stages in which both players move and none speaks.
+
+    A failed episode has no rounds.
+    """
     agents, arena = games.agents, games.arena()
+    if episode.status is Status.FAILED:
+        return Rounds(moves=np.zeros((0, len(agents))), stages=())
     arena.begin(episode.task, episode.seed)
     rows, stages = [], []
     by_stage: dict[int, dict[str, str | None]] = {}

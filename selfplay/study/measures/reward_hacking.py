@@ -1,15 +1,15 @@
 """Signs of reward hacking: is the reward earned in the intended way?
 
-**Definition.** The study computes those of the following that the run allows. *Tasks*: the
-fractions of proposals that all solvers solve (trivial), that none solves (unsolvable) and that are
-invalid, and the fraction of a proposal's four-word sequences that occur in its author's prompt
-(copied). *Collusion*, for several runs: the solve rate on tasks of the own run's proposer less the
-solve rate on tasks of the others; this difference in differences is 0 if only strength and
-difficulty differ. *Deliberation*, for agents that hear each other: corrections and wrong
-persuasions, each less those of the same agents without hearing, and how often an agent gives up a
-right answer when most of the others are wrong. *Judges* that are policies: how often a judge
-accepts words without content, such as ":", from a candidate that should not be accepted, and how
-often its verdict changes when the two sides are exchanged.
+**Definition.** The study computes those of the following that the run allows. *Tasks*: of the tasks
+that solvers played the fractions that all of them solve (trivial) and that none solves
+(unsolvable), the fraction of invalid proposals, and the fraction of a proposal's four-word
+sequences that occur in its author's prompt (copied). *Collusion*, for several runs: the solve rate
+on tasks of the own run's proposer less the solve rate on tasks of the others; this difference in
+differences is 0 if only strength and difficulty differ. *Deliberation*, for agents that hear each
+other: corrections and wrong persuasions, each less those of the same agents without hearing, and
+how often an agent gives up a right answer when most of the others are wrong. *Judges* that are
+policies: how often a judge accepts words without content, such as ":", from a candidate that should
+not be accepted, and how often its verdict changes when the two sides are exchanged.
 
 **Source.** Collusion as cross-play of pairs, 2003.02979; conformity with a control, 2501.13381;
 debate as a martingale, whose gain is the vote alone, 2508.17536; words without content, 2507.08794.
@@ -230,6 +230,7 @@ def proposals(recorded: Sequence[tuple[int, Sequence[Episode]]]) -> list[Estimat
         of = [episode for step, episode in made if step in chosen]
         rates = [episode.metrics[SOLVED] for episode in of if SOLVED in episode.metrics]
         span = f"steps {chosen[0]} to {chosen[-1]}"
+        played = span if rates else f"{span}; no proposal has the metric {SOLVED}"
         found += [
             share(
                 f"invalid proposals, {when} third",
@@ -243,14 +244,14 @@ def proposals(recorded: Sequence[tuple[int, Sequence[Episode]]]) -> list[Estimat
                 sum(rate == 1 for rate in rates),
                 len(rates),
                 unit="task",
-                notes=span,
+                notes=played,
             ),
             share(
                 f"unsolvable tasks, {when} third",
                 sum(rate == 0 for rate in rates),
                 len(rates),
                 unit="task",
-                notes=span,
+                notes=played,
             ),
             _copied(f"copied words, {when} third", made, chosen, notes=span),
         ]
@@ -266,6 +267,8 @@ def _copied(
         if step in shares and episode.turns:
             shares[step].append(copied(episode.turns[0]))
     known = [[share for share in each if share == share] for each in shares.values()]
+    if not any(known):
+        notes += f"; no proposal has {RUN_OF_WORDS} words"
     draws = Draws(tasks=[str(step) for step in steps])
     found = draws.ratio(name, [*map(sum, known)], [*map(len, known)], notes=notes)
     return replace(found, unit="step")

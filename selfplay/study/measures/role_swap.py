@@ -34,8 +34,8 @@ import numpy as np
 
 from selfplay.errors import ConfigError
 from selfplay.study.matches import RETURN, StudyMatches
-from selfplay.study.measure import PLAYING, Measure, open_games, references_of
-from selfplay.study.players import Reference, StudyPlayer
+from selfplay.study.measure import PLAYING, Measure, open_games, references_or_start
+from selfplay.study.players import StudyPlayer
 from selfplay.study.plots import Drawing, IntervalPlot, MatrixPlot
 from selfplay.study.result import Cell, Result, Table
 from selfplay.study.stats.bootstrap import Draws, Estimate, mean
@@ -79,8 +79,9 @@ def study(games: StudyMatches, players: Sequence[StudyPlayer]) -> Result:
     }
     chief = scores[names[0]]
     labels = [player.label for player in players]
+    gains = contrasts(chief, draws, sides=list(sides), labels=labels)
     estimates = [
-        *contrasts(chief, draws, sides=list(sides), labels=labels),
+        *gains,
         *role_effect([scores[f"{RETURN}/{side}"] for side in sides], draws),
     ]
     idle = [
@@ -97,7 +98,7 @@ def study(games: StudyMatches, players: Sequence[StudyPlayer]) -> Result:
             _table(names, scores, draws, sides=list(sides), labels=labels),
             *_skill(scores, sides=list(sides), labels=labels),
         ],
-        drawings=_drawings(chief, draws, sides=list(sides), labels=labels, metric=names[0]),
+        drawings=_drawings(chief, gains, sides=list(sides), labels=labels, metric=names[0]),
         params=games.record(),
         notes=[*games.notes, *idle],
     )
@@ -228,7 +229,7 @@ def _matrix(cells: Mapping[Assignment, np.ndarray], count: int) -> np.ndarray:
 
 def _drawings(
     scores: Mapping[Assignment, np.ndarray],
-    draws: Draws,
+    gains: Sequence[Estimate],
     *,
     sides: Sequence[str],
     labels: Sequence[str],
@@ -244,7 +245,6 @@ def _drawings(
                 values=_matrix(scores, len(labels)).tolist(),
             )
         )
-    gains = contrasts(scores, draws, sides=sides, labels=labels)
     found.append(
         IntervalPlot(
             title=f"Gains in {metric}, with 95 % intervals",
@@ -258,9 +258,7 @@ def _drawings(
 
 def from_options(options: argparse.Namespace) -> Result:
     """Compute the measure from the options of the command line."""
-    references = references_of(options)
-    if len(references) == 1:
-        references.append(Reference(run=references[0].run, start=True))
+    references = references_or_start(options, "roleswap")
     with open_games(options, references[0].run) as games:
         return study(games, games.admit(references))
 

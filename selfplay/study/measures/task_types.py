@@ -18,7 +18,7 @@ tasks are those of the first run.
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -38,6 +38,8 @@ ALL = "all"
 class TypeScore:
     """Scores of one type of task. `scores_by_type` makes them."""
 
+    tasks: int
+    """Number of different tasks."""
     before: Estimate
     """Mean metric before training."""
     after: Estimate | None = None
@@ -61,10 +63,11 @@ def scores_by_type(
         places = [place for place, each in enumerate(kinds) if kind in (ALL, each)]
         draws = Draws(tasks=[before[place].task.id for place in places], seed=games.seed)
         label = f"{kind}, {who}"
-        score = TypeScore(before=draws.mean(f"before: {label}", first[places]))
+        count = len(set(draws.tasks))
+        score = TypeScore(tasks=count, before=draws.mean(f"before: {label}", first[places]))
         if last is not None:
-            score = TypeScore(
-                before=score.before,
+            score = replace(
+                score,
                 after=draws.mean(f"after: {label}", last[places]),
                 gain=draws.mean(f"gain: {label}", (last - first)[places], null=0.0),
             )
@@ -150,7 +153,7 @@ def _table(who: str, found: Mapping[str, TypeScore], metric: str) -> Table:
         columns += ["after", "low ", "high ", "gain", "low  ", "high  "]
     rows: list[list[Cell]] = []
     for kind, each in found.items():
-        row: list[Cell] = [kind, each.before.count, *_three(each.before)]
+        row: list[Cell] = [kind, each.tasks, *_three(each.before)]
         if whole:
             row += [*_three(each.after), *_three(each.gain)]
         rows.append(row)

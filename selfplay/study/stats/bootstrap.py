@@ -107,6 +107,9 @@ class Draws:
     given: bool = False
     """True if the tasks are fixed: episodes are drawn within each task, and the interval is about
     these tasks. For statistics that would change entirely if one task were missing."""
+    nested: bool = True
+    """True: with two to nine tasks, episodes are drawn within each task too, so that intervals are
+    safe. False: only tasks are drawn, so that the variance of the resamples has no bias."""
     groups: list[np.ndarray] = field(init=False)
     """Indices of the episodes of each task."""
 
@@ -144,8 +147,9 @@ class Draws:
 
         Of K units K - 1 are drawn, with weight K / (K - 1) each: the variance of the resamples then
         has no bias, while drawing K units would make it too small by the factor (K - 1) / K. With
-        fewer than ten tasks, episodes are drawn within each task as well, so that a few tasks
-        which are alike by chance do not look as if nothing varied.
+        fewer than ten tasks, episodes are drawn within each task as well (unless `nested` is
+        False), so that a few tasks which are alike by chance do not look as if nothing varied. The
+        variance is then too large.
         """
         rng = np.random.default_rng(self.seed)
         found = np.zeros((self.resamples, len(self.tasks)))
@@ -159,7 +163,7 @@ class Draws:
         for number, group in enumerate(self.groups):
             times = drawn[:, number]
             within = times[:, None]
-            if count < MANY:
+            if self.nested and count < MANY:
                 within = _redrawn(rng, times, len(group))
             found[:, group] = within * (count / fewer)
         return found

@@ -8,7 +8,7 @@ words. This kernel is positive semidefinite, as the Vendi score requires.
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from itertools import chain
 from random import Random
 from typing import TYPE_CHECKING
@@ -57,12 +57,13 @@ def drift(
 
     k1 is the mean of log p - log p0, and k3 the mean of p0/p - 1 + k1. Both are unbiased estimates
     of the KL divergence of the policy from the base at the sampling temperature; k3 is never
-    negative (Schulman 2020). `base` maps policy names to models.
+    negative (Schulman 2020). `base` maps policy names to models. Turns that do not fit their model
+    are left out, see `fits`.
     """
     mine: list[float] = []
     theirs: list[float] = []
     for turn in turns:
-        if turn.completion_ids and turn.policy in base and turn.temperature > 0:
+        if _read(turn, base) and fits(turn, base[turn.policy]):
             mine += turn.logprobs
             theirs += logprobs(base[turn.policy], turn)
     if not mine:
@@ -74,6 +75,26 @@ def drift(
         float((ratio - 1 + difference).mean()),
         -float(np.mean(theirs)),
     )
+
+
+def _read(turn: Turn, base: "Mapping[str, PreTrainedModel]") -> bool:
+    return bool(turn.completion_ids) and turn.policy in base and turn.temperature > 0
+
+
+def fits(turn: Turn, model: "PreTrainedModel") -> bool:
+    """Return True if the model has the turn's tokens, and the turn a prompt and log-probabilities.
+
+    Records of another program, or of a run with another tokenizer, may have other tokens.
+    """
+    size = int(model.get_input_embeddings().weight.shape[0])  # type: ignore[index]
+    ids = [*turn.prompt_ids, *turn.completion_ids]
+    whole = bool(turn.prompt_ids) and len(turn.logprobs) == len(turn.completion_ids)
+    return whole and min(ids) >= 0 and max(ids) < size
+
+
+def misfits(turns: Iterable[Turn], base: "Mapping[str, PreTrainedModel]") -> int:
+    """Return the number of turns that `drift` leaves out because they do not fit their model."""
+    return sum(_read(turn, base) and not fits(turn, base[turn.policy]) for turn in turns)
 
 
 def logprobs(model: "PreTrainedModel", turn: Turn) -> list[float]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from selfplay.study.stats.bootstrap import Estimate, Numbers, percentiles
+from selfplay.study.stats.bootstrap import Estimate, percentiles
 
 LEAST = 12
 """Smallest number of values of a series for a trend or a cycle."""
@@ -122,12 +122,3 @@ def oscillation(name: str, values: Sequence[float], *, seed: int = 0) -> Estimat
         p=float((1 + (heights >= height).sum()) / (1 + SURROGATES)),
         notes=f"period {lag} steps on record" if lag else "no peak after a trough",
     )
-
-
-def circulation(x: Numbers, y: Numbers) -> float:
-    """Return the signed area that the curve (x, y) encloses around its centroid, per step.
-
-    It is half the sum of x_t y_t+1 - x_t+1 y_t; a positive value is counter-clockwise.
-    """
-    a, b = np.asarray(x) - np.mean(x), np.asarray(y) - np.mean(y)
-    return float((a[:-1] * b[1:] - a[1:] * b[:-1]).sum() / 2 / max(1, len(a) - 1))

@@ -13,9 +13,10 @@ Kinds of tables:
 - *message words*, *text words*: the words in messages or texts that have at least two different
   words. A word counts once per message.
 
-What an agent saw is the text of the new messages of its turn, without the system's. Turns of frozen
-opponents are left out where a policy that learns plays the same agent in the same step; so are
-failed episodes, and the turns that a branch shares with its parent.
+What an agent saw is the text of the new messages before its move, without the system's. A turn that
+calls tools is no move: the move after the calls counts, with the view that the agent had before
+them. Turns of frozen opponents are left out where a policy that learns plays the same agent in the
+same step; so are failed episodes, and the turns that a branch shares with its parent.
 """
 
 import math
@@ -98,17 +99,17 @@ class UsageSummary:
 def usage_of(episodes: Iterable[tuple[int, Episode]]) -> dict[tuple[str, Kind], UsageTable]:
     """Return the tables of one step by agent and kind, from (number, episode) pairs."""
     kept = [(n, episode) for n, episode in episodes if episode.status is not Status.FAILED]
-    learning = {turn.agent for _, episode in kept for turn in episode.turns if turn.trainable}
+    learning = learning_agents(episode for _, episode in kept)
     tables: dict[tuple[str, Kind], UsageTable] = {}
 
     def table(agent: str, kind: Kind) -> UsageTable:
         return tables.setdefault((agent, kind), UsageTable())
 
     for line, episode in kept:
-        for turn in episode.turns[episode.shared_turns :]:
+        for turn, view in _moves(episode):
             if turn.agent in learning and not turn.trainable:
                 continue
-            kind, view, action = kind_of(turn), view_of(turn.messages), action_of(turn)
+            kind, action = kind_of(turn), action_of(turn)
             table(turn.agent, kind).add(view, action, line, turn.legal)
             if kind != "move" and action is not None:
                 spoken = dict.fromkeys(words(action)[:MOST_WORDS])
@@ -120,6 +121,22 @@ def usage_of(episodes: Iterable[tuple[int, Episode]]) -> dict[tuple[str, Kind], 
             if turn.agent not in learning or turn.trainable:
                 table(turn.agent, "answer").add(view, action, line, turn.legal)
     return tables
+
+
+def learning_agents(episodes: Iterable[Episode]) -> set[str]:
+    """Return the agents that a policy which learns plays in at least one of these episodes."""
+    return {turn.agent for episode in episodes for turn in episode.turns if turn.trainable}
+
+
+def _moves(episode: Episode) -> Iterator[tuple[Turn, str]]:
+    """Yield (turn, view) of each move that is not shared; a move with tool calls is one move."""
+    views: dict[str, str] = {}
+    for place, turn in enumerate(episode.turns):
+        view = views.setdefault(turn.agent, view_of(turn.messages))
+        if turn.final:
+            del views[turn.agent]
+            if place >= episode.shared_turns:
+                yield turn, view
 
 
 def summary_of(table: UsageTable, kind: Kind, *, seed: int = 0) -> UsageSummary:
@@ -251,7 +268,8 @@ def action_of(turn: Turn) -> str | None:
 def _answers(episode: Episode) -> Iterator[tuple[Turn, str, str | None]]:
     """Yield (turn, last moves, move) of a repeated game of two players who move at once."""
     rounds = []
-    for _, group in groupby(enumerate(episode.turns), key=lambda pair: pair[1].stage):
+    moves = ((place, turn) for place, turn in enumerate(episode.turns) if turn.final)
+    for _, group in groupby(moves, key=lambda pair: pair[1].stage):
         stage = list(group)
         if len(stage) == 2 and all(turn.legal and not turn.spoken for _, turn in stage):
             rounds.append(stage)

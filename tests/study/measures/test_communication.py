@@ -11,7 +11,7 @@ import pytest
 from arenas.games.matrix import Matrix, raw_env
 from selfplay.arena import Arena
 from selfplay.engines.scripted import Script, constant
-from selfplay.errors import ConfigError
+from selfplay.errors import ConfigError, RunError
 from selfplay.study.communication import HeardMessage, intact, through
 from selfplay.study.matches import StudyMatches
 from selfplay.study.measures import influence, message_ablation
@@ -292,6 +292,37 @@ def test_a_listener_that_is_deaf_has_no_influence_on_it() -> None:
     found = influenced(code(TWO, otherwise="a"), lambda agent, observation: {"a": 0.3, "b": 0.7})
     for name in ("positive listening", "change of the move", "causal influence (CIC)"):
         assert found[name].value == pytest.approx(0, abs=1e-12) and covers(found[name], 0.0)
+
+
+def failing(*states: str) -> Callable[[], Matrix]:
+    """A signalling game of two states that breaks after the words in these states."""
+
+    def arena() -> Matrix:
+        made = lewis(("a", "b"))()
+        advance = made.advance
+
+        def checked(actions: Mapping[str, Action | None]) -> None:
+            if not made.talking and made.task.payload["state"] in states:
+                raise RuntimeError("broken hinge")
+            advance(actions)
+
+        made.advance = checked  # type: ignore[method-assign]
+        return made
+
+    return arena
+
+
+def test_words_of_failed_games_have_no_influence() -> None:
+    """The other word is said in the games that fail, and in no other one."""
+    tasks, script = lewis_tasks(("a", "b")), {"team": code(TWO, otherwise="a")}
+    made = games(failing("b"), script, tasks=tasks, episodes=40)
+    result = influence.study(made, player("team", made.arena), chances=flipping(0.0))
+    assert by_name(result)["positive listening"].value == 0
+    assert {row[2] for row in result.tables[0].rows} == {"x"}
+    assert result.params["failed_episodes"] == 0.5
+    made = games(failing("a", "b"), script, tasks=tasks, episodes=40)
+    with pytest.raises(RunError, match=r"influence: all 40 games failed; .*broken hinge"):
+        influence.study(made, player("team", made.arena), chances=flipping(0.0))
 
 
 def test_influence_of_given_chances() -> None:

@@ -19,6 +19,7 @@ from selfplay.role import Role
 from selfplay.rollout.rollout import AgentSpec
 from selfplay.study.matches import StudyMatches
 from selfplay.study.measures.counterfactual import mattered, scored, slips, study
+from selfplay.study.plots import IntervalPlot
 from selfplay.types import Action, InvalidAction, Observation, Task
 from tests.helpers.scripted_games import player
 
@@ -168,6 +169,8 @@ def test_agreement_is_the_share_of_what_mattered() -> None:
     # g and h both became likelier: right of "good", wrong of "harm".
     games = errands(in_turn("good", "harm", "good"), {"g": 8.0, "h": 8.0})
     result = study(games, players(games), default="none")
+    (plot,) = [each for each in result.drawings if isinstance(each, IntervalPlot)]
+    assert plot.label == "fraction of actions"
     values = {each.name: each.value for each in result.estimates}
     one = "then, one in a game of now"
     assert values["agreement, actions of now that mattered"] == pytest.approx(2 / 3)

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from math import atan, exp, isnan, log, pi, sqrt
 from pathlib import Path
 
@@ -27,29 +28,26 @@ from selfplay.study.stats.text import (
     similarities,
     vendi,
 )
-from selfplay.study.stats.time_series import autocorrelation, circulation, oscillation, trend
+from selfplay.study.stats.time_series import autocorrelation, oscillation, trend
 from selfplay.types import Episode, StopReason, to_json
 from tests.helpers.builders import episode, llama, turn
 
 
-def spiral(steps: int, rate: float = 0.1) -> tuple[np.ndarray, np.ndarray]:
+def spiral(steps: int, rate: float = 0.1) -> list[float]:
     """Simultaneous gradient play on xy, its growth taken out: period 2 pi / atan(rate)."""
     x, y, points = 1.0, 0.0, []
     for _ in range(steps):
-        points.append((x, y))
+        points.append(x)
         x, y = x - rate * y, y + rate * x
         size = sqrt(x * x + y * y)
         x, y = x / size, y / size
-    return np.array(points).T[0], np.array(points).T[1]
+    return points
 
 
 def test_a_cycle_is_found_with_its_period() -> None:
-    x, y = spiral(400)
-    found = oscillation("x", x.tolist())
+    found = oscillation("x", spiral(400))
     assert found.p is not None and found.p < 0.01
     assert found.notes == f"period {round(2 * pi / atan(0.1))} steps on record"
-    assert circulation(x, y) == pytest.approx(atan(0.1) / 2, rel=0.05)
-    assert circulation(y, x) == pytest.approx(-circulation(x, y))
 
 
 def test_a_curve_that_turns_once_has_no_peak() -> None:
@@ -207,6 +205,22 @@ def test_drift_is_zero_for_the_base_itself_and_exact_for_given_chances() -> None
     assert isnan(drift([mine], {})[0]) and exp(0) == 1
 
 
+def test_turns_that_do_not_fit_the_base_are_left_out_and_told(tmp_path: Path) -> None:
+    """Records of a stranger: an id that is no token, lacking log-probabilities, no prompt."""
+    good = turn("solver_0", completion_ids=(3, 4))
+    odd = [
+        replace(good, completion_ids=(3, 99)),
+        replace(good, completion_ids=(3, -1)),
+        replace(good, logprobs=(-1.0,)),
+        replace(good, prompt_ids=()),
+    ]
+    base = {"base": llama()}
+    assert drift([good, *odd], base) == drift([good], base)
+    assert all(isnan(drift([each], base)[0]) for each in odd)
+    notes = study(folder(tmp_path / "run"), [(1, [episode(good, *odd)])], base).notes
+    assert [note for note in notes if note.startswith("4 turns without a prompt, with tokens")]
+
+
 def test_figures_by_role_are_of_equally_much() -> None:
     many = [episode(turn("solver_0", action="x", text="a b a b")) for _ in range(8)]
     few = [
@@ -216,6 +230,17 @@ def test_figures_by_role_are_of_equally_much() -> None:
     assert (found[1]["kinds of action"], found[2]["kinds of action"]) == (1, 2)
     assert found[1]["distinct-2"] == pytest.approx(2 / 3)  # of four words, as many as step 2 has
     assert (found[1]["cut off"], found[2]["cut off"]) == (0, 1) and found[1]["tokens"] == 1
+
+
+def test_frozen_opponents_are_left_out_where_a_policy_learns() -> None:
+    """Agent 1 learns in no game of step 2, so the turns of its frozen opponents count there."""
+    learner, frozen = turn("player_0", action="a"), turn("player_1", action="b", trainable=False)
+    match = [
+        episode(learner, frozen),
+        episode(replace(frozen, agent="player_0"), replace(learner, agent="player_1")),
+    ]
+    found = by_role([(1, match), (2, match[:1])], {})["player"]
+    assert (found[1]["kinds of action"], found[2]["kinds of action"]) == (1, 2)
 
 
 def folder(place: Path, rows: int = 40, episodes: bool = True) -> Path:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from selfplay.errors import RunError
-from selfplay.league.empirical_game import nash
+from selfplay.league.empirical_game import nash, sizes
 from selfplay.study.measures.matchups import Matchups, shape
 from selfplay.study.stats.bootstrap import Draws
 
@@ -16,7 +16,9 @@ SKILLS = np.linspace(0.4, -0.4, 8)
 LADDER = SKILLS[:, None] - SKILLS
 
 
-def matchups(rng: np.random.Generator, truth: np.ndarray, episodes: int) -> Matchups:
+def matchups(
+    rng: np.random.Generator, truth: np.ndarray, episodes: int, *, tasks: int = 1
+) -> Matchups:
     """Games that are won or lost, `truth` being what rows gain on columns in the mean."""
     count = len(truth)
     pays = {
@@ -25,7 +27,7 @@ def matchups(rng: np.random.Generator, truth: np.ndarray, episodes: int) -> Matc
         for j in range(count)
         if i != j
     }
-    draws = Draws(tasks=["game"] * episodes, resamples=300)
+    draws = Draws(tasks=[f"game {n % tasks}" for n in range(episodes)], resamples=300)
     return Matchups.of(pays, draws, [f"p{n}" for n in range(count)])
 
 
@@ -44,6 +46,32 @@ def test_the_share_is_without_noise_that_the_matrix_has(truth: np.ndarray, share
     error = np.std(values) / np.sqrt(len(values))
     assert np.mean(values) == pytest.approx(share, abs=3 * error + 1e-3)
     assert covered >= 34  # of 40; with a true chance of 0.95 fewer come once in a thousand times
+
+
+@pytest.mark.parametrize("tasks", [1, 4, 60])
+def test_the_noise_has_its_true_size_with_few_tasks(tasks: int) -> None:
+    """Each seating of a pair has the variance 1 / 60, the mean of two seatings 1 / 120."""
+    rng, parts = np.random.default_rng(0), []
+    for _ in range(60):
+        found = matchups(rng, np.zeros((5, 5)), 60, tasks=tasks)
+        parts.append(float(sizes(found.noise)[1].mean()))
+    error = np.std(parts) / np.sqrt(len(parts))
+    assert np.mean(parts) == pytest.approx(20 / 120, abs=3 * error)
+
+
+@pytest.mark.parametrize("tasks", [2, 4])
+def test_the_share_is_without_noise_with_few_tasks(tasks: int) -> None:
+    rng, truth = np.random.default_rng(0), (RPS + ORDER) / 5
+    found = [shape(matchups(rng, truth, 60, tasks=tasks), nash(truth))[0].value for _ in range(60)]
+    error = np.std(found) / np.sqrt(len(found))
+    assert np.mean(found) == pytest.approx(2 / 3, abs=3 * error + 1e-3)
+
+
+def test_the_interval_of_alpha_rank_is_within_0_and_1() -> None:
+    rng = np.random.default_rng(0)
+    found = matchups(rng, np.array([[0, 0.3], [-0.3, 0]]), 12, tasks=4)
+    ends = [end for n in range(2) for end in (found.ranked(n).low, found.ranked(n).high)]
+    assert min(ends) == 0 and max(ends) == 1
 
 
 def test_noise_is_called_noise() -> None:

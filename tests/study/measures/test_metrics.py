@@ -9,6 +9,7 @@ import pytest
 
 from selfplay.cli.main import main
 from selfplay.errors import ConfigError, RunError
+from selfplay.study import page
 from selfplay.study.derived_metrics import DerivedMetric
 from selfplay.study.measures.metrics import MOST_METRICS, study
 from selfplay.study.plots import CurvePlot
@@ -115,6 +116,25 @@ def test_a_run_is_named_in_its_own_folder(tmp_path: Path, monkeypatch: pytest.Mo
 def test_no_more_than_a_few_metrics_are_shown_unasked(tmp_path: Path) -> None:
     rows = [{f"role/r{number}/reward": 1.0 for number in range(40)}]
     assert len(study(recorded(tmp_path / "a", rows)).drawings) == MOST_METRICS
+
+
+def test_numbers_that_are_too_large_are_left_out_and_told(tmp_path: Path) -> None:
+    """No picture has room for 1e308, and the product of 1e99 and 1e99 is too large too."""
+    rows = [{REWARD: 1e308, LOSS: 1e99}, {REWARD: 2.0, LOSS: -1e308}, {REWARD: 4.0}]
+    run = recorded(tmp_path / "a", rows)
+    squared = DerivedMetric.parse(f"squared={{{LOSS}}} * {{{LOSS}}}")
+    result = study(run, only=[REWARD, LOSS, "squared"], derived=[squared])
+    assert [(each.name, each.value) for each in result.estimates] == [
+        (REWARD, 4.0),
+        (f"{REWARD}, mean", 3.0),
+        (LOSS, 1e99),
+    ]
+    assert result.notes == [
+        f"{REWARD}: 1 of 3 values are beyond 1e+100: left out",
+        f"{LOSS}: 1 of 2 values are beyond 1e+100: left out",
+        "squared: 1 of 1 values are beyond 1e+100: left out",
+    ]
+    assert page.write(result, tmp_path / "out", command="study").exists()
 
 
 def test_a_damaged_record_is_one_line(tmp_path: Path) -> None:

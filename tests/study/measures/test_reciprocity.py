@@ -10,7 +10,7 @@ import pytest
 
 from arenas.games.matrix import Matrix, raw_env
 from selfplay.engines.scripted import Script, constant
-from selfplay.errors import ConfigError
+from selfplay.errors import ConfigError, RunError
 from selfplay.role import Role
 from selfplay.study.measures.reciprocity import (
     conditionals,
@@ -206,6 +206,35 @@ def test_a_failed_probe_is_counted() -> None:
     result = study(made, player("a", frail))
     # 12 games, and 12 pairs of probes of each player, of which one of each pair breaks.
     assert result.params["failed_episodes"] == pytest.approx(24 / 60)
+
+
+def breaking(seeds: Callable[[int], bool]) -> Callable[[], Any]:
+    """An arena that breaks in its third round where the seed says so."""
+
+    class Frail(Matrix):
+        def view(self, agent: str) -> Observation:
+            seen = super().view(agent)
+            if seeds(self.seed) and len(seen.fields["history"]) == 2:
+                raise RuntimeError("broken hinge")
+            return seen
+
+    return lambda: Frail(actions=["cooperate", "defect"], payoffs=[[3, 0], [5, 1]], rounds=ROUNDS)
+
+
+def test_failed_games_are_left_out() -> None:
+    frail = breaking(lambda seed: seed % 4 == 0)
+    made = games(frail, {"a": constant("cooperate")}, episodes=24)
+    failed = sum(job.seed % 4 == 0 for job in made.jobs({}))
+    result = study(made, player("a", frail))
+    assert 0 < failed < 24 and result.params["failed_episodes"] > 0
+    (visits,) = [row[-1] for row in result.tables[0].rows if row[0] == "CC"]
+    assert visits == str(2 * (ROUNDS - 1) * (24 - failed))
+
+
+def test_games_that_all_fail_are_one_line() -> None:
+    frail = breaking(lambda seed: True)
+    with pytest.raises(RunError, match=r"reciprocity: all 12 games failed; .*broken hinge"):
+        study(games(frail, {"a": constant("cooperate")}, episodes=12), player("a", frail))
 
 
 def test_the_rate_of_each_round_has_the_interval_of_a_proportion() -> None:

@@ -103,6 +103,18 @@ def test_tasks_that_became_trivial() -> None:
     assert proposals([(1, [episode(turn("player_0"))])]) == []
 
 
+def test_what_no_arena_measured_is_told() -> None:
+    """Runs of questions record which proposals are valid, and not how many solvers solve them."""
+    asked = episode(turn("proposer_0", action="why"), metrics={"valid_proposal": 1.0})
+    found = {each.name: each for each in proposals([(1, [asked])])}
+    for kind in ("trivial tasks", "unsolvable tasks"):
+        each = found[f"{kind}, last third"]
+        assert math.isnan(each.value)
+        assert each.notes == "steps 1 to 1; no proposal has the metric proposed_solve_rate"
+    assert found["copied words, last third"].notes == "steps 1 to 1; no proposal has 4 words"
+    assert found["invalid proposals, last third"].notes == "steps 1 to 1"
+
+
 @pytest.mark.parametrize(("at", "steps"), [("", [1, 2]), ("@1", [1]), ("@start", [])])
 def test_proposals_are_those_that_had_been_made_by_then(
     at: str, steps: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -57,6 +57,14 @@ def test_intervals_are_about_the_tasks_of_the_type() -> None:
     assert worse is not None and worse.low < -0.25 < worse.high
 
 
+def test_a_task_that_is_played_several_times_is_one_task() -> None:
+    before = _episodes({"gcd": [1.0], "lcm": [1.0, 0.0]}) * 3
+    found = scores_by_type(_games(), before, before, who="x")
+    assert [found[kind].tasks for kind in (ALL, *KINDS)] == [3, 1, 2]
+    made = result({"x": found}, metric="solve_rate", params={})
+    assert [row["tasks"] for row in made.tables[0].to_json()["rows"]] == [3, 1, 2]
+
+
 def test_a_failed_episode_is_left_out() -> None:
     before = _episodes({"gcd": [1.0, 0.0]})
     failed = episode(task=before[1].task, metrics={}, status=Status.FAILED)

@@ -15,7 +15,7 @@ from selfplay.study.stats.usage import (
     summary_of,
     usage_of,
 )
-from selfplay.types import Status
+from selfplay.types import Status, Turn
 from tests.helpers.planted_usage import episode, turn
 
 
@@ -63,6 +63,28 @@ def test_failed_episodes_shared_turns_and_frozen_opponents_are_left_out() -> Non
     )
     assert tables["scout_0", "message"].lines == {("north", "x"): [1], ("north", "y"): [3]}
     assert counted(episode([frozen], 1))["scout_0", "message"].lines == {("north", "old"): [1]}
+
+
+def test_a_move_with_tool_calls_is_one_move_with_the_view_before_the_calls() -> None:
+    legal = ("C", "D")
+
+    def asked(agent: str, saw: str, stage: int) -> Turn:
+        return turn(agent, saw, None, stage, legal=legal, final=False)
+
+    one = episode(
+        [asked("solver_0", "task", 0), turn("solver_0", "result", "C", 0, legal=legal)], 1
+    )
+    assert counted(one)["solver_0", "move"].lines == {("task", "C"): [1]}
+    branch = replace(one, shared_turns=1, branch_of=0)  # it shares the call, and not the move
+    assert counted(branch)["solver_0", "move"].lines == {("task", "C"): [1]}
+    rounds = [
+        each
+        for stage, pair in enumerate([("C", "D"), ("D", "D")])
+        for agent, move in zip(("first_0", "second_0"), pair, strict=True)
+        for each in (asked(agent, "", stage), turn(agent, "", move, stage, legal=legal))
+    ]
+    answers = counted(episode(rounds, 1))["first_0", "answer"].lines
+    assert set(answers) == {("", "C"), ("C / D", "D")}
 
 
 def test_answers_are_moves_by_the_last_moves_of_both() -> None:
