@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -68,9 +68,12 @@ class Case:
     """Number of learner ranks."""
     policies: int = 1
     """Number of policies that a rank learns, one after another."""
+    base: Literal[2, 4] = 2
+    """Bytes of a number of an adapter's base."""
 
     def __str__(self) -> str:
         kind = f"adapter of rank {self.rank}" if self.rank else "all weights"
+        kind += " over float32" if self.base == 4 else ""
         kept = "checkpointed" if self.checkpointing else "not checkpointed"
         several = f", {self.policies} policies" if self.policies > 1 else ""
         return f"{kind}, {kept}, {self.ranks} rank(s){several}"
@@ -81,6 +84,9 @@ CASES = [
     for ranks in (1, 8)
     for rank in (0, RANK)
     for checkpointing in (True, False)
+]
+CASES += [
+    Case(rank=RANK, checkpointing=checkpointing, ranks=1, base=4) for checkpointing in (True, False)
 ]
 
 
@@ -200,7 +206,8 @@ def measured(case: Case, *, layers: int, tokens: int, completions: int) -> float
 def _model(case: Case, layers: int) -> Any:
     """Return a model on the meta device."""
     with torch.device("meta"):
-        torch.set_default_dtype(torch.bfloat16 if case.rank else torch.float32)
+        short = case.rank and case.base == 2
+        torch.set_default_dtype(torch.bfloat16 if short else torch.float32)
         model: Any = Qwen2ForCausalLM(config(layers)).eval()
         torch.set_default_dtype(torch.float32)
         if case.rank:
@@ -255,7 +262,7 @@ def planned(case: Case, *, layers: int, tokens: int, completions: int) -> float:
         checkpointing=case.checkpointing,
         logits=LOGITS // shape.vocabulary,
     )
-    member = Member(outline=shape, rank=case.rank, frozen_bytes=2)
+    member = Member(outline=shape, rank=case.rank, frozen_bytes=case.base)
     parts = learning({"base": member}, layout, micro_batch=tokens, completions=completions)
     return sum(parts.values()) - parts["reserved"]
 
@@ -309,7 +316,7 @@ def main() -> None:
         fake, plan = measured(case, **sizes) / GB, planned(case, **sizes) / GB
         rows.append((str(case), fake, plan))
         if not options.json:
-            print(f"{case!s:<42} {fake:>7.1f} GB  plan {plan:>7.1f}  {plan / fake:.2f}", flush=True)
+            print(f"{case!s:<56} {fake:>7.1f} GB  plan {plan:>7.1f}  {plan / fake:.2f}", flush=True)
     if options.json:
         print(json.dumps(rows))
     sys.exit(any(abs(plan / fake - 1) > BAND for _, fake, plan in rows))

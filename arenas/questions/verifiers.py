@@ -16,13 +16,16 @@ LONGEST_NUMBER = 100
 """Maximum length of a number, in characters."""
 _THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
 _LIST_COMMA = re.compile(r"(?<=\d),(?=\d)")
-_MARK = re.compile(
-    r"(?<=\d)\.(?=\d)|(?<=\d)\s?%"  # 3.5, 5 %
-    r"|(?<![A-Za-z]{2})[-+^*/=](?=\d)|(?<=\d)[-+^*/=](?=\w)"  # -5, x-1, 2/3 but not COVID-19
-    r"|(?:(?<=\s)|(?<![\s\S]))-(?=\w)"  # -x
+_POINT = re.compile(r"(?<!\w)\.(?=\d)|(?<=\d)\.(?=\d)")
+_PERCENT = re.compile(r"(?<=\d)\s?%")
+_BINARY = re.compile(
+    r"(?:(?<=[\d)])|(?<=(?<![A-Za-z])[A-Za-z]))\s*([-+^*/=])\s*"
+    r"(?=[-+]?[\d(.]|[-+]?[A-Za-z](?![A-Za-z]))"
 )
-_PRIVATE = 0xE000
-"""Start of the characters that stand for marks, which `normalized_answer` does not remove."""
+"""Operation between numbers, brackets and letters that are no part of a word."""
+_MINUS = re.compile(r"(?<![A-Za-z0-9)])-(?=[\w.$(])")
+_LETTERS = dict(zip(".%-+^*/=", "ⴰⴱⴲⴳⴴⴵⴶⴷ", strict=True))
+"""Letters that stand for marks, because `normalized_answer` removes marks."""
 
 
 @runtime_checkable
@@ -90,17 +93,18 @@ def meaning(answer: str) -> str:
     """Return the meaning of an answer, which ignores differences in notation.
 
     The meaning of a number is its value. Other texts are normalised as in SQuAD, except for the
-    marks that are part of a number or a formula ("3.5 kg", "-5 %", "x-1") and for an article that
-    is the whole answer.
+    marks of numbers and formulas ("3.5 kg", "-5 %", "x - 1", which is "x-1") and for an article
+    that is the whole answer.
     """
     number = number_in(answer)
     if number is not None:
         return f"={number}"
     plain = _THOUSANDS.sub(lambda found: found[0].replace(",", ""), answer)
-    plain = _LIST_COMMA.sub(" ", plain)
-    kept = _MARK.sub(lambda found: chr(_PRIVATE + ord(found[0].strip())), plain)
+    plain = _BINARY.sub(lambda found: _LETTERS[found[1]], _LIST_COMMA.sub(" ", plain))
+    for pattern in (_POINT, _PERCENT, _MINUS):
+        plain = pattern.sub(lambda found: _LETTERS[found[0].strip()], plain)
     bare = answer.strip(punctuation + whitespace).lower()
-    return normalized_answer(kept) or bare or answer.strip()
+    return normalized_answer(plain) or bare or answer.strip()
 
 
 def vote(answer: str | None, verifier: Verifier) -> str | None:
@@ -116,7 +120,7 @@ def vote(answer: str | None, verifier: Verifier) -> str | None:
 
 def number_in(text: str) -> Fraction | None:
     """Return the number in a text such as "7", "-1.50", "3/4" or "1,000", or None."""
-    plain = _THOUSANDS.sub(lambda found: found[0].replace(",", ""), text.strip().rstrip("."))
+    plain = _THOUSANDS.sub(lambda found: found[0].replace(",", ""), text.strip().rstrip(".,"))
     # Exponents are not allowed: "1e999999999" would have a billion digits.
     if len(plain) > LONGEST_NUMBER or not set(plain) <= set("0123456789+-./"):
         return None

@@ -116,7 +116,14 @@ def learning(
             found["reference"] += base
             references.add(outline)
         tokens = min(completions or micro_batch, micro_batch)
-        passing = pass_memory(outline, member.rank, cluster, tokens=micro_batch, completions=tokens)
+        passing = pass_memory(
+            outline,
+            cluster,
+            adapter=member.rank > 0,
+            converted=_converts(member, cluster),
+            tokens=micro_batch,
+            completions=tokens,
+        )
         largest = passing if largest is None else max(largest, passing, key=lambda each: each.total)
     if largest is not None:
         found |= asdict(largest)
@@ -226,6 +233,12 @@ def _engine(
         share = cluster.engine_share * cluster.device.memory * GB
         left = min(left, share - weights - cluster.engine_reserved * GB)
     return generating, left, max(_cache(member.outline, cluster) for member in members.values())
+
+
+def _converts(member: Member, cluster: ClusterSpec) -> bool:
+    """Return True if passes convert float32 weights to 16 bits: shards arrive converted."""
+    wide = not member.rank or (member.frozen_bytes or cluster.width) == 4
+    return wide and cluster.sharded == 1 and cluster.precision == "mixed"
 
 
 def _size(member: Member) -> int:

@@ -24,28 +24,41 @@ class PassMemory:
 
 
 def pass_memory(
-    outline: ModelShape, rank: int, cluster: ClusterSpec, *, tokens: float, completions: float
+    outline: ModelShape,
+    cluster: ClusterSpec,
+    *,
+    adapter: bool,
+    converted: bool,
+    tokens: float,
+    completions: float,
 ) -> PassMemory:
     """Return the memory of a forward and backward pass when it is largest.
 
     It is largest in the backward pass of the output embedding, where all layers have stored their
     activations and a piece has its logits, or in that of a layer, which has its own activations and
     their gradients. With checkpointing a layer stores its input alone, and computes the rest again.
+    A logit takes 12 bytes in float32, with its probability and its gradient, and 16 if the output
+    embedding learns (counted under fake tensors, `scripts/check_memory.py`).
 
     Args:
         outline: Shape of the model.
-        rank: Rank of the adapter; 0: all weights learn.
         cluster: Layout.
+        adapter: True if an adapter learns, False if all weights do.
+        converted: True if each matrix product converts float32 weights and inputs to 16 bits, as in
+            one process in mixed precision.
         tokens: Tokens of the pass.
         completions: Tokens whose logits are read.
     """
-    kept, stream = _activations(outline, rank, cluster)
-    head, layer = _unsharded(outline, rank, cluster)
+    kept, stream = _activations(outline, cluster, adapter=adapter, converted=converted)
+    piece = min(cluster.logits or completions, completions)
+    pieces = 2 if piece < completions else 1
+    head, layer = _unsharded(
+        outline, cluster, adapter=adapter, converted=converted, gradients=pieces
+    )
     gradients = 2 * cluster.width * outline.active_intermediate + 4 * outline.hidden
     stored = outline.layers * (stream if cluster.checkpointing else kept)
     working = stored + gradients + (kept if cluster.checkpointing else 0)
-    piece = min(cluster.logits or completions, completions)
-    logits = piece * outline.vocabulary * (12 if rank else 16)
+    logits = piece * outline.vocabulary * (12 if adapter else 16)
     return max(
         PassMemory(unsharded=head, activations=tokens * stored, logits=logits),
         PassMemory(unsharded=layer, activations=tokens * working, logits=0.0),
@@ -53,44 +66,49 @@ def pass_memory(
     )
 
 
-def _activations(outline: ModelShape, rank: int, cluster: ClusterSpec) -> tuple[float, float]:
+def _activations(
+    outline: ModelShape, cluster: ClusterSpec, *, adapter: bool, converted: bool
+) -> tuple[float, float]:
     """Return the bytes per token that a layer stores without and with checkpointing.
 
     Beside `ModelShape.activations`, a layer stores its residual stream, and the inputs of the
-    weights of its norms if they learn. If all weights learn in one process in mixed precision, the
-    residual stream is in float32, and each matrix stores its own converted input: the input of
-    queries, keys and values is stored three times, and that of gate and up twice.
+    weights of its norms if they learn. If weights are converted, the residual stream is in float32,
+    and each matrix stores its own converted input: the input of queries, keys and values is stored
+    three times, and that of gate and up twice.
     """
     width, hidden = cluster.width, outline.hidden
-    kept = outline.activations(bytes_per_value=width) + (4 if rank else 8) * hidden
-    if not rank and cluster.sharded == 1 and cluster.precision == "mixed":
+    kept = outline.activations(bytes_per_value=width) + (4 if adapter else 8) * hidden
+    if converted:
         return kept + (3 * width + 4) * hidden, 4 * hidden
     return kept, width * hidden
 
 
-def _unsharded(outline: ModelShape, rank: int, cluster: ClusterSpec) -> tuple[float, float]:
+def _unsharded(
+    outline: ModelShape, cluster: ClusterSpec, *, adapter: bool, converted: bool, gradients: int
+) -> tuple[float, float]:
     """Return the bytes of unsharded weights and gradients in the backward pass of the output
     embedding and of a layer.
 
-    Pieces of the output embedding add up their gradients in float32, with one more gradient for the
-    present piece. If all weights learn in one process in mixed precision, the pass has copies of
-    its layers in 16 bits: of one layer with checkpointing, and of all without. With shards, the
-    embeddings and one layer are gathered, for an adapter two. Ranks that learn all weights have the
-    gradients of one layer in the type of the passes and in float32, and in the backward pass of the
-    output embedding a copy of it in float32 if passes have 16 bits.
+    The output embedding has `gradients` of its weights in float32: the sum over the pieces, and one
+    for the present piece. In one process, converted weights have copies in 16 bits: those of one
+    layer with checkpointing, and of all without. With shards, the embeddings and one layer are
+    gathered in the backward pass of the output embedding, and its weights have a copy in float32 if
+    passes have 16 bits and the weights learn. In the backward pass of a layer, ranks that learn an
+    adapter have gathered the embeddings and two layers. Ranks that learn all weights then have one
+    embedding and one layer, the layer's gradients in the type of the passes and in float32, and the
+    gradient of the output embedding in float32.
     """
     width, size, embedding = cluster.width, outline.layer_parameters, outline.embedding
     if cluster.sharded == 1:
-        if rank:
-            return 0.0, 0.0
-        mixed = cluster.precision == "mixed"
-        copies = width * size * outline.layers if mixed and not cluster.checkpointing else 0
-        again = width * size if mixed and cluster.checkpointing else 0
-        gradient = (width if mixed else 0) + 4
-        return copies + 8 * embedding, copies + again + gradient * size
+        copies = width * size * outline.layers if converted and not cluster.checkpointing else 0
+        again = width * size if converted and cluster.checkpointing else 0
+        if adapter:
+            return copies, copies + again
+        layer = copies + again + ((width if converted else 0) + 4) * size
+        return copies + gradients * 4 * embedding, layer
     gathered = width * (size + embedding * (1 if outline.tied else 2))
-    if rank:
+    if adapter:
         return gathered, gathered + width * size
     copy = 4 * embedding if width < 4 else 0
     layer = width * (size + embedding) + (width + 4) * size + 4 * embedding
-    return gathered + copy + 8 * embedding, layer
+    return gathered + copy + gradients * 4 * embedding, layer

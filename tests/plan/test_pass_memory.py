@@ -23,8 +23,15 @@ KEPT = 2 * (4 * 8 + 2 * (8 + 4) + 4 * 16) + 4 * 2 + 8 * 8
 def found(rank: int, *, tokens: float, **settings: Any) -> tuple[float, float, float]:
     """Return the bytes of a pass that reads the logits of all tokens, in pieces of 4 tokens."""
     given: dict[str, Any] = {"devices": 1, "checkpointing": True, "logits": 4} | settings
+    wide = given.pop("wide", not rank)
+    layout = ClusterSpec(device=H100, **given)
     memory = pass_memory(
-        SHAPE, rank, ClusterSpec(device=H100, **given), tokens=tokens, completions=tokens
+        SHAPE,
+        layout,
+        adapter=rank > 0,
+        converted=wide and layout.sharded == 1 and layout.precision == "mixed",
+        tokens=tokens,
+        completions=tokens,
     )
     return memory.unsharded, memory.activations, memory.logits
 
@@ -37,15 +44,17 @@ def test_the_sizes_of_the_shape() -> None:
 @pytest.mark.parametrize(
     ("rank", "settings", "unsharded", "per_token"),
     [
-        # Two float32 gradients of the output embedding; a layer's input in float32.
-        (0, {}, 8 * HEAD, 3 * 4 * 8),
+        # A float32 gradient of the output embedding; a layer's input in float32.
+        (0, {}, 4 * HEAD, 3 * 4 * 8),
         # Copies of all layers in 16 bits; seven more values of 16 or 32 bits per unit of the width.
-        (0, {"checkpointing": False}, 8 * HEAD + 2 * 3 * LAYER, 3 * (KEPT + 8 * 8 + 10 * 8)),
-        (0, {"precision": "float32"}, 8 * HEAD, 3 * 4 * 8),
+        (0, {"checkpointing": False}, 4 * HEAD + 2 * 3 * LAYER, 3 * (KEPT + 8 * 8 + 10 * 8)),
+        (0, {"precision": "float32"}, 4 * HEAD, 3 * 4 * 8),
         (16, {}, 0, 3 * 2 * 8),
         (16, {"checkpointing": False}, 0, 3 * (KEPT + 4 * 8)),
+        # A base in float32: copies in 16 bits, and the same converted values.
+        (16, {"wide": True}, 0, 3 * 4 * 8),
         # Both embeddings and a layer in 16 bits, and a copy of one of them in float32.
-        (0, {"devices": 4}, 2 * LAYER + 2 * 2 * HEAD + (4 + 8) * HEAD, 3 * 2 * 8),
+        (0, {"devices": 4}, 2 * LAYER + 2 * 2 * HEAD + (4 + 4) * HEAD, 3 * 2 * 8),
         (16, {"devices": 4}, 2 * LAYER + 2 * 2 * HEAD, 3 * 2 * 8),
     ],
 )
@@ -83,7 +92,15 @@ def test_with_many_tokens_it_is_that_of_a_layer(
     assert found(rank, tokens=1000, **settings) == (unsharded, 1000 * per_token, 0)
 
 
-def test_logits_come_in_pieces() -> None:
+def test_logits_come_in_pieces_which_add_up_their_gradients() -> None:
     assert found(16, tokens=3, checkpointing=False)[2] == 3 * 100 * 12
     assert found(16, tokens=5, checkpointing=False)[2] == 4 * 100 * 12
     assert found(16, tokens=5, checkpointing=False, logits=0)[2] == 5 * 100 * 12
+    assert found(0, tokens=4)[::2] == (4 * HEAD, 4 * 100 * 16)
+    assert found(0, tokens=5)[::2] == (8 * HEAD, 4 * 100 * 16)
+
+
+def test_an_adapter_over_float32_has_copies_of_its_layers() -> None:
+    assert found(16, tokens=1000, wide=True)[0] == 2 * LAYER
+    assert found(16, tokens=1000, wide=True, checkpointing=False)[0] == 3 * 2 * LAYER
+    assert found(16, tokens=1000, wide=True, devices=4)[0] == 2 * 2 * LAYER + 2 * 2 * HEAD

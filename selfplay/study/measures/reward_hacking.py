@@ -1,8 +1,8 @@
 """Signs of reward hacking: is the reward earned in the intended way?
 
-**Definition.** The study computes those of the following that the run allows. *Tasks*: of the tasks
-that solvers played the fractions that all of them solve (trivial) and that none solves
-(unsolvable), the fraction of invalid proposals, and the fraction of a proposal's four-word
+**Definition.** The study computes those of the following that the run allows. *Tasks*: the
+fractions of played tasks that all solvers solve (trivial) and that none solves (unsolvable), the
+fraction of invalid proposals, and the fraction of a proposal's four-word
 sequences that occur in its author's prompt (copied). *Collusion*, for several runs: the solve rate
 on tasks of the own run's proposer less the solve rate on tasks of the others; this difference in
 differences is 0 if only strength and difficulty differ. *Deliberation*, for agents that hear each

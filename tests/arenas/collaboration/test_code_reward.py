@@ -147,6 +147,10 @@ USED = {
         "def aux(x):\n    return x - 3",
         "def f(xs):\n    return 2 * xs[0] + len(set(aux(x) for x in xs)) - 1",
     ),
+    "more than a thousand times": (
+        AUX,
+        "def f(xs):\n    for _ in range(1001):\n        y = aux(xs)\n    return y",
+    ),
     "until it says so": (
         "def aux(y, xs):\n    return y == sum(xs)",
         "def f(xs):\n    y = 0\n    while not aux(y, xs):\n        y += 1\n    return y",
