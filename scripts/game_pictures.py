@@ -105,7 +105,7 @@ GAMES: list[TablePicture] = [
         title="Leduc poker: 12 million sampled hands",
         label="exploitability, chips a hand",
         sources=[TableSource(section="Leduc poker", table=1)],
-        series={"seed 0": ["seed 0"], "seed 1": ["seed 1"]},
+        series={f"seed {seed}": [f"seed {seed}"] for seed in range(3)},
         columns=[str(step) for step in (100, 200, 400, 800, 1200, 1600, 2000, 2400, 2800, 3200)],
     ),
     CellMatrix(
