@@ -3,6 +3,8 @@
 import argparse
 import json
 import shlex
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 
 from selfplay.errors import ConfigError
@@ -69,7 +71,8 @@ def run(options: argparse.Namespace) -> None:
         _take_step(options)
     folder = options.out or _folder(options)
     ACTIVITY.begin("loading models")
-    with ActivityFile(folder, name=study_file(options.measure)):
+    # A warm start that is made again prints its progress, which is no part of the result.
+    with redirect_stdout(sys.stderr), ActivityFile(folder, name=study_file(options.measure)):
         result = measure.run(options)
     written = page.write(result, folder, command=command(options))
     if options.json:

@@ -5,7 +5,7 @@ import json
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, redirect_stdout
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -313,8 +313,9 @@ def evaluate(options: argparse.Namespace, rest: list[str]) -> None:
             "selfplay list evaluations)"
         )
     chosen = {key: settings[key] for key in map(_place, elsewhere)}
-    experiment = Experiment({**compose.with_local_runtime(settings), **chosen})
-    experiment.load(place, learning=False)
+    with redirect_stdout(sys.stderr):  # a warm start that is made again prints its progress
+        experiment = Experiment({**compose.with_local_runtime(settings), **chosen})
+        experiment.load(place, learning=False)
     results: dict[str, dict[str, float]] = {}
     try:
         for name, (evaluation, play) in experiment.evaluations.items():

@@ -1,5 +1,6 @@
 """`selfplay study`: what it prints of a run, and what it refuses in one line."""
 
+import argparse
 import json
 import shutil
 from dataclasses import replace
@@ -198,6 +199,19 @@ def test_the_games_are_played_under_another_config(folder: Path) -> None:
     told = json_of(folder, "roleswap", "runs/hand", "--episodes=6", *changed)
     assert told["params"]["truncated_episodes"] == 1
     assert told["params"]["changed"] == "evaluations.hands.temperature=0 rollout.max_turns=1"
+
+
+def test_progress_is_no_part_of_the_result(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measured(options: argparse.Namespace) -> Result:
+        print("warm start: step 1/2")
+        return Result(measure="ablate", title="said", definition="", tables=[])
+
+    monkeypatch.setitem(measures(), "ablate", replace(measures()["ablate"], run=measured))
+    assert main(["study", "ablate", "RUN", "--json", "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["title"] == "said" and "warm start" in printed.err
 
 
 def test_what_agents_said_does_not_command_the_terminal(

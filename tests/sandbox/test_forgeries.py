@@ -238,7 +238,7 @@ def test_nothing_of_a_run_outlives_it(executor: Executor) -> None:
         ("class f:\n    pass", {"not_plain_data"}),
         ("f = len", {"raised"}),
         ("def f(a): return a", {"raised"}),
-        ("while 1: f = 1", {"timeout"}),
+        ("while 1: f = 1", {"timeout", "stalled"}),  # a busy machine gives it less than 4 s
     ],
     ids=lambda value: ascii(value[:24]) if isinstance(value, str) else "",
 )
