@@ -51,9 +51,9 @@ def pass_memory(
     """
     kept, stream = _activations(outline, cluster, adapter=adapter, converted=converted)
     piece = min(cluster.logits or completions, completions)
-    pieces = 2 if piece < completions else 1
+    head_gradients = 2 if piece < completions else 1
     head, layer = _unsharded(
-        outline, cluster, adapter=adapter, converted=converted, gradients=pieces
+        outline, cluster, adapter=adapter, converted=converted, head_gradients=head_gradients
     )
     gradients = 2 * cluster.width * outline.active_intermediate + 4 * outline.hidden
     stored = outline.layers * (stream if cluster.checkpointing else kept)
@@ -84,19 +84,24 @@ def _activations(
 
 
 def _unsharded(
-    outline: ModelShape, cluster: ClusterSpec, *, adapter: bool, converted: bool, gradients: int
+    outline: ModelShape,
+    cluster: ClusterSpec,
+    *,
+    adapter: bool,
+    converted: bool,
+    head_gradients: int,
 ) -> tuple[float, float]:
     """Return the bytes of unsharded weights and gradients in the backward pass of the output
     embedding and of a layer.
 
-    The output embedding has `gradients` of its weights in float32: the sum over the pieces, and one
-    for the present piece. In one process, converted weights have copies in 16 bits: those of one
-    layer with checkpointing, and of all without. With shards, the embeddings and one layer are
-    gathered in the backward pass of the output embedding, and its weights have a copy in float32 if
-    passes have 16 bits and the weights learn. In the backward pass of a layer, ranks that learn an
-    adapter have gathered the embeddings and two layers. Ranks that learn all weights then have one
-    embedding and one layer, the layer's gradients in the type of the passes and in float32, and the
-    gradient of the output embedding in float32.
+    The output embedding has `head_gradients` gradients in float32: the sum over the pieces and, if
+    there are several, one for the present piece. In one process, converted weights have copies in
+    16 bits: those of one layer with checkpointing, and of all without. With shards, the embeddings
+    and one layer are gathered in the backward pass of the output embedding, whose weights have a
+    copy in float32 if passes have 16 bits and the weights learn. In the backward pass of a layer,
+    ranks that learn an adapter have gathered the embeddings and two layers. Ranks that learn all
+    weights then have one embedding and one layer, the layer's gradients in the type of the passes
+    and in float32, and the gradient of the output embedding in float32.
     """
     width, size, embedding = cluster.width, outline.layer_parameters, outline.embedding
     if cluster.sharded == 1:
@@ -105,10 +110,10 @@ def _unsharded(
         if adapter:
             return copies, copies + again
         layer = copies + again + ((width if converted else 0) + 4) * size
-        return copies + gradients * 4 * embedding, layer
+        return copies + head_gradients * 4 * embedding, layer
     gathered = width * (size + embedding * (1 if outline.tied else 2))
     if adapter:
         return gathered, gathered + width * size
     copy = 4 * embedding if width < 4 else 0
     layer = width * (size + embedding) + (width + 4) * size + 4 * embedding
-    return gathered + copy + gradients * 4 * embedding, layer
+    return gathered + copy + head_gradients * 4 * embedding, layer
