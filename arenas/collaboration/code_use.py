@@ -37,7 +37,7 @@ def other(function, empty):
         if state["inside"]:
             return function(*args, **named)
         state["calls"] += 1
-        if state["calls"] > LIMIT:
+        if state["calls"] > LIMIT and state["last"]:
             return state["last"]()
         try:
             salt = sum(map(ord, repr((args, named)))) % 997
@@ -67,7 +67,7 @@ def other(function, empty):
 """Source of `other(function, empty)`, which returns results of `function`'s types: with `empty` the
 zero or empty value of each type, otherwise other numbers, texts and items. Equal arguments give
 equal results. `function` gets copies of its arguments, so it cannot change them. After `LIMIT`
-calls the last of these results is returned, because each takes time."""
+calls the last of these results is returned, if there is one, because each takes time."""
 HOLDER = "_the_other_function_of_the_test"
 """Name of the namespace of `OTHER`, which no program is expected to use."""
 

@@ -95,6 +95,15 @@ def test_a_call_of_aux_for_nothing_earns_what_no_call_earns(executor: Executor, 
     assert not found.calls_aux and found.ignores_aux
 
 
+def test_a_helper_that_always_raises_is_ignored_however_often_it_is_called(
+    executor: Executor,
+) -> None:
+    helper = "def aux(xs):\n    raise ValueError\n    return 0"
+    tried = "for _ in range(1001):\n        try:\n            aux(xs)\n        except ValueError:"
+    found = graded(executor, helper, f"def f(xs):\n    {tried}\n            pass\n{SUM}")
+    assert found.passed == 1.0 and not found.calls_aux and found.ignores_aux
+
+
 def test_a_helper_may_have_any_global_name(executor: Executor) -> None:
     helper = "_other = 1\ndef aux(xs):\n    return _other * sum(xs)"
     found = graded(executor, helper, FOR_NOTHING["thrown away"])
