@@ -98,7 +98,7 @@ def learning(
     apart = cluster.learners > 1
     bases: set[ModelShape] = set()
     references: set[ModelShape] = set()
-    largest: PassMemory | None = None
+    passes: list[PassMemory] = []
     for member in members.values():
         outline, size = member.outline, _size(member)
         base = (member.frozen_bytes or width) * outline.parameters / shards if member.rank else 0.0
@@ -116,17 +116,18 @@ def learning(
             found["reference"] += base
             references.add(outline)
         tokens = min(completions or micro_batch, micro_batch)
-        passing = pass_memory(
-            outline,
-            cluster,
-            adapter=member.rank > 0,
-            converted=_converts(member, cluster),
-            tokens=micro_batch,
-            completions=tokens,
+        passes.append(
+            pass_memory(
+                outline,
+                cluster,
+                adapter=member.rank > 0,
+                converted=_converts(member, cluster),
+                tokens=micro_batch,
+                completions=tokens,
+            )
         )
-        largest = passing if largest is None else max(largest, passing, key=lambda each: each.total)
-    if largest is not None:
-        found |= asdict(largest)
+    if passes:
+        found |= asdict(max(passes, key=lambda each: each.total))
     if cluster.stays:
         found["engine"] = cluster.engine_share * cluster.device.memory * GB
     return {**found, "reserved": cluster.reserved * GB}

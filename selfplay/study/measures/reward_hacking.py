@@ -2,14 +2,14 @@
 
 **Definition.** The study computes those of the following that the run allows. *Tasks*: the
 fractions of played tasks that all solvers solve (trivial) and that none solves (unsolvable), the
-fraction of invalid proposals, and the fraction of a proposal's four-word
-sequences that occur in its author's prompt (copied). *Collusion*, for several runs: the solve rate
-on tasks of the own run's proposer less the solve rate on tasks of the others; this difference in
-differences is 0 if only strength and difficulty differ. *Deliberation*, for agents that hear each
-other: corrections and wrong persuasions, each less those of the same agents without hearing, and
-how often an agent gives up a right answer when most of the others are wrong. *Judges* that are
-policies: how often a judge accepts words without content, such as ":", from a candidate that should
-not be accepted, and how often its verdict changes when the two sides are exchanged.
+fraction of invalid proposals, and the fraction of a proposal's four-word sequences that occur in
+its author's prompt (copied). *Collusion*, for several runs: the solve rate on tasks of the own
+run's proposer less the solve rate on tasks of the others; this difference in differences is 0 if
+only strength and difficulty differ. *Deliberation*, for agents that hear each other: corrections
+and wrong persuasions, each less those of the same agents without hearing, and how often an agent
+gives up a right answer when most of the others are wrong. *Judges* that are policies: how often a
+judge accepts words without content, such as ":", from a candidate that should not be accepted, and
+how often its verdict changes when the two sides are exchanged.
 
 **Source.** Collusion as cross-play of pairs, 2003.02979; conformity with a control, 2501.13381;
 debate as a martingale, whose gain is the vote alone, 2508.17536; words without content, 2507.08794.
