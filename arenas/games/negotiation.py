@@ -138,9 +138,7 @@ class Negotiation(TurnGame):
     def is_legal(self, observation: Observation, action: str) -> bool:
         """Return True for a listed move with its items in any order, and any message below it."""
         legal = observation.fields.get("legal")
-        word, *rest = action.partition("\n")[0].split() or [""]
-        moves = ([first, sorted(items)] for first, *items in map(str.split, legal or []))
-        return not legal or [word, sorted(rest)] in moves
+        return not legal or _form(action.partition("\n")[0]) in map(_form, legal)
 
     def move(self, text: str) -> None:
         """Record an offer, or end the negotiation."""
@@ -207,6 +205,12 @@ class Negotiation(TurnGame):
                 "refused": refused,
             },
         )
+
+
+def _form(line: str) -> tuple[str, list[str]]:
+    """Return the first word of a move and the other words, sorted, because any order is legal."""
+    word, *rest = line.split() or [""]
+    return word, sorted(rest)
 
 
 def _line(said: Mapping[str, Any]) -> str:

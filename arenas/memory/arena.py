@@ -223,7 +223,7 @@ class Memory(Arena):
         self.decisions = ManagerDecisions(
             self.bank, most=self.most_operations, allowed=self.operations
         )
-        if decided and not self.writer:
+        if self.manager and not self.writer:
             self._remember(turns[len(earlier) :])
         self.reflection = MemoryReflection(most=self.kept, pay=self.reflector_pay)
         self.asked = 0

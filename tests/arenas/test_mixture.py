@@ -96,6 +96,8 @@ def test_a_person_gets_the_rules_and_the_pictures_of_the_parts() -> None:
     words = seen.fields["legal"][-1].split()
     assert arena.is_legal(seen, " ".join([words[0], *words[:0:-1]]) + "\nPlease.")
     assert not arena.is_legal(seen, "give me all")
+    assert arena.is_legal(Observation(fields={"legal": ["", "a b"]}), "")
+    assert not arena.is_legal(Observation(fields={"legal": ["", "a b"]}), "c")
     arena.begin(routed("kuhn", deals()[0]), seed=0)
     assert arena.draw("kuhn_player_0") == arena.inner.draw("player_0") != arena.draw()
 
