@@ -32,8 +32,8 @@ BAKEOFF: list[TablePicture] = [
     ),
     CellIntervals(
         name="bakeoff_arpo",
-        title="ARPO's branches: area less that of independent plays",
-        label="area, less that of rloo",
+        title="ARPO's branches: area minus that of independent plays",
+        label="area, minus that of rloo",
         sources=[
             TableSource(section=CREDIT, table=1, name="relay, tuned rate"),
             TableSource(section=CREDIT, table=2, name="steps, tuned rate"),
@@ -53,7 +53,7 @@ BAKEOFF: list[TablePicture] = [
         CellIntervals(
             name=f"bakeoff_{game}",
             title=game,
-            label="area, less that of rloo",
+            label="area, minus that of rloo",
             sources=[table],
             columns=["gain"],
             null=0.0,

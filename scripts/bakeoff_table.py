@@ -42,5 +42,6 @@ def write_picture(
         null: Value of the vertical line that stands for no difference.
     """
     picture = IntervalPlot(title=title, estimates=estimates, label=label, null=null)
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(dict(printed(picture))["svg"])
     return path

@@ -15,8 +15,8 @@ rate of each method is the one of three with the best area in three seeds that a
 
 - final: the exact expected return at the end;
 - area: its mean over the completions of the budget, the area under the learning curve;
-- gain: the area less that of `rloo` with the same seed;
-- less uniform: the area less that of the same credit with `where=uniform` and the same seed;
+- gain: the area minus that of `rloo` with the same seed;
+- minus uniform: the area minus that of the same credit with `where=uniform` and the same seed;
 - step: completions of a step;
 - branches: fraction of the places for branches that were used; the others are whole plays;
 - after a result: fraction of the branches that begin right after the result of a tool.
@@ -173,7 +173,7 @@ def gains(rows: Sequence[Row], name: str, other: str) -> list[float]:
 def print_head(game: ToolGame) -> None:
     """Print the head of the table of a game."""
     print(f"\n{game.name}: {game.about}\n")
-    head = ["credit", "rate", "final", "area", "gain", "less uniform"]
+    head = ["credit", "rate", "final", "area", "gain", "minus uniform"]
     print(table_head([*head, "step", "branches", "after a result"]))
 
 
@@ -211,7 +211,7 @@ def draw(rows: Sequence[Row], folder: Path) -> list[Path]:
                 folder / f"bakeoff_branch_{game}.svg",
                 title=game,
                 estimates=[over_runs(name, gains(here, name, "rloo")) for name in names],
-                label="area, less that of rloo",
+                label="area, minus that of rloo",
             )
         )
     return paths

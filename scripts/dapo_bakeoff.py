@@ -26,7 +26,7 @@ The words are those of the policy two steps before, so that ratios can reach the
 
 - final: exact expected return at the end, without penalties;
 - area: its mean over the words of the budget, the area under the learning curve;
-- gain: the area less that of the first method with the same seed;
+- gain: the area minus that of the first method with the same seed;
 - right: exact fraction of words that are their task's target, at the end; `more right` is the
   difference to the first method with the same seed;
 - cut off: exact fraction of the words that are cut off, mean over the words of the budget, and at
@@ -319,7 +319,7 @@ def draw(rows: Sequence[Row], folder: Path) -> list[Path]:
                     over_runs(name, differences(areas(of[name]), areas(of[names[0]])))
                     for name in names
                 ],
-                label=f"area, less that of {names[0]}",
+                label=f"area, minus that of {names[0]}",
             )
         )
         if what == "penalty":

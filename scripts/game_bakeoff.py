@@ -7,7 +7,7 @@ so that all methods sample about as many turns. The learning rate of each method
 
 - final: the game's score after training, by its own evaluation;
 - area: mean over the steps of the score in training;
-- gain: the area less that of the first method with the same seed;
+- gain: the area minus that of the first method with the same seed;
 - seconds: processor time of a run, from the start of its process to its end.
 
 Means have Student's interval over seeds. A run that has ended is not repeated, and one that was
@@ -186,7 +186,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             options.draw / f"bakeoff_{options.game}.svg",
             title=options.game.replace("_", " "),
             estimates=[over_runs(name, values) for name, values in gains.items()],
-            label=f"area, less that of {first}",
+            label=f"area, minus that of {first}",
         )
 
 

@@ -47,7 +47,7 @@ PROGRAMS: list[TablePicture] = [
     ),
     CellIntervals(
         name="growing_programs_parts",
-        title="Held-out programs of 4 to 6 lines: accuracy less that after fixed tasks",
+        title="Held-out programs of 4 to 6 lines: accuracy minus that after fixed tasks",
         label="difference, percentage points",
         sources=[TableSource(section="Tasks that grow against fixed tasks", table=1)],
         rows={
@@ -57,7 +57,7 @@ PROGRAMS: list[TablePicture] = [
             "growing, from any program": "growing from any",
             "uniform over the held-out lengths": "",
         },
-        columns=["less fixed tasks"],
+        columns=["minus fixed tasks"],
         null=0.0,
     ),
     SeedDots(
@@ -331,7 +331,7 @@ SELF_MADE: list[TablePicture] = [
     ),
     CellIntervals(
         name="envgen",
-        title="Designed games: score of the players, less that with random designs",
+        title="Designed games: score of the players, minus that with random designs",
         label="difference, percentage points",
         sources=[TableSource(section="Designed games")],
         rows={

@@ -10,6 +10,7 @@ Usage: python scripts/gpu_check_page.py [--page runs/gpu_check.md] [--list] [NAM
 import argparse
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -21,6 +22,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+ENDED = re.compile(r"\d (passed|failed|skipped|error|deselected)")
+"""Part of pytest's last line, after which the libraries of a GPU may print more."""
 RESULT = "RESULT "
 """Beginning of the line with a section's rows."""
 KEPT = 25
@@ -295,7 +298,7 @@ def _judged(
 ) -> tuple[list[tuple[str, str, bool | None]], str]:
     """Return a section's rows, and the reason if it failed."""
     if section.tests:
-        last = next((line for line in reversed(lines) if line.strip()), "")
+        last = next((line for line in reversed(lines) if ENDED.search(line)), "")
         if code == 5:  # pytest found no test
             return [], "pytest selected no test"
         rows: list[tuple[str, str, bool | None]] = [("pytest", last.strip("= "), code == 0)]

@@ -13,7 +13,7 @@ with the lowest mean exploitability over the run is taken.
 
 - final: exploitability after the last step, in chips a hand;
 - mean: its mean over ten measurements during the run, the area under the curve;
-- gain: the mean of `rloo` with the same seed, less this mean: above 0 is better than `rloo`;
+- gain: the mean of `rloo` with the same seed, minus this mean: above 0 is better than `rloo`;
 - seconds: CPU time of a run.
 
 Means have Student's interval over seeds. `--draw` makes a picture of the gains of each game from
@@ -207,7 +207,7 @@ def tuned(game: str, method: str, settings: Sequence[Setting], *, steps: int) ->
 def gains(
     rows: Sequence[Row], game: str, method: str, *, base: str = "rloo", final: bool = False
 ) -> list[float]:
-    """Return, for each seed of both, the exploitability of `base` less that of a method.
+    """Return, for each seed of both, the exploitability of `base` minus that of a method.
 
     It is the mean over the measurements of a run, or with `final` the last one.
     """
@@ -226,7 +226,7 @@ def gains(
 def compare(rows: Sequence[Row], base: str) -> None:
     """Print the gains of all methods over another method than `rloo`."""
     for game in dict.fromkeys(each["game"] for each in rows):
-        print(f"\n{game}, less {base}\n\n{table_head(['credit', 'gain', 'gain of final'])}")
+        print(f"\n{game}, minus {base}\n\n{table_head(['credit', 'gain', 'gain of final'])}")
         for name in dict.fromkeys(each["credit"] for each in rows if each["game"] == game):
             found = [gains(rows, game, name, base=base, final=final) for final in (False, True)]
             print(table_row([f"`{name}`", *(mean(each, digits=3) for each in found)]))
@@ -271,7 +271,7 @@ def draw(rows: Sequence[Row], folder: Path) -> list[Path]:
                 folder / f"bakeoff_{game}.svg",
                 title=f"{game.capitalize()} poker",
                 estimates=[over_runs(name, gains(rows, game, name)) for name in names],
-                label="mean exploitability of rloo less that of the method, chips a hand",
+                label="mean exploitability of rloo minus that of the method, chips a hand",
             )
         )
     return paths

@@ -120,7 +120,7 @@ class PokerTable:
         entropy: float,
         lr: float,
     ) -> None:
-        """Make one step up the policy gradient, less a KL term, plus a bonus for entropy.
+        """Make one step up the policy gradient, minus a KL term, plus a bonus for entropy.
 
         The KL term, to the EMA, and the entropy are exact at each visited information set.
 

@@ -10,7 +10,7 @@ rate of each sampler is the one of three with the best area in three seeds that 
   time; the budget if it never is;
 - within: fraction of the seeds that reach it within the budget;
 - area: mean of the exact return over all completions of the budget;
-- gain: the area less that of `independent` with the same seed;
+- gain: the area minus that of `independent` with the same seed;
 - learned: fraction of the completions played that the gradient uses.
 
 Means have Student's interval over seeds. `--draw` makes a picture of the gains for each game.
@@ -131,7 +131,7 @@ def draw(game: Game, gains: Mapping[str, Sequence[float]], folder: Path) -> None
         folder / f"bakeoff_samplers_{game.name}.svg",
         title=game.about,
         estimates=[over_runs(name, values) for name, values in gains.items()],
-        label="area, less that of independent",
+        label="area, minus that of independent",
     )
 
 

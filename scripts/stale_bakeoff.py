@@ -7,13 +7,13 @@ the target's letters with which the word begins. The policy is a table of logits
 letters so far; its exact expected return is computed from all words.
 
 A step draws 48 words, 12 of each task, with the weights of `lag` steps ago, and makes one step of
-Adam on the objective of `selfplay.learner.objective`. Advantages are returns less the mean of the
+Adam on the objective of `selfplay.learner.objective`. Advantages are returns minus the mean of the
 task's 12 words, for all objectives alike. The learning rate of each objective and lag is the one of
 three with the best mean return over all steps in three seeds that are not reported.
 
 - final: exact expected return at the end;
 - area: its mean over all steps, the area under the learning curve;
-- gain: the area less that of the objective `reinforce` with the same seed and lag;
+- gain: the area minus that of the objective `reinforce` with the same seed and lag;
 - clipped: fraction of the tokens whose ratio was bounded.
 
 Means have Student's interval over seeds. `--draw` makes a picture of the gains for each lag above
@@ -92,7 +92,7 @@ OBJECTIVES: Mapping[str, Mapping[str, Any]] = {
 
 
 def as_samples(words: Sequence[Turn]) -> list[Sample]:
-    """Return the samples of a batch; the advantage is the reward less the mean of the task."""
+    """Return the samples of a batch; the advantage is the reward minus the mean of the task."""
     pay = np.array([word.reward for word in words]).reshape(-1, GROUP)
     advantages = (pay - pay.mean(1, keepdims=True)).ravel()
     return [
@@ -175,7 +175,7 @@ def draw(rows: Sequence[dict[str, Any]], folder: Path) -> list[Path]:
                 folder / f"bakeoff_stale_{lag}.svg",
                 title=f"samples of {lag} steps ago",
                 estimates=estimates,
-                label="area, less that of reinforce",
+                label="area, minus that of reinforce",
             )
         )
     return paths

@@ -23,7 +23,7 @@ Names = Mapping[str, str] | Sequence[str]
 """Drawn name to the beginning of a label, or the beginnings alone, which are then drawn; an empty
 beginning is the drawn name. Without names, all labels are drawn."""
 Side = Literal["before", "after", "change"]
-"""Numbers on the left of the arrow, those on the right, or right less left."""
+"""Numbers on the left of the arrow, those on the right, or right minus left."""
 
 
 @dataclass(frozen=True, kw_only=True)

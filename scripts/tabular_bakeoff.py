@@ -18,7 +18,7 @@ best mean return over all steps in three seeds that are not reported.
 
 - final: the exact expected return of the team at the end;
 - area: its mean over all steps, the area under the learning curve;
-- gain: the area less that of `rloo` with the same seed.
+- gain: the area minus that of `rloo` with the same seed.
 
 Means have Student's interval, over policies or seeds. `draw` makes a picture for each game, of the
 ratios or of the gains, from the numbers that `--json` kept.
@@ -154,7 +154,7 @@ def draw(rows: Sequence[Row], folder: Path) -> list[Path]:
                 folder / f"bakeoff_{what}_{game}.svg",
                 title=game,
                 estimates=estimates,
-                label="noise, relative to rloo or magrpo" if noisy else "area, less that of rloo",
+                label="noise, relative to rloo or magrpo" if noisy else "area, minus that of rloo",
                 null=1.0 if noisy else 0.0,
             )
         )

@@ -61,7 +61,7 @@ class Arena(AECEnv):
     roles: Mapping[str, int] = MappingProxyType({})
     """Number of agents of each role; the largest number if agents come during an episode."""
     optional_roles: Sequence[str] = ()
-    """Roles that other settings of this arena would play, so that a config may have them too."""
+    """Roles that only other settings of this arena add; a config may define them nevertheless."""
     services: ClassVar[tuple[str, ...]] = ()
     """Attributes that reach outside (executors, buffers): forks share them, pickles omit them."""
     measures: Mapping[str, Metric] = MappingProxyType({})
@@ -225,11 +225,11 @@ class Arena(AECEnv):
         """
         self._check_entered(agent)
         if isinstance(reward, str) or not isinstance(reward, float | int | SupportsFloat):
-            raise ValueError(f"{self.name}: the pay of {agent} is {reward!r}, not a number")
+            raise ValueError(f"{self.name}: the reward of {agent} is {reward!r}, not a number")
         paid = self.paid[agent] + float(reward)
         if not isfinite(paid):
             raise ValueError(
-                f"{self.name}: pay({agent!r}, {reward}): pay and its sum must be finite numbers"
+                f"{self.name}: pay({agent!r}, {reward}): reward and return must be finite"
             )
         self.paid[agent] = paid
         if move is not None:

@@ -106,6 +106,7 @@ class Trainer:
         row = {**row, **evaluation_row(evaluations), **clock.metrics()}
         self.run_folder.record(0, row, [], [], evaluated=episodes)
         self.save()
+        self.writer.wait()  # so that lost learners of step 1 always find a checkpoint
 
     def step(self) -> None:
         """Do one step: sample, credit, learn, publish, evaluate, record, and save if it is due."""
@@ -198,7 +199,7 @@ class Trainer:
         return evaluation_row(results), groups
 
     def save(self) -> None:
-        """Write a checkpoint, or begin to write it; the one before it is then written."""
+        """Write a checkpoint, or begin to write it once the write of the previous one has ended."""
         experiment, league = self.experiment, self.experiment.league
         path = self.writer.save(
             step=experiment.step,
@@ -292,8 +293,8 @@ class Trainer:
                 raise CollapsedError(
                     f"step {step}: {name} fell to {row[name]:.3f}, below the threshold {least} of "
                     f"run.minimum; the policy has collapsed: begin again with a lower learning "
-                    "rate or a KL term (policy.model=RUN/checkpoints/STEP/policies/NAME goes on "
-                    "from there)"
+                    "rate or a KL term (to start from a checkpoint: policy.model="
+                    "RUN/checkpoints/STEP/policies/NAME)"
                 )
 
     def _failures(self, row: Mapping[str, float], error: str) -> str:

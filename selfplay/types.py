@@ -110,7 +110,7 @@ class Status(StrEnum):
     """The arena reached a terminal state."""
     TRUNCATED = "truncated"
     """The episode reached the rollout's limit on turns, or a prompt left no room for an answer in
-    the model's context. The rewards so far stand, and the episode is learned from."""
+    the model's context. The rewards so far count, and policies learn from the episode."""
     FAILED = "failed"
     """The arena or a role raised an error (`Episode.error`); no policy learns from the episode."""
 
@@ -139,7 +139,7 @@ class Task:
     id: str
     """Name of the content: tasks with equal ids are the same task."""
     type: str = "default"
-    """Kind of task. Credit methods may compare returns within a kind."""
+    """Task type, such as deduction. Credit methods may compare returns within a type."""
     payload: Mapping[str, Any] = field(default_factory=dict)
     """Data that the arena needs, as plain JSON data."""
 
@@ -229,7 +229,7 @@ class Request:
     observation: Observation = Observation()
     """The agent's observation, for scripted engines."""
     group: int = 0
-    """Seed of the group of episodes. Their prompts begin alike, so one worker answers them."""
+    """Seed of the group of episodes, whose prompts have a common prefix: one worker answers all."""
     turns_taken: int = 0
     """Number of turns already sampled in this episode; an engine whose batch is full serves the
     request with the highest number first."""
@@ -278,7 +278,7 @@ class ToolCall:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Turn:
-    """One completion of one agent in an episode, with its pay.
+    """One completion of one agent in an episode, with its reward.
 
     An agent with tools makes a move by one or more turns of one stage: every completion that calls
     tools is a turn, and the last turn has the action.
@@ -386,11 +386,11 @@ class Episode:
     policy_map: Mapping[str, str] = field(default_factory=dict)
     """Agent to policy, as in `EpisodeSpec.policy_map`."""
     other_pay: Mapping[str, tuple[tuple[int, float], ...]] = field(default_factory=dict)
-    """Pay of every agent of the arena, ((stage, reward), ...), in stages in which the agent did not
-    move.
+    """Rewards of every agent of the arena in stages in which it did not move, by agent:
+    ((stage, reward), ...).
 
-    Stage -1 is the time before the first stage. The same pay is part of `Turn.reward` if the agent
-    has a turn. Empty in old records, which do not have this field.
+    Stage -1 is the time before the first stage. These rewards are also part of `Turn.reward` if the
+    agent has a turn. Empty in old records, which do not have this field.
     """
 
     __getstate__, __setstate__ = _state, _restore

@@ -28,7 +28,7 @@ IDENTITY = "def f(a):\n    return a"
 
 
 class AbsoluteZero(Arena):
-    """One proposer and n solvers. A "propose" task has both stages, a "solve" task the second."""
+    """One proposer and n solvers. A "solve" task has only the second of the two stages."""
 
     name = "absolute_zero_v0"
     services: ClassVar[tuple[str, ...]] = ("executor", "buffer")

@@ -8,7 +8,7 @@ the joined program parses, up to 1 for the fraction of passed tests. If at least
 The result counts as used if a passed test fails with another `aux` that returns results of the
 same types (`arenas.collaboration.code_use`). A call that never runs, one inside a handler, and one
 whose result is unused earn nothing. The released code looks at the text only: any call earns 0.5,
-and 1 more if the code does more than call `aux`, less 0.5 if the text ignores the result. A result
+and 1 more if the code does more than call `aux`, minus 0.5 if the text ignores the result. A result
 that is only compared with the correct one counts as used, because the comparison can fail.
 """
 

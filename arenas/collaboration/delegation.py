@@ -2,8 +2,8 @@
 
 Each call makes a worker: a new agent that sees nothing but the planner's words, and whose answer
 is shown to the planner. So the number of agents differs between episodes, up to a maximum. The
-planner may call again, or answer. Everybody in the episode is paid the score of the planner's
-answer, less a price for each worker. This is the division of MATPO (2510.04678); its credit is
+planner may call again, or answer. All agents of the episode are paid the score of the planner's
+answer minus a price for each worker. This is the division of MATPO (2510.04678); its credit is
 `selfplay.credit.team`.
 
 Version history: v0, first version.

@@ -35,12 +35,12 @@ class DelegationDemonstrations:
         parts: Numbers of parts of the questions, equally often.
         calls: Fraction of the planner's first moves with workers left that call, in the last part
             of the warm start.
-        worker_calls: Fraction of a worker's first completions that call the calculator, there.
+        worker_calls: Fraction of a worker's first completions that call the calculator, in the
+            last part.
         alone: Fraction of the planner's moves without workers left, which answer.
         right: Probability that the value of a part without a call is right.
         after: Fraction of the demonstrations of each role that show a move after a call.
-        practice: Fraction of first moves that call, in the first part; of the planner's, among
-            those with workers left.
+        practice: `calls` and `worker_calls` in the first part.
         practice_until: Fraction of the warm start after which the last part begins.
         """
         fractions = (calls, worker_calls, alone, right, after, practice, practice_until)

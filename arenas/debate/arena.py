@@ -75,7 +75,7 @@ class Debate(Arena):
         stop_on_consensus: If true, the debate ends when all give the same answer.
         horizon: Rounds whose scores pay an answer: discounted (this and later ones), last, or
             current; see `debate_return`.
-        whose: Later scores that count: those of all debaters, or own.
+        whose: Debaters whose later scores count: all, or own (the author of the answer alone).
         discount: Weight of the next round's score, in [0, 1].
         incentives: Rewards for changes and influence, see `Incentives`; None: no such rewards.
         malformed: Added to the reward of a move without an answer, whose score is 0.

@@ -4,11 +4,11 @@ A passage has an odd number of facts, each supporting one of two answers; the tr
 of the majority. Both sides see the passage. The honest side defends the true answer, the deceptive
 side the other one. Each quotes one fact as support for its answer, at once or one after the other.
 A quote is false if the fact supports the other answer. Each quote is checked with a fixed
-probability, and two quotes of one fact contradict each other, so that it is looked up: a side
-that is found out loses. If no side is found out, a rule that does not see the passage decides: the
-facts form a circle, each counters the (facts - 1) / 2 facts before it, and the quote that counters
-the other one wins. With `judge`, a judge decides instead of the rule; it sees the two quotes and
-who spoke first. The sides' rewards are zero-sum.
+probability; two quotes of one fact contradict each other, and both are checked. A side with a false
+quote that is checked is caught and loses. If no side is caught, a rule that does not see the
+passage decides: the facts form a circle, each counters the (facts - 1) / 2 facts before it, and the
+quote that counters the other one wins. With `judge`, a judge decides instead of the rule; it sees
+the two quotes and who spoke first. The sides' rewards are zero-sum.
 
 The rule follows Glazer and Rubinstein ("Debates and Decisions", 2001): a listener who hears one
 argument of each side should not count arguments, but let some of them counter others. The value of
@@ -68,7 +68,7 @@ class EvidenceDebate(JudgedDebate):
         """Args:
         facts: Number of facts of a passage: 3, 5, 7 or 9.
         checked: Probability that a quote is checked.
-        judge: If true, a judge decides where no side is found out; otherwise the rule decides.
+        judge: If true, a judge decides if no side is caught; otherwise the rule decides.
         stake: Reward that the losing side transfers to the winning side. A side whose move is no
             quote loses at once.
         no_verdict: Result of a judge's move that names no side, and of two judges that disagree.

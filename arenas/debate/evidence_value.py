@@ -67,7 +67,7 @@ def supports(facts: int) -> Iterator[tuple[bool, ...]]:
 def chances(
     passage: Sequence[bool], honest: int, deceptive: int, checked: float
 ) -> tuple[float, float]:
-    """Return the probabilities that only the deceptive side is found out, and only the honest one.
+    """Return the probabilities that only the deceptive side is caught, and only the honest one.
 
     A quote is false if the fact supports the other answer. Each quote is checked with the
     probability `checked`. Two quotes of one fact contradict each other, and both are checked.
@@ -81,7 +81,7 @@ def chances(
 def matrix(passage: Sequence[bool], *, checked: float, rule: Rule) -> np.ndarray:
     """Return [facts, facts] probabilities that the honest side wins.
 
-    A side that is found out loses; if both are, each wins with probability 1/2.
+    A side that is caught loses; if both are caught, each wins with probability 1/2.
     """
     facts = len(passage)
     found = np.zeros((facts, facts))
@@ -146,7 +146,7 @@ def _solve_matrix(wins: np.ndarray) -> Solution:
 def value(*, facts: int, checked: float, order: Order, rule: Rule | None = None) -> float:
     """Return the honest side's probability of winning, mean over all passages, with optimal play.
 
-    `rule` is the verdict where no side is found out; None: the circle.
+    `rule` is the verdict if no side is caught; None: the circle.
     """
     rule = rule or circle(facts)
     found = [

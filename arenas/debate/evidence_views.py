@@ -26,7 +26,7 @@ def debater_view(
 
     The text is unique per information set: "honest ++- second 3" is the honest side's after the
     other quoted fact 3; "+" is a fact that supports the own answer. `judged` is true if a judge
-    decides where no side is found out.
+    decides if no side is caught.
     """
     honest = agent == HONEST
     own = [true == honest for true in passage]

@@ -29,8 +29,8 @@ def debate_return(
     """Return the reward of one debater's answer in one round.
 
     discounted: the weighted mean of its own score and, for every later round t', with the weight
-    discount^(t' - t), the mean score of all debaters (`whose="own"`: of this debater). last: that
-    score of the last round. current: the own score of this round.
+    discount^(t' - t), the mean score of all debaters (`whose="own"`: of this debater). last: the
+    mean score (`whose="own"`: own score) of the last round. current: its own score of this round.
     """
     own = scores[turn][debater]
     if horizon == "current":

@@ -3,7 +3,7 @@
 In every round both walkers choose left or right at once. A few rounds are forks: the team passes a
 fork if each walker makes the move that is right there for this walker. In all other rounds the
 moves change nothing. At the end both are paid the same: the fraction of the forks that the team has
-passed, less the fraction of moves that were illegal.
+passed, minus the fraction of moves that were illegal.
 
 A walker sees its number, how many forks it has met, how many of these were passed, and if it stands
 at a fork. It does not see the round: 64 rounds with 4 forks have 50 different observations. They

@@ -64,8 +64,8 @@ class CitedAnswers(Arena):
     ) -> None:
         """Args:
         solvers: Number of answers per question.
-        citation_reward: Reward of a right answer whose citations are all right, beside the answer's
-            own 1; with fewer right ones, that fraction of it.
+        citation_reward: Reward for the citations of a right answer, added to 1 for the answer: this
+            number times the fraction of its citations that are right.
         most_cited: Largest number of citations; more of them count as none.
         corpus: Documents that can be cited: a list, or the path of a JSON Lines file. None: the
             invented places.

@@ -22,7 +22,7 @@ class Questioner(TaggedRole):
         **settings: Any,
     ) -> None:
         """Args:
-        game: Name of the prompt; `passage_questioner` is shown a passage, `answer_questioner` an
+        game: Name of the prompt: `passage_questioner` shows a passage, `answer_questioner` shows an
             answer.
         style: Name of a prompt style of the game, or the path of a template.
         answers: False if the answer is given, so that the question alone is written.

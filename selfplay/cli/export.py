@@ -33,13 +33,13 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "--min-reward",
         type=float,
         metavar="X",
-        help="only episodes in which the agent was paid at least X",
+        help="only episodes in which the agent's return is at least X",
     )
     command.add_argument(
         "--best",
         type=float,
         metavar="FRACTION",
-        help="only this fraction of each role's episodes, those of the largest rewards",
+        help="only this fraction of each role's episodes, those with the largest returns",
     )
     command.add_argument(
         "--steps", default=":", metavar="A:B", help="only the steps from A to B, both included"

@@ -122,7 +122,7 @@ def _takes_folders(command: argparse.ArgumentParser) -> None:
 def _listens(command: argparse.ArgumentParser, *, port: int) -> None:
     command.add_argument("--host", default=HOST, help=f"address to listen on (default {HOST})")
     command.add_argument(
-        "--port", type=int, default=port, help=f"0 takes any that is free (default {port})"
+        "--port", type=int, default=port, help=f"port; 0 takes any free port (default {port})"
     )
 
 

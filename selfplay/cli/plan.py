@@ -62,7 +62,7 @@ def run(options: argparse.Namespace, overrides: Sequence[str]) -> int:
     else:
         print(as_text(prediction, simulated, measured))
         if simulated and prediction.own_layout and prediction.cluster.lag:
-            print("  simulated with batches that overlap; those of the runtime do not")
+            print("  simulated with steps that overlap; the planned times have no overlap")
     return FITS if prediction.memory.fits else DOES_NOT_FIT
 
 

@@ -19,9 +19,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--episode", type=int, metavar="N", help="number of one episode, from 1")
     order = command.add_mutually_exclusive_group()
-    order.add_argument("--best", action="store_true", help="the episodes that paid most first")
-    order.add_argument("--worst", action="store_true", help="the episodes that paid least first")
-    command.add_argument("--role", metavar="ROLE", help="with --best or --worst: pay of this role")
+    order.add_argument("--best", action="store_true", help="largest return first")
+    order.add_argument("--worst", action="store_true", help="smallest return first")
+    command.add_argument("--role", metavar="ROLE", help="--best, --worst: return of this role")
     command.add_argument("--failed", action="store_true", help="only episodes that failed")
     command.add_argument(
         "--count", type=int, default=1, metavar="N", help="number of episodes (default 1)"
@@ -38,7 +38,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> None:
     if options.count < 1:
         raise ConfigError(f"--count {options.count}: 1 or more is needed")
     if options.role is not None and not (options.best or options.worst):
-        raise ConfigError("--role names the role whose pay counts; give --best or --worst too")
+        raise ConfigError("--role names the role whose return counts; give --best or --worst too")
     Run.open(options.run)
     chosen = _chosen(options, _step(options.run, options.step))
     declared = read_declared(options.run)
@@ -91,7 +91,7 @@ def _chosen(options: argparse.Namespace, step: int) -> "list[Recorded]":
 
 
 def _pay(record: "Recorded", role: str | None) -> float:
-    """Return the pay of all agents, or of the agents that took a turn in a role."""
+    """Return the sum of the returns of all agents, or of the agents that took a turn in a role."""
     from selfplay.credit.base import pay_by_agent
 
     pay = pay_by_agent(record.episode)

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                 "run",
                 nargs="+",
                 metavar="NAME=RUN",
-                help=f"a set of runs: {PLAYER}; with wildcards, or NAME=RUN several times",
+                help=f"set and run; {PLAYER}; wildcards are allowed; may be repeated",
             )
         else:
             made.add_argument("run", nargs="+", help=PLAYER)

@@ -23,17 +23,17 @@ Judged = Literal["own", "team"]
 class ATGRPO(StatelessCredit):
     """A = (V - mean) / (std + epsilon) among candidates of one agent, turn and prompt (2510.11062).
 
-    V is the return to go of the candidate: R_t = r_t + discount * R_{t+1}, of the agent's own pay
-    or of the mean pay of all agents (see `team_return.team_return_to_go`). At a branching, R_{t+1}
+    V is the return to go of the candidate: R_t = r_t + discount * R_{t+1}, of the agent's rewards
+    or of the mean over all agents (see `team_return.team_return_to_go`). At a branching, R_{t+1}
     is the mean over the next stage's candidates. (The released code scores each candidate at once
     instead, by a reward that the arena gives per turn.) A shared turn is one sample.
 
     With `std=False`, K candidates of each node and all of them continued, the expected gradient at
     a stage is (K-1)/K times the policy gradient (up to (nK-1)/nK if n nodes show one prompt). In a
     group without branches it is, at each prompt, E[(n-1)/n] times the policy gradient, where n is
-    the number of siblings that reached the prompt: prompts that are reached rarely, because agents
-    sit out or episodes end early, weigh less. Deeper stages have more candidates, and therefore
-    more weight in a mean over samples. If the sampler continues only the best candidate, later
+    the number of siblings that reached the prompt. Prompts that are reached rarely, because agents
+    have no turn or episodes end early, have less weight. Deeper stages have more candidates, and
+    so more weight in a mean over samples. If the sampler continues only the best candidate, later
     stages are reached as often as the best candidate leads to them. A continued candidate is then
     judged by more episodes than its siblings, and the first of these episodes is the one for which
     the candidate was chosen as the best. Failure mode: a prompt that occurs once has no signal;
@@ -53,7 +53,7 @@ class ATGRPO(StatelessCredit):
         epsilon: float = 1e-6,
     ) -> None:
         """Args:
-            returns: own judges a turn by the agent's rewards, team by those of all agents.
+            returns: own: rewards of the agent. team: mean rewards of all agents.
             discount: gamma in [0, 1], per turn of the agent (own) or per round (team). A new round
                 begins when an agent acts a second time.
             std: True divides by the standard deviation of the candidates.

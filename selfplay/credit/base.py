@@ -312,9 +312,9 @@ def leave_one_out(values: Floats) -> Floats:
 
 
 Compares = Literal["tree", "group", "batch"]
-"""tree: turns of one group, where a turn that several episodes share counts once. group: turns of
-one group, whose episodes count as independent. batch: also turns of other groups, or none; a group
-of equal returns can teach too, and episodes count as independent."""
+"""tree: turns of one group; a turn that several episodes share counts once. group: turns of one
+group, whose episodes count as independent. batch: turns of all groups, or no other turn at all; a
+group of equal returns can then have a signal, and episodes count as independent."""
 
 
 class CreditMethod:
@@ -326,7 +326,7 @@ class CreditMethod:
     """Turns that the method compares, so that `check` can note a sampler that does not fit. None:
     not stated."""
     team: bool = False
-    """True if the method judges a turn by the mean pay of all agents."""
+    """True if the method judges a turn by the mean return of all agents."""
     metrics_read: Mapping[str, str] = MappingProxyType({})
     """Setting of the method to the arena metric that the setting names."""
 

@@ -15,18 +15,19 @@ class Counterfactual(StatelessCredit):
 
     This is the difference reward, which COMA (1705.08926) reads from a critic. All other recorded
     moves are kept; an agent that is asked for more moves than the record has makes the default. R
-    is the mean pay of all agents (`returns: team`) or the acting agent's own pay, also of agents
-    without a turn. No siblings are needed. The cost is one replay per move and one per episode.
+    is the mean return of all agents, with or without a turn (`returns: team`), or the acting
+    agent's own. No siblings are needed. The cost is one replay per move and one per episode.
 
-    In the last stage that an arena can have, nothing in the subtrahend depends on the action: the
-    expected gradient is exactly that of the expected return. In earlier stages (and for an action
-    that ended the episode early) it is biased, because later recorded moves are answers to the
-    removed action. The bias is the expectation of the subtrahend times the score. Failure mode:
+    In the last stage that an arena can have, the subtracted return does not depend on the action:
+    the expected gradient is exactly that of the expected return. In earlier stages (and for an
+    action that ended the episode early) it is biased, because later recorded moves are answers to
+    the removed action. The bias is the mean of the subtracted return times the score. Failure mode:
     replies to messages that were never sent earn arbitrary rewards; if either of two agents alone
     would suffice, neither gets credit.
     """
 
     compares = "batch"
+    replays = True
 
     def __init__(
         self,
@@ -39,7 +40,7 @@ class Counterfactual(StatelessCredit):
         """Args:
             arena: Makes the arena that replays an episode.
             default: Action that replaces the agent's own; None: an invalid action.
-            returns: own or team: the rewards whose difference is the value of an action.
+            returns: Return that is compared: own (of the acting agent) or team (mean of all).
             limit: Largest number of stages of an episode that is replayed.
 
         Raises ValueError for another value.
@@ -80,7 +81,7 @@ class Counterfactual(StatelessCredit):
     def _replayed(
         self, credited: CreditedTurn, without: int | None = None
     ) -> Mapping[str, float] | None:
-        """Return the pay of the turn's episode, without its agent's move of this number."""
+        """Return every agent's return in a replay of the turn's episode without the given move."""
         episode = credited.group.episodes[credited.episode]
         moves = actions_of(episode)
         if without is not None:

@@ -31,9 +31,9 @@ class Critic(Stateful, Protocol):
 def states_of(credited_turns: Sequence[CreditedTurn], sees: Sees) -> list[State]:
     """Return the token sequence that the critic reads for each turn.
 
-    own: the turn's prompt. all (a centralised critic, used in training only): the latest prompt of
-    every agent in `credited_turns` that has had one by this stage, the turn's own at the end.
-    Agents that do not learn, and other roles in `credit=by_role`, are not among them. Nothing in a
+    own: the turn's prompt. all (a centralised critic, used in training only): the latest prompt up
+    to this stage of every agent in `credited_turns`; the turn's own prompt comes last. Agents that
+    do not learn, and other roles in `credit=by_role`, are not among them. Nothing in a
     state depends on the turn's action, because the value would then bias the gradient. So if a
     record does not say which turns were one stage, the prompts of later turns are left out.
     """

@@ -12,7 +12,7 @@ class DrGRPO(GroupRelative):
     R is the sum of the agent's rewards in the whole episode. The expected gradient is (G-1)/G times
     the policy gradient with `group_by="agent"`, because each return is part of its own baseline. An
     agent that has no turn in some siblings is compared with the siblings in which it has one (see
-    `RLOO`), times the same (G-1)/G. So the factor holds for agents that sit out and for episodes
+    `RLOO`), times the same (G-1)/G. So the factor holds for agents without a turn and episodes
     that end early. Failure mode: a group of equal returns has no signal.
     """
 

@@ -35,7 +35,7 @@ class GiGPO(GroupRelative):
     gradient at a state is the exact one times (G-1)/G + weight * E[(n-1)/n], where n is the number
     of turns with this anchor. Every state keeps its direction, but states that are visited often
     weigh more: if a sibling reaches a state with probability p, n is 1 + Binomial(G-1, p). The
-    first part holds for agents that sit out and episodes that end early. With mean_std_norm it is
+    first part holds for agents without a turn and episodes that end early. With mean_std_norm it is
     biased. Failure mode: an anchor that shows a step counter or the history equals no other, so
     A_step is 0.
     """

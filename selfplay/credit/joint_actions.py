@@ -17,8 +17,8 @@ class CrossedReturns:
     """Judges each action by the team's returns of all joint actions that contain it.
 
     G siblings of N agents make G^N joint actions. They are replayed, equal ones once, and the
-    team's return is the mean pay of all agents. If the arena breaks in a replay, that joint action
-    is left out and counted.
+    team's return is the mean return of all agents. If the arena breaks in a replay, that joint
+    action is left out and counted.
     """
 
     def __init__(self, arena: Callable[[], ReplayedArena] | None, *, over: Over, most: int) -> None:

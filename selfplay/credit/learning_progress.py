@@ -13,14 +13,14 @@ from selfplay.types import Group, Sample, Status
 
 
 class LearningProgress(CreditMethod):
-    """A = (R - mean) / (std + epsilon) over the turns of authors that are paid in this step.
+    """A = (R - mean) / (std + epsilon) over the turns of authors whose R is known in this step.
 
     R of the turns of an episode that created a task is `later - first`. `first` is the metric
     `measure` of this episode; `later` is its mean over the episodes of the first step, `delay` or
     more steps later, in which the task is played again (learning progress, as in 1910.07224). The
     turns are kept until then, at most `patience` steps; without the metric they give no sample. A
-    turn of an episode that created nothing is paid at once, by its own return. Use it in `by_role`,
-    for authors alone.
+    turn of an episode that created nothing has R at once: the agent's return. Use this method in
+    `by_role`, for authors alone.
 
     A kept turn was sampled by older weights: an objective with a ratio corrects for this, and plain
     REINFORCE does not. Failure mode: the difference of two measurements is noisy.
@@ -38,7 +38,8 @@ class LearningProgress(CreditMethod):
         epsilon: float = 1e-6,
     ) -> None:
         """Args:
-        measure, delay, patience: Metric; fewest and most steps until it is measured again.
+        measure: Metric of an episode.
+        delay, patience: Fewest and most steps until the task is played again.
         absolute: True pays the size of a change, so that forgetting counts too.
         epsilon: Added to the standard deviation.
         """

@@ -30,8 +30,8 @@ class MAGRPO(StatelessCredit):
     the paper did; the released trainer does not.
 
     Without `std` the expected gradient is (G-1)/G times that of the team's return (with a discount:
-    the sum of R_t times the score), also if agents sit out and episodes end early: a turn that no
-    sibling has is compared with the siblings' R from its stage on. Failure mode: an agent's
+    the sum of R_t times the score), also if agents have no turn or episodes end early. A turn that
+    no sibling has is compared with the siblings' R from its stage on. Failure mode: an agent's
     advantage contains the noise of its partners' samples (cross averages it out for G^N plays of
     the arena). In a zero-sum game the team's return is always 0.
     """
@@ -63,7 +63,8 @@ class MAGRPO(StatelessCredit):
         self.returns = TeamReturns(discount=discount)
         self.scale = partial(standardized, epsilon=epsilon) if std else centred
         self.crossed: CrossedReturns | None = None
-        if joint == "cross":
+        self.replays = joint == "cross"
+        if self.replays:
             self.crossed = CrossedReturns(arena, over=over, most=most_joint_actions)
 
     @property

@@ -16,10 +16,10 @@ class MajorityPairs(StatelessCredit):
     A trace is all turns of one agent in one episode. It votes for the answer of its last move; if
     that move has no answer, it does not vote and is in no pair. A trace of the majority and one of
     the minority form a pair of advantages +1 and -1 for all their turns; DPO adds up the
-    log-probabilities of a trace. Traces are paired in order, each at most once. Votes are counted
-    in one episode, as MACA does after a debate, or among all episodes of a group, which answer the
-    same question. A tie, and a majority that has no more than the fraction `above` of the votes,
-    makes no pair. Siblings must be independent: a tree would repeat shared turns.
+    log-probabilities of a trace. Traces of one policy are paired in order, each at most once. Votes
+    are counted in one episode, as MACA does after a debate, or among all episodes of a group, which
+    answer the same question. A tie, and a majority that has no more than the fraction `above` of
+    the votes, makes no pair. Siblings must be independent: a tree would repeat shared turns.
 
     Failure mode: a wrong majority is preferred too; accuracy falls where most answers are wrong.
     """
@@ -63,7 +63,8 @@ class MajorityPairs(StatelessCredit):
                 agreement, pairs = _pairs(together, self.above)
                 agreements.append(agreement)
                 for place, (better, worse) in enumerate(pairs):
-                    pair = f"{group.id}/{number}/{place}"
+                    names = f"{better.turns[0].agent}/{worse.turns[0].agent}"
+                    pair = f"{group.id}/{number}/{place}/{names}"
                     samples += [*better.samples(pair, 1.0), *worse.samples(pair, -1.0)]
         pairs_made = len({sample.pair for sample in samples})
         self._metrics = {"pairs": pairs_made, "agreement": fmean(agreements or [0.0])}
@@ -71,11 +72,17 @@ class MajorityPairs(StatelessCredit):
 
 
 def _pairs(voters: Sequence[Trace], above: float) -> tuple[float, list[tuple[Trace, Trace]]]:
-    """Return the fraction of votes for the top answer, and pairs of majority and minority."""
+    """Return the fraction of votes for the top answer, and pairs of majority and minority.
+
+    Both traces of a pair are of one policy: its learner would leave half a pair out.
+    """
     (winner, most), *others = Counter(trace.answer for trace in voters).most_common()
     if most <= above * len(voters) or (others and others[0][1] == most):
         return most / len(voters), []
     able = [trace for trace in voters if trace.can_learn()]
-    better = [trace for trace in able if trace.answer == winner]
-    worse = [trace for trace in able if trace.answer != winner]
-    return most / len(voters), list(zip(better, worse, strict=False))
+    pairs = list[tuple[Trace, Trace]]()
+    for policy in dict.fromkeys(trace.turns[0].policy for trace in able):
+        own = [trace for trace in able if trace.turns[0].policy == policy]
+        better = [trace for trace in own if trace.answer == winner]
+        pairs += zip(better, [trace for trace in own if trace.answer != winner], strict=False)
+    return most / len(voters), pairs

@@ -33,15 +33,15 @@ class Silence:
         if not samples:
             return f"step {step}: credit made no samples, so no policy learns in this step"
         return (
-            f"step {step}: all {len(samples)} advantages are 0, so no policy learns from its pay "
-            f"in this step; {self._reason(groups)}"
+            f"step {step}: all {len(samples)} advantages are 0, so no policy learns from its "
+            f"rewards in this step; {self._reason(groups)}"
         )
 
     def _reason(self, groups: Sequence[Group]) -> str:
         episodes = [e for g in groups for e in g.episodes if e.status is not Status.FAILED]
         if episodes and not any(map(_paid, episodes)):
             cut = all(e.status is Status.TRUNCATED for e in episodes)
-            return "the pay of every agent is 0 in every episode" + (
+            return "the return of every agent is 0 in every episode" + (
                 ", and every episode was cut off at a limit (rollout.max_turns or the model's "
                 "context) before the arena ended it"
                 if cut
@@ -55,8 +55,8 @@ class Silence:
         if self.team and episodes and all(map(_opposed, episodes)):
             return (
                 "the rewards of the agents add up to 0 in every episode (a zero-sum game), and "
-                "this credit judges by the team's pay; choose one that judges by each agent's own "
-                "pay, such as credit=rloo"
+                "this credit judges by the team's return; choose one that judges by each agent's "
+                "own return, such as credit=rloo"
             )
         return "the returns that credit compares are equal"
 

@@ -25,8 +25,8 @@ class PassAtK(GroupRelative):
 
     Without the division (`std=False`) the expected gradient is (N-k)/(N k) times the gradient of
     pass@k itself, 1 - (1 - p)^k, because rho contains each answer's own subsets. This holds if the
-    agent answers in all N siblings. An agent that sits out is compared with the siblings in which
-    it has a turn: their number is then N, which varies from group to group, and groups of k or
+    agent answers in all N siblings. If it has no turn in some of them, the siblings in which it has
+    one are compared: their number is then N, which varies between groups, and groups of k or
     fewer have no signal. With the division it is biased as in GRPO. Failure mode: groups with fewer
     than k wrong answers have no signal, so tasks that are mostly solved are not improved further;
     groups of at most k answers have no signal either.
@@ -42,7 +42,7 @@ class PassAtK(GroupRelative):
     ) -> None:
         """Args:
         k: Number of answers of pass@k.
-        threshold: An answer is right if its reward is above this value.
+        threshold: An answer is right if its agent's return is above this value.
         group_by: Key of the comparison, see `base.group_key`.
         std: True divides by sigma.
         """

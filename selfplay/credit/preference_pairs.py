@@ -32,9 +32,9 @@ class PreferencePairs(StatelessCredit):
         threshold: float | None = None,
     ) -> None:
         """Args:
-        pairs: best_worst makes one pair per prompt, all every pair.
+        pairs: best_worst: one pair per prompt. all: every pair of two turns.
         margin: Difference of returns that a pair must exceed; rounding errors never count.
-        threshold: Return that the better turn of a pair exceeds and the worse does not; None: any.
+        threshold: Only the better turn of a pair has a return above it; None: no such condition.
         """
         if margin < 0:
             raise ValueError(f"margin is at least 0, not {margin}")

@@ -18,7 +18,7 @@ class RAE(CreditMethod):
     taken in order, as in the released code: all agents are judged by the averages from before the
     episode, and each average then moves once, by the mean of its returns. An average whose agents
     have no turn does not move. So no return is part of its own baseline, and the expected gradient
-    is exactly the policy gradient, also if agents sit out. `order="update_first"`, as printed in
+    is exactly the policy gradient, also if agents have no turn. `order="update_first"`, printed in
     the paper, gives `decay` times the policy gradient (without `correct_start`) if an average gets
     one return per episode. With several returns it is biased, because the partners' returns are in
     the baseline. Failure mode: b starts at 0, lags, and is the same for all tasks.

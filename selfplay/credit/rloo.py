@@ -20,7 +20,7 @@ class RLOO(GroupRelative):
     the rewards that it got without a turn in the others.
 
     With `group_by="agent"` and at least two siblings the expected gradient is exactly the policy
-    gradient, also if agents sit out and episodes end early: the others are independent siblings.
+    gradient, also if agents have no turn or episodes end early: the siblings are independent.
     For the other keys see `base.group_key`. Failed episodes are left out: if failing depends on the
     actions, the gradient is that of the episodes that did not fail. Failure mode: a group of one
     has no baseline and no signal.

@@ -28,7 +28,8 @@ class Repetition:
 
     C is the cluster of a role's action among all B turns of that role in the step, by average
     linkage of the distances 1 - BLEU (smoothing method 1). The released code has no floor. An
-    action that did not parse is in no cluster and keeps its reward, but counts in B. Equal actions
+    action that did not parse is in no cluster and keeps its reward, but counts in B. Turns that
+    call tools have no action and do not count. Equal actions
     have distance 0. The cost is one BLEU for every pair of different actions: one second for 150
     actions. Failure mode: BLEU compares words, so the same question with other numbers may not
     count as a repetition, and a batch of one is a single cluster. Needs selfplay[repetition].
@@ -52,7 +53,7 @@ class Repetition:
 
     def rewards(self, turns: Sequence[Turn]) -> list[float]:
         """Return the rewards minus the penalty."""
-        among = [index for index, turn in enumerate(turns) if turn.role == self.role]
+        among = [index for index, turn in enumerate(turns) if turn.role == self.role and turn.final]
         actions = {index: turns[index].action for index in among}
         parsed = {index: action for index, action in actions.items() if action is not None}
         cluster = clusters(list(dict.fromkeys(parsed.values())), distance=self.distance)

@@ -13,8 +13,8 @@ from selfplay.types import Group, Sample, Status
 class TeamGRPO(StatelessCredit):
     """A = (R - mean) / (std + epsilon) over the group's episodes, for all their turns (2510.04678).
 
-    R is the mean pay of all agents in the episode, with or without a turn; if all are paid the same
-    it is that pay. A planner and the workers that it called share the A of their episode, as in
+    R is the mean return of all agents in the episode, with or without a turn; if all returns are
+    equal, R is that return. A planner and its workers share the A of their episode, as in
     MATPO. An episode counts once in mean and std, whatever its numbers of agents and turns and
     whichever policies play them. So the number of agents may differ between siblings, where methods
     that compare an agent with itself would compare a worker only with the siblings that called it.

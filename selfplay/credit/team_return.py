@@ -1,4 +1,4 @@
-"""The team's return: the mean pay of all agents of an arena, from a stage on."""
+"""The team's return: the mean return of all agents of an arena, from a stage on."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -8,7 +8,7 @@ from selfplay.types import Episode, Turn
 
 
 def team_return(episode: Episode) -> float:
-    """Return the mean pay of all agents in the episode, with or without a turn."""
+    """Return the mean return of all agents in the episode, with or without a turn."""
     agents = tuple(episode.other_pay) or episode.agents()
     return sum(own_pay(episode, agent) for agent in agents) / max(len(agents), 1)
 
@@ -37,20 +37,20 @@ class TeamReturns:
 
 
 def team_return_to_go(episode: Episode, *, discount: float = 1.0) -> list[float]:
-    """Return, for every turn, the mean pay of all agents from the turn's stage on.
+    """Return, for every turn, the mean return to go of all agents from the turn's stage on.
 
-    Agents without a turn count too. Pay counts at the stage that paid it, and is discounted once
-    for each round in between. If the record does not say when an agent was paid, its pay counts as
-    late as possible: just before its next turn, or at the end. So a turn never loses pay that it
-    may have earned. Without recorded stages, rounds are used as stages. A shaping reward of a turn
-    counts at this turn.
+    Agents without a turn count too. A reward counts at the stage that paid it, and is discounted
+    once for each round in between. If the record does not have this stage, the reward counts as
+    late as possible: just before the agent's next turn, or at the end. So a turn never loses a
+    reward that it may have earned. Without recorded stages, rounds are used as stages. A shaping
+    reward of a turn counts at this turn.
     """
     to_go = team_to_go(episode, discount=discount)
     return [to_go[place] for place in _places(episode)]
 
 
 def team_to_go(episode: Episode, *, discount: float = 1.0) -> list[float]:
-    """Return, for every stage, the mean pay of all agents from this stage on."""
+    """Return, for every stage, the mean return to go of all agents from this stage on."""
     places, rounds = _places(episode), rounds_of(episode)
     count = max(places, default=-1) + 1
     round_of = dict(zip(places, rounds, strict=True))

@@ -21,9 +21,9 @@ class Candidate(CreditedTurn):
     """
 
     node: tuple[int, ...]
-    """Node at which the turn was a choice: the sibling that played the turn before its stage, and
-    that turn's index. Empty at the beginning, and in groups without branches, whose siblings are
-    compared whatever came before."""
+    """Node of the tree at which the turn was sampled: the sibling that played the last turn before
+    the turn's stage, and the index of that last turn. Empty at the beginning, and in groups without
+    branches, whose siblings are compared whatever came before."""
 
 
 def path(group: Group, index: int) -> Path:

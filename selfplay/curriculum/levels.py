@@ -73,7 +73,7 @@ class LevelCurriculum:
         window: Attempts at a level after which it may change.
         start: First level; a generator with fewer levels begins at its highest one.
         fixed: True: all levels stay as they are.
-        measures: Metrics of the arena that are a solve rate; the first that an episode has counts.
+        measures: Arena metrics that are a solve rate; the first one that an episode has is used.
         """
         weights = (
             dict(generators) if isinstance(generators, Mapping) else dict.fromkeys(generators, 1.0)

@@ -58,11 +58,11 @@ def _phases(nodes: Sequence[Mapping[str, Any]]) -> list[MixturePhase]:
 class MixtureCurriculum:
     """Takes tasks from its parts, so that in the long run each part has its fraction of the tasks.
 
-    A part is asked when the tasks of its last answer are used up, and none of its tasks is lost:
-    the fraction counts tasks, however many a part gives at once. While some parts still gather
-    tasks, only those are asked, also in the first steps of a later phase. Every part observes its
-    own episodes, as if it were alone. With `phases`, the parts are played in order, or their
-    fractions change, as for a study of what a policy forgets.
+    A part gives new tasks only when all of its earlier ones are used up, so that none is lost. The
+    fractions count tasks, however many a part gives at once. While some parts still gather their
+    first tasks, only those parts give tasks, also in the first steps of a later phase. Every part
+    observes its own episodes, as if it were alone. With `phases`, the parts are played in order, or
+    their fractions change, as for a study of what a policy forgets.
     """
 
     def __init__(

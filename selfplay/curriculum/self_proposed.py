@@ -15,10 +15,10 @@ class ProposalCurriculum:
     """Requests proposals of every type and fills the solvers' batch from the buffer (2505.03335).
 
     For each type, `proposals` tasks ask a proposer for a new task and show it `references` entries
-    of the buffer. Entries to solve again fill the solvers' batch of `solver_batch` tasks: as many
-    as it has beyond the valid proposals of the last step. If a step has several rounds (refills),
-    the mean per round counts, since each is a whole batch. Nothing is learned until every type has
-    `seed_size` entries (4 batches in the paper).
+    of the buffer. Solvers attempt new proposals and again `solver_batch` - n entries of the buffer,
+    where n is the number of valid proposals of the last step. If that step had several rounds
+    (refills), n is the mean per round. Nothing is learned until every type has `seed_size` entries
+    (4 batches in the paper).
 
     With phases, steps only propose for a while and then only solve; if the buffer has too few tasks
     for the solvers, proposals fill their batch.
@@ -46,13 +46,13 @@ class ProposalCurriculum:
         """Args:
         buffer: Buffer of valid proposals.
         seeds: Initial entries of the buffer.
-        types: Kinds of task.
+        types: Task types to propose and solve.
         proposals: Proposals per type and step.
         solver_batch: Tasks per type and step that solvers attempt, new and old together.
         references: Entries shown to a proposer as examples to differ from (K).
         seed_size: Entries that every type must have before learning starts.
         seeding_steps: Steps after which an unfinished seeding stops the run.
-        given: Types whose proposer gets an entry of other types to work on.
+        given: Task type to other types: its proposer works on an entry of one of these types.
         replay: False draws nothing from the buffer (for the naive baseline).
         band: Range of solve rates of entries to solve again; None for all entries.
         reference_band: Range of solve rates of the entries shown to proposers; None for all

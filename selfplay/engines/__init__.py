@@ -40,8 +40,8 @@ class Engine:
     def step(self) -> list[Completion]:
         """Do some work and return the completions that finished, possibly none.
 
-        The rollout takes too many steps without a completion for lost requests. An engine that
-        only waits for an answer from elsewhere therefore waits a moment in each step.
+        After `rollout.patience` steps without a completion, the rollout ends with an error. An
+        engine that only waits for an answer from elsewhere therefore waits a moment in each step.
         """
         raise NotImplementedError(f"{type(self).__name__}.step")
 

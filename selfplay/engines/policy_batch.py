@@ -96,7 +96,13 @@ class PolicyBatch:
         """[rows of the cache] number of the policy of each row, on the CPU."""
 
     def sleep(self) -> None:
-        """Drop the results of earlier requests and free their memory."""
+        """Drop the results of earlier requests and free their memory.
+
+        The buffer of all rows stays on a CPU, where new memory is slow, and where it takes no room
+        from a learner's device.
+        """
+        if self.device.type != "cpu" and not self.busy:
+            self._empty()
         for policy in self.policies.values():
             policy.sleep()
 

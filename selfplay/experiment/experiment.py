@@ -159,8 +159,9 @@ class Experiment:
         )
         self.policies = players.policies
         if isinstance(self.objective, PolicyLoss):
+            ranks = self.runtime.learner_device
             rounded = any(
-                in_bfloat16(each.precision, self.policies[name].model.device.type)
+                in_bfloat16(each.precision, ranks or self.policies[name].model.device.type)
                 for name, each in players.learner_settings.items()
                 if name in players.population.learning
             )

@@ -84,11 +84,11 @@ class Replay:
 
     def lines(self) -> list[str]:
         """Return the lines for the user."""
-        found = [f"{self.steps} steps, {self.episodes} episodes played again"]
+        found = [f"{self.steps} steps, {self.episodes} episodes replayed"]
         if self.unsaved:
             found.append(f"{self.unsaved} steps after the newest checkpoint are left out")
         found += [
-            f"{count} not played again: {reason}" for reason, count in self.unplayed.most_common()
+            f"{count} not replayed: {reason}" for reason, count in self.unplayed.most_common()
         ]
         for what, total in (("reward", self.rewards), ("advantage", self.advantages)):
             same = total - self.different(what)
@@ -97,7 +97,7 @@ class Replay:
             found.append(f"advantages of another sign: {self.sign_changes}")
         if self.different("reward"):
             found += [
-                f"mean pay of a turn of {role}: {number(before)} -> {number(after)}"
+                f"mean reward of a turn of {role}: {number(before)} -> {number(after)}"
                 for role, (before, after) in self.paid.items()
             ]
         found += [

@@ -40,7 +40,7 @@ MOST_SHOWN = 24
 """Maximum number of turns that are shown."""
 WIDTH = 100
 """Maximum number of characters of a text that are shown."""
-LUCK = "all luck must come from the rng of setup, or later from self.rng"
+LUCK = "all random draws must come from the rng of setup, or later from self.rng"
 """Advice if a game is not the same when it is played again."""
 
 

@@ -16,10 +16,13 @@ from selfplay.errors import ConfigError, nearest
 from selfplay.experiment.collapse import CollapseMonitor
 from selfplay.league.config import LeagueConfig
 from selfplay.learner.objective import Objective, PolicyLoss
+from selfplay.learner.precision import slow_bfloat16
 from selfplay.models.lora import require_peft
+from selfplay.models.policy import device_of
 from selfplay.models.population import Population
 from selfplay.rollout.setup import RolloutSetup
 from selfplay.runtime import Runtime
+from selfplay.runtime.local import Local
 from selfplay.sampler import Sampler
 from selfplay.sampler.prefetch import overlap_problem
 
@@ -60,6 +63,9 @@ def validate(
             require_peft(f"{players.population.where(name)}.lora")
     notes = [each.warmup_note(settings.steps) for each in players.learner_settings.values()]
     notes += sampler_notes(credit, sampler)
+    notes += shaping_notes(credit, shaping)
+    notes += limit_notes(players, shaping)
+    notes += precision_notes(players, runtime)
     if runtime.max_staleness and (reason := overlap_problem(curriculum, sampler)):
         notes.append(
             f"runtime.max_staleness: a step is sampled after the games of the step before, because "
@@ -126,6 +132,58 @@ def sampler_notes(credit: Credit, sampler: Sampler) -> list[str]:
             "these groups; sampler=independent keeps them"
         )
     return notes
+
+
+def shaping_notes(credit: Credit, shaping: Mapping[str, Any]) -> list[str]:
+    """Return a line for each credit method that judges by replays, which shaping does not change.
+
+    A method states this as `replays`.
+    """
+    if isinstance(credit, ByRole):
+        return [note for each in credit.methods.values() for note in shaping_notes(each, shaping)]
+    if not shaping or not getattr(credit, "replays", False):
+        return []
+    return [
+        f"shaping: {type(credit).__name__} judges actions by the arena's own rewards in replays, "
+        f"so that {', '.join(shaping)} changes no advantage of it"
+    ]
+
+
+def limit_notes(players: RolloutSetup, shaping: Mapping[str, Any]) -> list[str]:
+    """Return a line for each reward of lengths whose limit is not that of a role's completions."""
+    notes = []
+    for name, each in shaping.items():
+        limit = getattr(each, "limit", None)
+        others = {
+            role: sampling.max_tokens
+            for role, sampling in players.sampling.items()
+            if players.population.policy_of(role) in players.population.learning
+            and sampling.max_tokens != limit
+        }
+        if isinstance(limit, int) and others:
+            told = ", ".join(f"{role} {tokens}" for role, tokens in others.items())
+            notes.append(
+                f"shaping.{name}.limit: {limit} tokens for all roles, and other limits of "
+                f"sampling: {told}; set the same max_tokens for all roles, or leave this rule out"
+            )
+    return notes
+
+
+def precision_notes(players: RolloutSetup, runtime: Runtime) -> list[str]:
+    """Return a line for each policy whose passes in bfloat16 are slow on this machine's CPU."""
+    if not isinstance(runtime, Local):
+        return []
+    population = players.population
+    return [
+        f"{population.where(name)}: learner.precision=bfloat16, and this CPU has no instructions "
+        "for it, so that a pass takes several times as long as in float32; set "
+        "learner.precision=float32"
+        for name, each in players.learner_settings.items()
+        if name in population.learning
+        and each.precision == "bfloat16"
+        and device_of(population.policies[name].device, population.where(name)).type == "cpu"
+        and slow_bfloat16()
+    ]
 
 
 def check_roles(credit: Credit, shaping: Mapping[str, Any], roles: Collection[str]) -> None:

@@ -1,6 +1,6 @@
 """The league: matches between learning policies, snapshots of them and fixed opponents.
 
-A league is between the sampler and the rollout. It assigns a match to every group, books the
+A league is between the sampler and the rollout. It assigns a match to every group, counts the
 results, and keeps snapshots of the policies. A `Matchmaking` chooses the opponents, a
 `SnapshotTrigger` adds snapshots, and an `EvictionPolicy` drops them.
 """
@@ -31,8 +31,8 @@ class Snapshot:
 
 
 class Matchmaking(Protocol):
-    """Chooses opponents. The choice depends only on the table, so that a resumed run meets the same
-    opponents."""
+    """Chooses opponents. The choice depends only on the league's state (`table`), so that a resumed
+    run has the same matches."""
 
     main: ClassVar[bool]
     """True for the players that the league is for; False for exploiters."""
@@ -42,11 +42,11 @@ class Matchmaking(Protocol):
     """Probability of a reset to the initial weights after each new snapshot of the player."""
 
     def chances(self, player: str, table: "LeagueState") -> Chances:
-        """Return the probability of each snapshot, anchor, player, or the player itself."""
+        """Return the probability of each opponent: a snapshot, an anchor, a player or itself."""
         ...
 
     def targets(self, player: str, table: "LeagueState") -> Sequence[str]:
-        """Return the opponents whose defeat makes a new snapshot of the player worth adding."""
+        """Return the opponents that the player should beat before it gets a new snapshot."""
         ...
 
 
@@ -69,7 +69,7 @@ class LeagueState:
         return [name for name, each in self.players.items() if each.main]
 
     def past(self, *players: str) -> list[str]:
-        """Return the snapshots of these players, or all of them, from oldest to newest."""
+        """Return the snapshots of `players`, or all snapshots without names, oldest first."""
         return [each.name for each in self.snapshots if not players or each.player in players]
 
     def rates(self, player: str, opponents: Sequence[str]) -> list[float]:

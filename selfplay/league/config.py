@@ -28,7 +28,7 @@ class PlayerConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class LeagueConfig:
-    """Players, opponents and memory of a league.
+    """Settings of a league: its players, opponents, snapshots and results.
 
     Groups are assigned to the players in turn. Only the assigned player learns from a group: from
     one seat, with an opponent in all other seats, or from all seats if it plays against itself.
@@ -41,7 +41,7 @@ class LeagueConfig:
     payoff: Payoff
     """Results of all pairs."""
     ratings: Ratings
-    """One strength per policy."""
+    """Rating of each policy, such as Elo."""
     arena: Arena
     """Arena of training; the program provides it."""
     population: Population
@@ -49,7 +49,8 @@ class LeagueConfig:
     anchors: Sequence[str] | None = None
     """Names from `population.opponents` that the league uses; None: all."""
     seats: Sequence[str] = ()
-    """Agents that change seats, if the arena has others too (a judge); empty: all agents."""
+    """Agents that the player or its opponent plays; empty: all agents. Name them if the arena has
+    other agents too, such as a judge."""
     opponents_per_step: int = 0
     """Number of opponents that a player draws per step, used in turn by its groups; 0: one per
     group. Opponents are sampled in passes of their own, unless they are adapters over one base, so
@@ -78,7 +79,7 @@ class LeagueConfig:
 
     @property
     def contested(self) -> list[str]:
-        """Agents that change seats."""
+        """Agents that the player or its opponent plays."""
         return self._contested[0]
 
     @property

@@ -143,7 +143,7 @@ class League:
             self._views = dict.fromkeys(self._views, view)
 
     def end_step(self) -> dict[str, float]:
-        """Book the step's results and add and drop snapshots, after the players' updates.
+        """Count the step's results and add and drop snapshots, after the players' updates.
 
         Returns the metrics of the step. Sampling of the next step that depends on it may begin.
         """

@@ -237,9 +237,9 @@ class MainPlayer(BaseMatchmaking):
         """Args:
         pfsp: Fraction of the games against all snapshots.
         verify: Fraction of the games against old opponents.
-        exploited: Win rate against a main exploiter's snapshot below which it is an exploit.
+        exploited: A main exploiter's snapshot beats the player if its win rate is below this.
         forgotten: Win rate against an older snapshot below which it counts as forgotten.
-        too_strong: Win rate against a main player up to which that player is too strong.
+        too_strong: A main player is too strong if the win rate against it is at most this.
         """
         if min(pfsp, verify) < 0 or pfsp + verify > 1:
             raise ValueError(
@@ -285,7 +285,7 @@ class MainExploiter(BaseMatchmaking):
 
     def __init__(self, *, hopeless: float = 0.1, reset: float = 1.0) -> None:
         """Args:
-        hopeless: Win rate against a main player up to which that player is too strong.
+        hopeless: A main player is too strong if the win rate against it is at most this.
         reset: Probability of a reset to the initial weights after each new snapshot.
         """
         self.hopeless, self.reset = hopeless, _chance(reset)

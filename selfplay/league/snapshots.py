@@ -52,7 +52,8 @@ class OnWinRate:
 
     def __init__(self, *, least: int, most: int, above: float = 0.7) -> None:
         """Args:
-        least, most: Updates after which a snapshot may, and must, be added.
+        least: Updates before which no snapshot is added.
+        most: Updates after which a snapshot is added in any case.
         above: Win rate that counts as beating a target.
         """
         if not 1 <= least <= most:
@@ -98,7 +99,7 @@ class EvictOldest:
 class EvictWeakest:
     """Drops the snapshots that all main players beat most often; the older one in a tie.
 
-    A snapshot counts by the smallest of the main players' win rates against it. The newest one
+    For each snapshot the smallest win rate of a main player against it counts. The newest snapshot
     always stays, because it has played few games.
     """
 

@@ -55,7 +55,7 @@ class SeatCounts:
     """Number of groups by player, opponent and first seat of the task."""
 
     def copy(self) -> "SeatCounts":
-        """Return equal counts that change apart."""
+        """Return an independent copy."""
         return SeatCounts(groups=self.groups.copy(), met=self.met.copy())
 
     def state_dict(self, known: Collection[str]) -> dict[str, Any]:
@@ -75,7 +75,7 @@ class SeatCounts:
 
         Args:
             state: The plain data.
-            first: List of the arena's first seat only, for older runs, which counted without seats.
+            first: [the arena's first seat], to which counts of older runs without seats belong.
         """
         groups = state["groups"]
         if isinstance(groups, int):

@@ -8,6 +8,7 @@ a batch are one row with a weight.
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from random import Random
@@ -16,7 +17,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import torch
 from transformers import PreTrainedModel
 
-from selfplay.errors import ConfigError, nearest
+from selfplay.errors import ConfigError
 from selfplay.learner.base_learner import check_sample
 from selfplay.learner.batch import computed_count
 from selfplay.learner.chat_file import ChatExample
@@ -24,6 +25,7 @@ from selfplay.learner.learner import Learner
 from selfplay.learner.learner_settings import LearnerSettings
 from selfplay.learner.objective import BatchCounts, PolicyLoss
 from selfplay.learner.precision import Precision
+from selfplay.models.demonstration_prompt import identified, prompt_ids, role_of
 from selfplay.models.legal_answers import legal_answers
 from selfplay.models.lora import adapted, merge, require_peft
 from selfplay.models.partial_training import PartialTraining
@@ -40,6 +42,40 @@ WHERE = "warm start"
 """Name of the model in errors."""
 QUESTIONS = 32
 """Largest number of questions of the test after the last step."""
+
+
+class Example(Protocol):
+    """A completion to imitate after a prompt: a `ChatExample` or a `RoleExample`."""
+
+    @property
+    def where(self) -> str:
+        """Place of the example, for errors."""
+        ...
+
+    def ids(self, renderer: ChatRenderer) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return (prompt ids, completion ids with the end token)."""
+        ...
+
+
+@dataclass(frozen=True)
+class RoleExample:
+    """A demonstration after the prompt of its role."""
+
+    shown: Demonstration
+    """The demonstration."""
+    role: Role
+    """Its role."""
+
+    @property
+    def where(self) -> str:
+        """Place of the example, for errors."""
+        return f"a demonstration of {self.shown.role}"
+
+    def ids(self, renderer: ChatRenderer) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return (prompt ids, completion ids with the end token)."""
+        completion = renderer.completion_ids(self.shown.completion)
+        prompt = prompt_ids(self.role, self.shown.observation, renderer, self.shown.called)
+        return prompt, (*completion, renderer.end_ids[0])
 
 
 @runtime_checkable
@@ -197,7 +233,7 @@ class FineTune:
             settings=self.settings,
         )
 
-    def _batches(self) -> Iterator[list[ChatExample]]:
+    def _batches(self) -> Iterator[list[Example]]:
         """Yield the examples of each step. A finite source is shuffled anew in every pass."""
         if isinstance(self.source, ChatExamples):
             known = self.source.examples()
@@ -210,26 +246,15 @@ class FineTune:
                 yield list(islice(order, self.batch))
         rng = Random(derive(self.seed, "demonstrations"))
         for step in range(self.steps):
-            yield self._shown(rng, step / self.steps, self.batch)
+            shown = self._shown(rng, step / self.steps, self.batch)
+            yield [RoleExample(each, role_of(each, self.roles)) for each in shown]
 
-    def _shown(self, rng: Random, progress: float, count: int) -> list[ChatExample]:
+    def _shown(self, rng: Random, progress: float, count: int) -> Iterator[Demonstration]:
         assert isinstance(self.source, DemonstrationStream)
-        return [self._chat(each) for each in islice(self.source.stream(rng, progress), count)]
-
-    def _chat(self, shown: Demonstration) -> ChatExample:
-        """Return the prompt of the role and the completion of a demonstration."""
-        if shown.role not in self.roles:
-            hint = nearest(shown.role, self.roles)
-            raise ConfigError(f"warmstart.roles: no {shown.role!r} to demonstrate; {hint}")
-        messages = tuple(self.roles[shown.role].prompt(shown.observation))
-        return ChatExample(
-            messages=messages,
-            completion=shown.completion,
-            where=f"a demonstration of {shown.role}",
-        )
+        return islice(self.source.stream(rng, progress), count)
 
     def samples(
-        self, shown: Sequence[ChatExample], renderer: ChatRenderer, learner: Learner
+        self, shown: Sequence[Example], renderer: ChatRenderer, learner: Learner
     ) -> tuple[list[Sample], BatchCounts]:
         """Return the examples as samples, and the counts of all examples.
 
@@ -278,7 +303,7 @@ class FineTune:
         for progress in (0.0, 1.0):
             rng = Random(derive(self.seed, "demonstrations"))
             for each in self._shown(rng, progress, 64):
-                shown.append([list(each.messages), each.completion])
+                shown.append(identified(each, self.roles))
         return json.dumps(shown)
 
 

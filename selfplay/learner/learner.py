@@ -79,7 +79,7 @@ class Learner(BaseLearner):
     ) -> None:
         """Args:
         model: Model that is trained in place.
-        objective: Objective to maximise.
+        objective: Objective, whose loss is minimised.
         settings: Settings of the optimizer and of the passes.
         reference: Frozen policy of the KL term.
         seed: Seed of the split into mini-batches.

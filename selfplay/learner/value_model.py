@@ -90,9 +90,14 @@ class TransformerCritic:
         torch.nn.init.zeros_(self.head.bias)
         self.trunk = whole.base_model.eval()
         self._reach = reach(whole)
-        self.vocabulary, self.positions = sizes.vocab_size, sizes.max_position_embeddings
-        if (longest := self._reach.longest) is not None:
-            self.positions = min(self.positions, longest.tokens)
+        self.vocabulary = sizes.vocab_size
+        longest = self._reach.longest
+        limits = [
+            getattr(sizes, "max_position_embeddings", None),
+            None if longest is None else longest.tokens,
+        ]
+        self.positions = min((limit for limit in limits if limit), default=0)
+        """Largest number of tokens of a state that are read; 0: all."""
         self.network = torch.nn.ModuleList([self.trunk, self.head]).to(device)
         self.parameters = [p for p in self.network.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(self.parameters, lr=lr, weight_decay=0.0)

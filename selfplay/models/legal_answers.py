@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from selfplay.errors import ConfigError
+from selfplay.models.demonstration_prompt import prompt_ids
 from selfplay.models.renderer import ChatRenderer
 from selfplay.rng import derive
 from selfplay.role import BrokenRole, Role
@@ -43,7 +44,7 @@ def legal_answers(
     right, asked = 0, [*questions] * max(1, round(ANSWERS / len(questions)))
     for first in range(0, len(asked), batch):
         part = asked[first : first + batch]
-        prompts = [renderer.start(roles[role].prompt(observation)) for role, observation, _ in part]
+        prompts = [prompt_ids(roles[role], observation, renderer) for role, observation, _ in part]
         longest = max(len(renderer.completion_ids(move)) for *_, legal in part for move in legal)
         drawn = derive(seed, "legal answers", first)  # a question's answers are independent
         answers = sampled(model, prompts, longest + 1, ends=renderer.end_ids, seed=drawn)

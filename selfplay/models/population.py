@@ -66,10 +66,10 @@ class Population:
     roles: Mapping[str, str] = field(default_factory=dict)
     """Role to policy name, or to the name of an opponent, if it differs from `sharing`."""
     extra_policies: Sequence[str] = ()
-    """Policies that no role has, such as a league's exploiters."""
+    """Names of further policies, which play no role by default, such as a league's exploiters."""
     opponents: Mapping[str, Any] = field(default_factory=dict)
-    """Name to a player that does not learn: an engine (a script, an endpoint), or the settings of a
-    saved model: {model: FOLDER}.
+    """Opponents, which do not learn, by name: an engine (a script, an endpoint), or the settings of
+    a saved model: {model: FOLDER}.
 
     A league, an evaluation or `roles` assigns them to agents.
     """

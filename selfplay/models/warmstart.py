@@ -19,19 +19,19 @@ from torch.nn import functional
 
 from selfplay import __version__
 from selfplay.config.instantiate import build, call
-from selfplay.errors import ConfigError, DivergedError, nearest
+from selfplay.errors import ConfigError, DivergedError
+from selfplay.models.demonstration_prompt import identified, prompt_ids, role_of
 from selfplay.models.legal_answers import legal_answers
 from selfplay.models.model_cache import alone, cached, identity, is_complete
 from selfplay.models.partial_training import PartialTraining
 from selfplay.models.renderer import ChatRenderer
 from selfplay.models.tiny import build_model, build_tokenizer
-from selfplay.models.tool_use import ToolUse
 from selfplay.models.training_progress import Report, TrainingProgress
 from selfplay.rng import check_seed, derive
 from selfplay.role import Role
 from selfplay.run.activity import ACTIVITY
 from selfplay.run.directory import cache_folder
-from selfplay.types import Demonstration, Message, Observation, ToolCall
+from selfplay.types import Demonstration, Observation
 
 
 @runtime_checkable
@@ -127,7 +127,7 @@ class WarmStart:
         lr: AdamW's learning rate, for all other weights.
         weight_decay: Weight decay of both optimizers.
         warmup: Steps until the full learning rates.
-        final: Fraction of the learning rates at the end of their linear decay.
+        final: Last learning rates, after a linear decay, as a fraction of the full ones.
         micro_batch: Demonstrations per forward pass.
         model: Sizes for `selfplay.models.tiny.build_model`. The default of `positions` is
             1024, or more if the demonstrations are longer.
@@ -261,33 +261,9 @@ class WarmStart:
         self, demonstration: Demonstration, renderer: ChatRenderer
     ) -> tuple[tuple[int, ...], list[int]]:
         """Return (prompt ids, completion ids with the end token)."""
-        prompt = self._prompt(demonstration, renderer)
+        role = role_of(demonstration, self.roles)
+        prompt = prompt_ids(role, demonstration.observation, renderer, demonstration.called)
         return prompt, [*renderer.completion_ids(demonstration.completion), renderer.end_ids[0]]
-
-    def _prompt(self, demonstration: Demonstration, renderer: ChatRenderer) -> tuple[int, ...]:
-        """Return the prompt ids, after the demonstration's earlier tool calls if it has some."""
-        messages = self._messages(demonstration)
-        toolbox = self.roles[demonstration.role].tools
-        if toolbox is None:
-            return renderer.start(messages)
-        use = ToolUse(toolbox, renderer)
-        messages = use.prompt(messages, first=True)
-        prompt = use.renderer.start(messages)
-        for said, result in demonstration.called:
-            ids = (*renderer.completion_ids(said), renderer.end_ids[0])
-            results = use.results(
-                [ToolCall(name=call.name, result=result) for call in use.calls(said)]
-            )
-            extended = use.renderer.extend(prompt, ids, results)
-            messages = [*messages, {"role": "assistant", "content": said}, *results]
-            prompt = use.renderer.start(messages) if extended is None else extended
-        return prompt
-
-    def _messages(self, demonstration: Demonstration) -> list[Message]:
-        if demonstration.role not in self.roles:
-            hint = nearest(demonstration.role, self.roles)
-            raise ConfigError(f"warmstart.roles: no {demonstration.role!r} to demonstrate; {hint}")
-        return self.roles[demonstration.role].prompt(demonstration.observation)
 
     def _optimizers(self, model: Any) -> list[tuple[torch.optim.Optimizer, float]]:
         """Return Muon for the hidden matrices and AdamW for the rest, with their learning rates.
@@ -334,7 +310,7 @@ class WarmStart:
         for progress in (0.0, 1.0):
             rng = Random(derive(self.seed, "demonstrations"))
             for each in self._shown(rng, progress, 64):
-                shown.append([self._messages(each), *each.called, each.completion])
+                shown.append(identified(each, self.roles))
         return json.dumps([list(self.demonstrations.pieces()), shown])
 
 

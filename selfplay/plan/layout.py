@@ -98,7 +98,7 @@ def derive(
         "sequences": int(config["engine"].get("max_rows", 256)),
         "longest": int(config["engine"].get("max_length") or 0),
         "engine_bytes": 2
-        if processes.short_weights or (engine == VLLM and _in_16_bits(config, processes, on_gpu))
+        if _in_16_bits(config, processes, vllm=engine == VLLM, on_gpu=on_gpu)
         else max(member.frozen_bytes or 4 for member in members.values()),
         "copies": (engine == VLLM and apart) or colocated,
         "in_turns": engine == VLLM,
@@ -188,13 +188,19 @@ def _check_sleep(processes: Processes, *, sleeps: bool) -> None:
         )
 
 
-def _in_16_bits(config: Mapping[str, Any], processes: Processes, on_gpu: bool) -> bool:
-    """Return True if vLLM holds float32 models in 16 bits.
+def _in_16_bits(
+    config: Mapping[str, Any], processes: Processes, *, vllm: bool, on_gpu: bool
+) -> bool:
+    """Return True if the engine holds float32 models in 16 bits.
 
     A plan of workers that load models in float32 counts float32 for the model and for vLLM.
     """
-    dtype = config["engine"].get("dtype", "auto")
-    return not processes.workers and (dtype == "bfloat16" or (dtype == "auto" and on_gpu))
+    dtype = config["engine"].get("dtype", "auto") if vllm else "auto"
+    if dtype == "float32":
+        return False
+    if processes.workers:
+        return processes.short_weights
+    return vllm and (dtype == "bfloat16" or on_gpu)
 
 
 def engines(members: Mapping[str, Member]) -> dict[object, list[str]]:

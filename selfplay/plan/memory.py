@@ -33,7 +33,7 @@ class Member:
     reference: bool = False
     """True if a reference policy is needed: the initial weights, or an average of the weights."""
     average: bool = False
-    """True if the reference is an average of the weights, which a copy of an adapter is part of."""
+    """True if the reference is an average of the weights; an adapter then has an averaged copy."""
     frozen_bytes: int = 0
     """Bytes per number of frozen weights, such as an adapter's base; 0: as the cluster."""
 

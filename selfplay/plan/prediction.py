@@ -194,8 +194,11 @@ def _on(**keys: object) -> Callable[[Prediction], Prediction | None]:
     return change
 
 
-def _without_passes(before: Prediction) -> Prediction:
-    lessons = {name: replace(each, passes=0) for name, each in before.workload.lessons.items()}
+def _without_reference(before: Prediction) -> Prediction | None:
+    lessons = before.workload.lessons
+    if not any(each.reference for each in lessons.values()):
+        return None
+    lessons = {name: replace(each, reference=False) for name, each in lessons.items()}
     return replace(before, workload=replace(before.workload, lessons=lessons))
 
 
@@ -287,7 +290,7 @@ def _doubled(before: Prediction) -> Prediction:
 
 
 CHANGES: Mapping[str, Callable[[Prediction], Prediction | None]] = {
-    "no reference and no correction (objective.kl=0)": _without_passes,
+    "no reference (objective.kl=0)": _without_reference,
     "generate and learn on separate devices, with one version of lag (cluster.rollout)": _apart,
     "no activation checkpointing (cluster.checkpointing=false)": _on(checkpointing=False),
     "activation checkpointing (cluster.checkpointing=true)": _on(checkpointing=True),
@@ -304,7 +307,7 @@ CHANGES: Mapping[str, Callable[[Prediction], Prediction | None]] = {
 None if nothing changes."""
 
 OWN_CHANGES: Mapping[str, Callable[[Prediction], Prediction | None]] = {
-    "no reference and no correction (objective.kl=0)": _without_passes,
+    "no reference (objective.kl=0)": _without_reference,
     "no activation checkpointing (learner.activation_checkpointing=false)": _on(
         checkpointing=False
     ),

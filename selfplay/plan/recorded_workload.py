@@ -114,7 +114,7 @@ def _turns(record: Recorded, *, idle: bool) -> Iterator[_Turn]:
         )
 
 
-def _lesson(steps: Sequence[Sequence[_Turn]], count: int, passes: Mapping[str, int]) -> Lesson:
+def _lesson(steps: Sequence[Sequence[_Turn]], count: int, passes: Mapping[str, Any]) -> Lesson:
     turns = [turn for step in steps for turn in step]
     lengths = [len(turn.prompt) + len(turn.completion) for turn in turns]
     distinct = sum(map(_distinct, steps))

@@ -77,7 +77,7 @@ class Simulation:
             f"({time_text(min(self.steps))} to {time_text(max(self.steps))})",
             f"  busy: engines {self.generating:.0%} (with fewer than 8 sequences {self.small:.0%} "
             f"of it), learners {self.learning:.0%}",
-            f"  samples lag {number(age['mean'])} versions on average, 99 % at most {age['p99']}, "
+            f"  staleness {number(age['mean'])} versions on average, 99 % at most {age['p99']}, "
             f"all at most {age['max']}",
         ]
 

@@ -146,8 +146,15 @@ class Lesson:
     """Number of optimizer steps."""
     epochs: int = 1
     """Number of passes over the samples in training."""
-    passes: int = 0
-    """Number of additional forward passes, for a reference or a rollout correction."""
+    reference: bool = False
+    """True if a forward pass computes the log-probabilities of the reference."""
+    correction: bool = False
+    """True if a forward pass computes those of a rollout correction."""
+
+    @property
+    def passes(self) -> int:
+        """Number of forward passes besides those of training."""
+        return self.reference + self.correction
 
     @property
     def sharing(self) -> float:
@@ -372,8 +379,8 @@ def moves_reference(config: Mapping[str, Any]) -> bool:
 
 def passes_of(
     config: Mapping[str, Any], population: Population, policy: str, *, on_gpu: bool
-) -> dict[str, int]:
-    """Return `updates`, `epochs` and `passes` of a policy's `Lesson`."""
+) -> dict[str, Any]:
+    """Return `updates`, `epochs`, `reference` and `correction` of a policy's `Lesson`."""
     learner = {**config["learner"], **population.learner_of(policy)}
     objective = config["objective"]
     corrected = objective.get("correction", "none")
@@ -381,10 +388,14 @@ def passes_of(
         exact = getattr(import_target(config["engine"][TARGET], "engine"), "exact", False)
         rounded = learns_in_16_bits(learner, on_gpu=on_gpu)
         corrected = "none" if exact and not rounded else "truncated"
-    passes = int(reads_reference(config)) + int(corrected != "none")
     epochs = int(learner.get("epochs", 1))
     updates = epochs * int(learner.get("mini_batches", 1))
-    return {"updates": updates, "epochs": epochs, "passes": passes}
+    return {
+        "updates": updates,
+        "epochs": epochs,
+        "reference": reads_reference(config),
+        "correction": corrected != "none",
+    }
 
 
 def assumptions(overrides: Sequence[str]) -> Assumptions:

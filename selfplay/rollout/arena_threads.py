@@ -53,8 +53,8 @@ class ArenaThreads:
 
         Games may stay in the threads up to a limit: the fraction `overlap` of the games that the
         engines have begun to sample, or the number of threads if that is more, but never more than
-        the fraction `overlap` of the live games. With a higher limit, games would lose their keys
-        and values to games that have not begun.
+        the fraction `overlap` of the live games. With a higher limit, new games would begin and
+        displace the keys and values of these games from the engines' caches.
 
         Args:
             live: Number of games in memory that have not ended.

@@ -30,11 +30,11 @@ class Evaluation:
     metrics: Mapping[str, str]
     """Reported name to the name of the arena's metric, such as accuracy: solve_rate."""
     samples: int = 1
-    """Number of episodes per task. They differ in what the policies sample, and with `same_draws`
-    in nothing else: the luck of the arena is the same in all of them."""
+    """Number of episodes per task. The policies sample anew in each of them; the arena's random
+    draws differ too if `same_draws` is false."""
     same_draws: bool = True
-    """True: all samples of a task play the same draws of the arena, such as one deal. False: each
-    sample plays draws of its own, the same before and after training."""
+    """True: the arena makes the same random draws, such as one deal, in all samples of a task.
+    False: each sample has draws of its own, the same before and after training."""
     temperature: float = 1.0
     """Sampling temperature; 0 is greedy."""
     every: int = 0
@@ -43,7 +43,8 @@ class Evaluation:
     """Names of opponents. If there are any, the roles' own policies play each opponent instead of
     each other: from every seat in turn, with the opponent in all other seats and the same seeds."""
     seats: Sequence[str] = ()
-    """Agents that change seats, if the arena has others too (a judge); empty: all agents."""
+    """Agents that an opponent may play; empty: all agents. Name them if the arena has other agents
+    too, such as a judge."""
 
     def __post_init__(self) -> None:
         if not self.tasks:
@@ -117,8 +118,8 @@ class Evaluation:
         if first is None or not (self.same_draws and alone and draws_matter(self.arena, first)):
             return []
         return [
-            f"evaluations.{name}: all {played} samples of its only task {first.task.id!r} play the "
-            f"same draws of the arena, so they measure one deal; evaluations.{name}."
+            f"evaluations.{name}: all {played} samples of its only task {first.task.id!r} have the "
+            f"same random draws, so they measure one deal; evaluations.{name}."
             "same_draws=false gives each sample its own"
         ]
 

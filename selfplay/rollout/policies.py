@@ -93,7 +93,7 @@ def make_learners(
     Args:
         policies: The policies by name.
         settings: Settings of the learners by policy.
-        objective: Objective to maximise.
+        objective: Objective, whose loss is minimised.
         seed: Seed of the split into mini-batches.
         device: Kind of device on which they will compute; None: that of the policies.
     """

@@ -52,7 +52,7 @@ class Components:
         self.config = config
         self.seed = int(config["seed"])
         self.playable: set[str] = set()
-        """Roles of the arenas that were made, also those that other settings of them would play."""
+        """Roles of the arenas that were made, with their `optional_roles`."""
         self.services: dict[str, Any] = {"seed": self.seed}
         """Services by name, and the seed: the arguments that other parts of a config may take."""
         self._opened = ExitStack()

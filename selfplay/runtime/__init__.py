@@ -19,6 +19,9 @@ class Runtime(Protocol):
     """Maximum number of updates between sampling and learning; 0: synchronous steps."""
     device: str | None
     """Device of the policies in this process; None: the device of their settings."""
+    learner_device: str | None
+    """Kind of device of learners in other processes, known after `engine`; None: that of the models
+    in this process."""
 
     @property
     def notes(self) -> Sequence[str]:

@@ -323,9 +323,10 @@ def environment(*, gpu: bool = False) -> dict[str, str]:
 
     An actor without a GPU sees no GPU; Ray itself would hide only the GPUs of other actors.
     """
-    installed = (sys.prefix, sys.base_prefix)
-    paths = [str(Path(path).resolve()) for path in sys.path if not path.endswith(".zip")]
-    own = [path for path in paths if not path.startswith(installed)]
+    installed = [Path(prefix).resolve() for prefix in (sys.prefix, sys.base_prefix)]
+    libraries = [prefix / name for prefix in installed for name in ("lib", "lib64", "local/lib")]
+    paths = [Path(path).resolve() for path in sys.path if not path.endswith(".zip")]
+    own = [str(path) for path in paths if not any(map(path.is_relative_to, libraries))]
     inherited = {
         name: value
         for name, value in os.environ.items()

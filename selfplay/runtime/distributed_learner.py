@@ -74,7 +74,7 @@ class DistributedLearner(BaseLearner):
         """Args:
         ranks: The ranks that learn.
         policy: The driver's copy of the policy.
-        objective: The objective that is maximised.
+        objective: The objective, whose loss is minimised.
         about: Properties of the learner, from the ranks.
         dtype: Type of the weights in engines; None: that of the policy.
         """

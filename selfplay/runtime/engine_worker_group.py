@@ -70,7 +70,7 @@ class EngineWorkerGroup(ABC, Generic[M]):
         timeout: Seconds without an engine step after which a worker counts as hanging.
         load_timeout: Seconds in which a new worker loads its models and its engine, at least
             `timeout`.
-        max_restarts: Maximum number of deaths over the same work before the run ends.
+        max_restarts: Maximum number of workers that may die with the same jobs or requests.
         resources: Each worker's part of its bundle; None: the whole bundle.
         """
         self.cluster, self._members, self._resources = cluster, list(members), resources
@@ -193,7 +193,9 @@ class EngineWorkerGroup(ABC, Generic[M]):
             if isinstance(error.cause, LostWorker):
                 return None, str(error.cause)
             if isinstance(error.cause, LearnersLost):
-                self._give_up(member)  # it waits for weights that do not exist any more
+                for each in self._members:  # all wait for weights that do not exist any more
+                    if each.actor is not None:
+                        self._give_up(each)
             raise selfplay_error(error) from None
         except exceptions.RayError as error:
             return None, one_line(error)

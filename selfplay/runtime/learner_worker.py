@@ -36,7 +36,7 @@ class LearnerConfig:
     config: Mapping[str, Any]
     """Config of the run."""
     objective: Objective
-    """The objective that is maximised."""
+    """The objective, whose loss is minimised."""
     learners: Mapping[str, LearnerSettings]
     """Settings of the learner of each policy."""
     saved: Path | None

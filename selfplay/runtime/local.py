@@ -19,6 +19,7 @@ class Local:
 
     max_staleness: int = 0
     device = None
+    learner_device = None
     notes: Sequence[str] = ()
 
     def check(self, players: RolloutSetup) -> None:

@@ -9,6 +9,8 @@ from typing import Any, Literal, TypeAlias
 import torch
 
 from selfplay.errors import ConfigError
+from selfplay.learner.fsdp import learned
+from selfplay.models.policy import Policy
 from selfplay.runtime.policy_groups import PolicyGroup
 
 VERSIONS = 2
@@ -47,6 +49,11 @@ class Placement:
         """True if a worker and a rank may be on one GPU at the same time."""
         parts = 0 < self.worker_gpus < 1 and 0 < self.learner_gpus < 1
         return bool(parts and self.learners and not self.colocated)
+
+    @property
+    def learner_device(self) -> str | None:
+        """Kind of device of the ranks; None without ranks."""
+        return ("cuda" if self.learner_gpus else "cpu") if self.learners else None
 
     def device(self) -> str:
         """Return the device of the workers' models, from which their engines get the weights.
@@ -246,19 +253,27 @@ def check_engine(config: Mapping[str, Any], placement: Placement) -> None:
         )
 
 
-def store_notes(weights: float, store: float, shared: float | None) -> list[str]:
+def sent_bytes(policy: Policy, dtype: torch.dtype | None) -> float:
+    """Return the bytes of a policy's weights that are sent after an update."""
+    size = None if dtype is None or policy.base is not None else dtype.itemsize
+    sent = learned(policy.model).values() if policy.learn else ()
+    return float(sum(tensor.numel() * (size or tensor.itemsize) for tensor in sent))
+
+
+def store_notes(weights: float, store: float, shared: float | None, *, saved: float) -> list[str]:
     """Return a line for each limit of Ray's object store that new weights do not fit into.
 
     Args:
-        weights: Bytes of one version of all weights that learn.
+        weights: Bytes of one version of all weights that learn, as they are sent to workers.
+        saved: Bytes of the same weights as ranks send them for a checkpoint, in their own type.
         store: Bytes of the smallest store of a machine.
         shared: Bytes of /dev/shm where the store was made here; None: not known.
     """
     notes = []
-    if VERSIONS * weights > store:
+    if (most := VERSIONS * weights + saved) > store:
         notes.append(
-            f"runtime: {VERSIONS} versions of the weights that learn have "
-            f"{VERSIONS * weights / GB:.1f} GB, and Ray's object store has {store / GB:.1f} GB, so "
+            f"runtime: {VERSIONS} versions of the weights that learn, and one for a checkpoint, "
+            f"have {most / GB:.1f} GB, and Ray's object store has {store / GB:.1f} GB, so "
             "that Ray moves weights to the disk; give it more (ray start --object-store-memory, or "
             "RAY_DEFAULT_OBJECT_STORE_MEMORY_PROPORTION for a Ray that is started here)"
         )

@@ -19,10 +19,8 @@ from selfplay.engines.shards import shards_of
 from selfplay.errors import ConfigError, LearnersLost, RunError
 from selfplay.learner import PolicyLearner
 from selfplay.learner.checkpoint import MANIFEST, broken, kept
-from selfplay.learner.fsdp import learned
 from selfplay.learner.objective import Objective
 from selfplay.learner.state_copies import Replicas
-from selfplay.models.policy import Policy
 from selfplay.rollout.episode_runner import EpisodeSpec
 from selfplay.rollout.rollout import RolloutFn
 from selfplay.rollout.setup import RolloutSetup
@@ -37,6 +35,7 @@ from selfplay.runtime.placement import (
     check_devices,
     check_engine,
     placed,
+    sent_bytes,
     store_notes,
     worker_dtype,
 )
@@ -113,8 +112,8 @@ class RayRuntime:
             engine step, for the next micro-batch of the ranks.
         load_timeout: Maximum number of seconds in which models and engines are loaded, and in
             which ranks write or read a checkpoint; at least `timeout`.
-        max_restarts: Maximum number of worker deaths over the same jobs, and of learner losses
-            without a checkpoint in between.
+        max_restarts: Maximum number of workers that may die while they play the same jobs, and of
+            learner losses without a checkpoint in between.
         """
         groups = () if isinstance(workers, int) else policy_groups(workers)
         if groups:
@@ -189,6 +188,11 @@ class RayRuntime:
             )
         return notes
 
+    @property
+    def learner_device(self) -> str | None:
+        """Kind of device of the ranks; None before `engine`, and without ranks."""
+        return None if self._placement is None else self._placement.learner_device
+
     def check(self, players: RolloutSetup) -> None:
         """Raise ConfigError if Ray, the cluster or a requested GPU is missing."""
         ray, config = require_ray(), players.config
@@ -233,11 +237,10 @@ class RayRuntime:
 
     def engine(self, players: RolloutSetup) -> Engine:
         """Reserve the resources of all actors; return the engine that forwards to the workers."""
-        shards = shards_of(players.config)
-        local = self.placement(torch.cuda.device_count(), shards)
-        self.cluster = RayCluster(
-            address=self.address, cpus=self._cores(local), timeout=self.timeout
-        )
+        shards, cores = shards_of(players.config), 0.0
+        if self.address is None:
+            cores = self._cores(self.placement(torch.cuda.device_count(), shards))
+        self.cluster = RayCluster(address=self.address, cpus=cores, timeout=self.timeout)
         self._opened.callback(self.cluster.close)
         placement = self.placement(self.cluster.gpus(), shards)
         check_engine(players.config, placement)
@@ -253,7 +256,8 @@ class RayRuntime:
         self._engine: RemoteEngine
         put = self.cluster.put
         if self._groups:
-            in_step = torch.are_deterministic_algorithms_enabled()
+            chosen = players.config["run"]["deterministic"]
+            in_step = not placement.worker_gpus if chosen == "auto" else bool(chosen)
             sampling = SamplingWorkers(self.cluster, self._groups, in_step=in_step, **limits)
             self._workers = sampling
             self._engine = SamplingEngine(sampling, put=put, dtype=dtype, exact=exact)
@@ -277,15 +281,16 @@ class RayRuntime:
         """Start the workers; return the learners on ranks, or those of this process.
 
         Workers that share a GPU with ranks start with their first jobs, when the ranks have loaded:
-        vLLM takes all memory that becomes used while it starts for its own.
+        vLLM counts as its own all memory that anyone allocates while it starts.
         """
         placement = self._placement
         assert placement is not None and self.cluster is not None, "engine() comes first"
         dtype = self.worker_dtype(placement)
         self._store_notes = store_notes(
-            sum(_sent_bytes(policy, dtype) for policy in players.policies.values()),
+            sum(sent_bytes(policy, dtype) for policy in players.policies.values()),
             self.cluster.store_bytes(),
             _shared_memory() if self.cluster.connected_here and self.address is None else None,
+            saved=sum(sent_bytes(policy, None) for policy in players.policies.values()),
         )
         receives = self._workers_receive(placement)
         for name, policy in players.policies.items():
@@ -406,13 +411,6 @@ class RayRuntime:
     def _cores(self, placement: Placement) -> float:
         worker, learner = self._cpus
         return placement.workers * worker + placement.learners * learner
-
-
-def _sent_bytes(policy: Policy, dtype: torch.dtype | None) -> float:
-    """Return the bytes of a policy's weights that are sent after an update."""
-    size = None if dtype is None or policy.base is not None else dtype.itemsize
-    sent = learned(policy.model).values() if policy.learn else ()
-    return float(sum(tensor.numel() * (size or tensor.itemsize) for tensor in sent))
 
 
 def _shared_memory() -> float | None:

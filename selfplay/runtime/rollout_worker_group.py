@@ -41,7 +41,7 @@ class _Call:
     done: dict[int, Sequence[Episode]] = field(default_factory=dict)
     """Episodes of the played chunks by index."""
     deaths: Counter[int] = field(default_factory=Counter)
-    """Number of workers that died over each chunk."""
+    """Number of workers that died while they played each chunk."""
 
     @property
     def episodes(self) -> list[Episode]:
@@ -143,7 +143,7 @@ class RolloutWorkers(EngineWorkerGroup[_Member]):
             evaluation: Name of the evaluation whose rollout plays; None: that of training.
             first: Called when these jobs' turn begins, such as to send the state they need.
 
-        Raises the error of a worker, and RunError if too many workers die over the same jobs. Such
+        Raises the error of a worker, and RunError if too many workers die with the same jobs. Such
         an error ends the calls of all threads.
         """
         with ACTIVITY.counting("episodes", len(jobs)) as tally:
@@ -249,7 +249,7 @@ class RolloutWorkers(EngineWorkerGroup[_Member]):
         self._give_up(member)
         if most > self.max_restarts:
             raise RunError(
-                f"runtime: {most} workers died over the same jobs "
+                f"runtime: {most} workers died while they played the same jobs "
                 f"(runtime.max_restarts is {self.max_restarts}); the last one: {why}"
             )
         self._start(member)

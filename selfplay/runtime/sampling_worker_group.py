@@ -223,7 +223,7 @@ class SamplingWorkers(EngineWorkerGroup[_Sampler]):
         if member.deaths > self.max_restarts:
             names = " and ".join(self.groups[member.group].policies)
             raise RunError(
-                f"runtime: {member.deaths} workers of policy {names} died over the same requests "
+                f"runtime: {member.deaths} workers of policy {names} died with the same requests "
                 f"(runtime.max_restarts is {self.max_restarts}); the last one: {why}"
             )
         member.begins = True

@@ -13,7 +13,7 @@ class Sampler(Protocol):
     The config group `sampler` makes it; `prefetch` calls `sample` once per step. Shallow copies of
     the sampler sample overlapping steps at the same time. A call may therefore not depend on an
     earlier one, and may not change in place any value that an earlier call stored. A sampler that
-    plays groups without different returns and does not learn from them has `drops_groups = True`.
+    drops groups whose returns are all equal has `drops_groups = True`.
     """
 
     tree: ClassVar[bool]

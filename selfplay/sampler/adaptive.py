@@ -16,12 +16,12 @@ Until = Literal["balanced", "success"]
 class Adaptive:
     """Plays each task in rounds until its episodes have enough signal (Reinforce-Ada, 2510.04996).
 
-    An episode succeeds if the mean pay of its agents is above `threshold`. A task leaves the rounds
-    when it has half a group of successes and half a group of failures (`balanced`), or a whole
-    group with one success (`success`). Of each task, G episodes are kept, drawn uniformly: half
-    successes and half failures, or as near to this as their numbers allow. With `keep_all` nothing
-    is dropped. The baseline of credit is then the mean of all episodes, as with the paper's global
-    statistics, and groups differ in size.
+    An episode succeeds if the mean return of its agents is above `threshold`. A task gets no more
+    rounds once it has half a group of successes and half a group of failures (`balanced`), or a
+    whole group with one success (`success`). Of each task, G episodes are kept, drawn uniformly:
+    half successes and half failures, or as near to this as their numbers allow. With `keep_all`
+    nothing is dropped. The baseline of credit is then the mean of all episodes, as with the paper's
+    global statistics, and groups differ in size.
 
     Failure mode: the kept episodes of a balanced group are not a fair sample. Their baseline is
     near one half at any success rate, so that a task with a low rate has more weight than in the
@@ -46,8 +46,8 @@ class Adaptive:
         group_size: G, episodes kept per task.
         round_size: Episodes of a task in a round.
         rounds: Largest number of rounds.
-        until: Condition on which a task leaves the rounds.
-        threshold: Mean pay above which an episode succeeds.
+        until: Condition for the end of a task's rounds: balanced or success.
+        threshold: Mean return of the agents above which an episode succeeds.
         keep_all: True to learn from all episodes of each task.
         """
         if min(group_size, round_size, rounds) < 1:

@@ -74,7 +74,7 @@ class Dynamic:
         if not kept:
             raise CollapsedError(
                 f"step {step}: none of {len(self._played)} groups in {self._rounds} rounds has two "
-                f"different rewards within one {self.group_by}, so there is nothing to learn; make "
+                f"different returns within one {self.group_by}, so there is nothing to learn; make "
                 "the tasks easier or harder"
             )
         return kept[:wanted]

@@ -203,7 +203,7 @@ class PrefetchedBatches:
         return self._taken.curriculum_state
 
     def paused(self) -> AbstractContextManager[None]:
-        """Return a context in which no thread runs a curriculum and no sampler; games in progress
+        """Return a context in which no thread runs the curriculum or the sampler; games in progress
         may continue."""
         return nullcontext() if self._ahead is None else self._ahead.paused()
 

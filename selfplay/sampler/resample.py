@@ -14,9 +14,9 @@ from selfplay.types import Episode, Group
 class Resample:
     """Plays `oversample` times G episodes per task and keeps G (GRPO-RoC, 2508.20722).
 
-    An episode succeeds if the mean pay of its agents is above `threshold`. Failures and successes
-    are kept in the proportion in which they occurred: failures drawn uniformly, so that all kinds
-    of failure remain, and successes by quality, the lowest penalty first. The penalty of an episode
+    An episode succeeds if the mean return of its agents is above `threshold`. The kept failures and
+    successes have the proportion in which they occurred: failures are drawn uniformly, so that all
+    kinds of failure remain, and successes are kept in ascending order of their penalty. The penalty
     is the fraction of its moves without a valid action, plus the fraction of its tool calls that
     failed, plus the arena's metric `penalty` if one is named.
 
@@ -39,7 +39,7 @@ class Resample:
         """Args:
         group_size: G, episodes kept per task.
         oversample: Episodes played for each one kept.
-        threshold: Mean pay above which an episode succeeds.
+        threshold: Mean return of the agents above which an episode succeeds.
         penalty: Arena metric that is added to the penalty.
         """
         if group_size < 1 or oversample < 1:
@@ -84,6 +84,8 @@ class Resample:
         played = len(failures) + len(successes)
         wanted = min(self.group_size, played)
         losses = round(wanted * len(failures) / max(played, 1))
+        if failures and successes and wanted > 1:  # one of each, so that the group has a signal
+            losses = min(max(losses, 1), wanted - 1)
         best = sorted(successes, key=lambda index: self._penalty(group.episodes[index]))
         kept = [*rng.sample(failures, losses), *best[: wanted - losses]]
         kept += failed[: self.group_size - wanted]

@@ -1,4 +1,4 @@
-"""Successes among the episodes of a group: the mean pay of the agents is above a threshold."""
+"""Successes among the episodes of a group: the mean return of the agents is above a threshold."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from selfplay.types import Episode, Group, Status
 
 
 def succeeded(episode: Episode, threshold: float) -> bool:
-    """Return True if the mean pay of the episode's agents is above the threshold."""
+    """Return True if the mean return of the episode's agents is above the threshold."""
     return team_return(episode) > threshold
 
 

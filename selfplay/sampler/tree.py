@@ -175,8 +175,8 @@ class Tree:
     are selected, each is in one episode only, in which it was sampled. `go_on` selects the
     candidates of a node that get K candidates at the next stage: all of them (K^depth episodes),
     the best or a random one (K + (depth - 1)(K - 1) episodes). The best candidate is the one whose
-    acting agents have the largest mean pay in the episode in which it was sampled. With best, later
-    stages are visited as often as the best candidate leads to them, and not as often as the
+    acting agents have the largest mean return in the episode in which it was sampled. With best,
+    later stages are visited as often as the best candidate leads to them, and not as often as the
     policies would reach them.
 
     The replayed stages cost no tokens. An episode that ends earlier gets no branches.
@@ -256,6 +256,6 @@ class Tree:
 
 
 def movers_return(episode: Episode, stage: int) -> float:
-    """Return the mean pay in the episode of the agents that moved at a stage."""
+    """Return the mean return in the episode of the agents that moved at a stage."""
     movers = {turn.agent for turn in episode.turns if turn.stage == stage}
     return sum(turn.reward for turn in episode.turns if turn.agent in movers) / len(movers)

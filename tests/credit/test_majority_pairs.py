@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from selfplay.credit.by_role import ByRole
 from selfplay.credit.majority_pairs import MajorityPairs
 from selfplay.types import Action, Episode, Group, Sample, Status, Task
 from tests.helpers.builders import episode, group, turn
@@ -131,3 +132,22 @@ def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], messa
 
 def test_a_group_without_episodes_has_no_pair() -> None:
     assert not MajorityPairs(arena=Answers).assign([Group(id="1.0.0", episodes=())])
+
+
+def test_both_traces_of_a_pair_are_of_one_policy() -> None:
+    """The learner of a policy sees its own traces alone."""
+    answers = (("debater_0", "a", "7"), ("debater_1", "a", "7"), ("debater_2", "b", "7"))
+    others = (("debater_3", "b", "8"), ("debater_4", "a", "8"))
+    turns = [turn(name, action=said, policy=policy) for name, policy, said in (*answers, *others)]
+    pairs: dict[str, list[str]] = {}
+    for sample in assigned(episode(*turns)):
+        pairs.setdefault(sample.pair, []).append(f"{sample.turn.policy} {sample.turn.agent}")
+    assert list(pairs.values()) == [["a debater_0", "a debater_4"], ["b debater_2", "b debater_3"]]
+
+
+def test_pairs_of_different_roles_have_different_names() -> None:
+    """With credit=by_role each role has a method of its own."""
+    turns = [turn(f"{role}_{i}", action=a) for role in "ab" for i, a in enumerate("778")]
+    methods = {role: MajorityPairs(arena=Answers, roles=[role]) for role in "ab"}
+    samples = ByRole(methods=methods).assign([group(episode(*turns))])
+    assert len({sample.pair for sample in samples}) == 2 and len(samples) == 4

@@ -49,7 +49,7 @@ def test_other_reasons_are_not_called_a_zero_sum_game() -> None:
     assert said and "returns that credit compares are equal" in said
     for credit in (MAGRPO(), RLOO(group_by="agent")):
         said = line(credit, solos(0.0, 0.0))
-        assert said and said.endswith("the pay of every agent is 0 in every episode")
+        assert said and said.endswith("the return of every agent is 0 in every episode")
     said = line(RLOO(group_by="role"), solos(0.5))
     assert said and said.endswith("set sampler.group_size to 2 or more")
     endless = [replace(each, status=Status.TRUNCATED) for each in solos(0.0, 0.0)[0].episodes]

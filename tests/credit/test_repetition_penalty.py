@@ -7,10 +7,12 @@ import pytest
 
 from selfplay.credit.rewards import minority, uncertainty
 from selfplay.credit.shaping import Overlong, Repetition, Shaping, clusters
+from selfplay.types import ToolCall
 from tests.helpers.builders import episode, group, turn
 
 pytest.importorskip("nltk")
 pytest.importorskip("scipy")
+SEARCH = ToolCall(name="search")
 SHORT = "how many apples are left in the basket"
 OTHER = "compute the area of a circle with radius three"
 
@@ -77,3 +79,9 @@ def test_wrong_settings_and_missing_packages_are_one_line(monkeypatch: pytest.Mo
     with pytest.raises(ValueError, match=r"selfplay\[repetition\]"):
         Repetition(role="proposer")
     assert importlib.util.find_spec("scipy")
+
+
+def test_turns_that_call_tools_do_not_dilute_the_penalty() -> None:
+    calls = [turn("proposer_0", 1.0, action=None, final=False, tool_calls=(SEARCH,))] * 6
+    shaped = Repetition(role="proposer", floor=None).rewards([*calls, *asked(SHORT, SHORT)])
+    assert shaped == [1.0] * 6 + [0.0, 0.0]

@@ -106,6 +106,20 @@ def test_what_is_kept_can_be_freed(model: PreTrainedModel, way: str) -> None:
     assert serves.drain_metrics()["cached_tokens"] == 0
 
 
+def test_an_engine_asleep_on_a_gpu_holds_no_rows(model: PreTrainedModel) -> None:
+    serves = endless(model)
+    answer(serves, ask(PROMPT, 1))
+    (batch,) = serves._distinct()
+    serves.sleep()
+    assert len(batch.owners), "on a CPU the buffer stays"
+    batch.device = torch.device("meta")  # any device but the CPU
+    serves.sleep()
+    assert not len(batch.owners)
+    batch.device = torch.device("cpu")
+    batch.release("p")
+    check(model, ask(PROMPT, 1), answer(serves, ask(PROMPT, 1)))
+
+
 def test_a_cache_of_no_tokens_keeps_nothing(model: PreTrainedModel) -> None:
     serves, requests = endless(model, prefix_tokens=0), ask(PROMPT, 4)
     for _ in range(2):

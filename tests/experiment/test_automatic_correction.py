@@ -6,6 +6,7 @@ from selfplay.config import compose
 from selfplay.engines.transformers import TransformersEngine
 from selfplay.experiment.experiment import Experiment
 from selfplay.learner.objective import PolicyLoss
+from selfplay.runtime.local import Local
 
 
 def correction(*overrides: str) -> str:
@@ -33,6 +34,15 @@ def test_an_engine_that_computes_otherwise_needs_one(monkeypatch: pytest.MonkeyP
 
 def test_a_learner_that_computes_in_bfloat16_needs_one() -> None:
     assert correction("learner.precision=bfloat16") == "truncated"
+
+
+def test_learners_of_other_processes_may_compute_in_bfloat16(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The driver's copy of the policy is on the CPU, whatever the ranks have."""
+    monkeypatch.setattr(Local, "learner_device", "cuda")
+    assert correction() == "truncated"
+    assert correction("learner.precision=float32") == "none"
 
 
 def test_samples_of_truncated_distributions_need_one() -> None:

@@ -156,7 +156,10 @@ def test_what_was_seen_read_and_paid_is_printed(
             "arena.fault=luck",
             "for the same seed and moves, and was paid ",
         ),
-        ("arena.fault=seen", "view('player_0') differs for the same seed and moves; all luck must"),
+        (
+            "arena.fault=seen",
+            "view('player_0') differs for the same seed and moves; all random ",
+        ),
         ("arena.fault=pay", "nan"),
         (
             "arena.fault=note",

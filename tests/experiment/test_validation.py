@@ -32,3 +32,35 @@ def test_a_policy_that_learns_at_temperature_0_is_refused(override: str, step: i
 )
 def test_temperature_0_is_for_policies_that_do_not_learn_then(overrides: tuple[str, ...]) -> None:
     check(compose.load([QUICK, *overrides]))
+
+
+def test_credit_by_replays_says_that_shaping_does_not_count() -> None:
+    run = ["+experiment=tiny/signal", "shaping=overlong", "shaping.overlong.limit=20"]
+    for credit in (["credit=counterfactual"], ["credit=magrpo", "credit.joint=cross"]):
+        (note,) = [each for each in check(compose.load([*run, *credit])) if "replays" in each]
+        assert note.startswith("shaping: ") and "overlong changes no advantage" in note
+    assert not [each for each in check(compose.load([*run, "credit=rloo"])) if "replays" in each]
+
+
+def test_a_penalty_of_long_answers_names_roles_with_other_limits() -> None:
+    longer = "+sampling.proposer={temperature: 1.0, max_tokens: 90}"
+    tokens = compose.load([QUICK])["sampling"]["default"]["max_tokens"]
+    (note,) = [
+        each
+        for each in check(compose.load([QUICK, "shaping=overlong", longer]))
+        if each.startswith("shaping.overlong.limit")
+    ]
+    assert note.startswith(f"shaping.overlong.limit: {tokens} tokens for all roles")
+    assert "proposer 90;" in note and "solver" not in note
+    notes = check(compose.load([QUICK, "shaping=overlong"]))
+    assert not [each for each in notes if each.startswith("shaping.overlong.limit")]
+
+
+@pytest.mark.parametrize("slow", [True, False])
+def test_passes_in_bfloat16_on_a_cpu_without_instructions_for_them_are_named(
+    slow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("selfplay.experiment.validation.slow_bfloat16", lambda: slow)
+    notes = check(compose.load([QUICK, "learner.precision=bfloat16", "policy.device=cpu"]))
+    assert any("no instructions" in note for note in notes) == slow
+    assert not any("no instructions" in note for note in check(compose.load([QUICK])))

@@ -35,7 +35,8 @@ def workload(
         distinct=tokens,
         completions=tokens,
         squares=samples * fmean((prompt + length) ** 2 for length in lengths.spread(1000)),
-        passes=passes,
+        reference=passes > 0,
+        correction=passes > 1,
     )
     return Workload(stages=[[flow]], lessons={"base": lesson})
 

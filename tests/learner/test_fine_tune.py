@@ -213,7 +213,8 @@ def test_a_finite_source_is_seen_whole_in_every_pass(tmp_path: Path) -> None:
     ]
     source = ChatFile(path=chats(tmp_path / "chats.jsonl", *lines)["path"])
     batches = FineTune(examples=source, batch=2)._batches()
-    shown = [each.messages[0]["content"] for _ in range(10) for each in next(batches)]
+    examples = [each for _ in range(10) for each in next(batches)]
+    shown = [each.messages[0]["content"] for each in examples if isinstance(each, ChatExample)]
     passes = [shown[start : start + 5] for start in range(0, 20, 5)]
     assert all(sorted(each) == list("01234") for each in passes)
     assert len({tuple(each) for each in passes}) > 1

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from transformers import BloomConfig, BloomForCausalLM
 
 from selfplay.credit import Stateful
 from selfplay.credit.gae import GAE
@@ -130,6 +131,17 @@ def test_a_model_is_copied_and_stays_as_it_is(tmp_path: Path) -> None:
     assert made.values(STATES) != [0.0] * 5
     with pytest.raises(ConfigError, match=r"credit\.critic\.model: no folder"):
         critic(model=str(tmp_path / "nothing"))
+
+
+def test_a_model_without_a_largest_position_is_read_whole(tmp_path: Path) -> None:
+    sizes = BloomConfig(vocab_size=24, hidden_size=16, n_layer=1, n_head=2)
+    BloomForCausalLM(sizes).save_pretrained(tmp_path)
+    made = critic(model=str(tmp_path), lr=0.01)
+    assert made.positions == 0
+    long = tuple(range(1, 20)) * 9
+    other = (long[0] + 1, *long[1:])
+    made.fit([long, other], [1.0, -1.0])
+    assert made.values([long]) != made.values([other]), "the first token is read too"
 
 
 def test_the_runs_random_stream_goes_on_unmoved() -> None:

@@ -19,6 +19,8 @@ from selfplay.models.warmstart_settings import WarmStartSettings
 from selfplay.role import Role
 from selfplay.run.activity import ACTIVITY
 from selfplay.run.files import held
+from selfplay.tools.calculator import Calculator
+from selfplay.tools.toolbox import Toolbox
 from selfplay.types import Demonstration, Observation
 from tests.helpers.command_process import SMOKE, Strike, one_line, run
 
@@ -286,3 +288,33 @@ def test_what_a_kill_left_of_a_warm_start_is_swept(cache: Path) -> None:
         os.utime(alive, (0, 0))
         place = warmstart.make(parrot())
     assert place.is_dir() and alive.exists() and not dead.exists()
+
+
+def test_fine_tuning_shows_tools_and_earlier_calls_as_a_new_model_sees_them() -> None:
+    from selfplay.learner.fine_tune import RoleExample
+    from selfplay.models.renderer import ChatRenderer
+    from selfplay.models.tiny import build_tokenizer
+
+    renderer = ChatRenderer(build_tokenizer(["yes"]))
+    role = Role(tools=Toolbox(tools={"calculator": Calculator()}))
+    shown = Demonstration(
+        role="bird",
+        observation=Observation(text="2+2?"),
+        completion="4",
+        called=(("<calculator>2+2</calculator>", "4"),),
+    )
+    warm = warmstart.WarmStart(demonstrations=Parrot(), roles={"bird": role})
+    prompt, completion = RoleExample(shown, role).ids(renderer)
+    assert (prompt, list(completion)) == warm.encode(shown, renderer)
+    text = renderer.text(prompt)
+    assert "calculator" in text.partition("2+2?")[0] and "<calculator>2+2" in text
+
+
+def test_another_description_of_a_tool_is_another_warm_start() -> None:
+    def told(words: str) -> str:
+        tool = Calculator()
+        tool.description = words
+        role = Role(tools=Toolbox(tools={"calculator": tool}))
+        return warmstart.WarmStart(demonstrations=Parrot(), roles={"bird": role}).fingerprint()
+
+    assert told("Adds.") == told("Adds.") != told("Multiplies.")

@@ -67,6 +67,8 @@ def test_workers_and_ranks_split_the_devices() -> None:
     assert found.copies and found.lag == 1 and not found.continuous and not notes
     # 80 GB, of which the copy of the policy takes 15.2 and a tenth stays free.
     assert found.engine_share == pytest.approx(0.9 - 2 * QWEN_7B.parameters / 80e9)
+    wide, notes = made(config("vllm", dtype="float32"), SPLIT)
+    assert (found.engine_bytes, wide.engine_bytes) == (2, 4) and "float32" in notes[0]
     fewer, notes = made(config("vllm"), replace(SPLIT, workers=2))
     assert fewer.devices == 6 and notes == ["2 of the 8 devices have no work"]
 
@@ -142,6 +144,16 @@ def test_one_copy_is_a_remedy_that_names_its_key(tmp_path: Path) -> None:
     remedies = dict(before.advice(20))
     found = remedies["one copy of the learners' state over all ranks (runtime.replicas=1)"]
     assert found.cluster == plan(["cluster=gpus_16"], [*run, "runtime.replicas=1"]).cluster
+
+
+def test_leaving_out_the_reference_is_a_remedy_only_if_a_run_reads_one(tmp_path: Path) -> None:
+    save_sizes(tmp_path, QWEN_7B)
+    run = ["+experiment=paper/absolute_zero_7b", "+recipe=gpu_8_full_7b"]
+    run += [f"policy.model={tmp_path}"]
+    key = "no reference (objective.kl=0)"
+    without, reads = (plan(["cluster=gpus_8"], [*run, f"objective.kl={kl}"]) for kl in (0.0, 0.01))
+    assert key not in dict(without.advice(20))
+    assert dict(reads.advice(20))[key].workload == without.workload
 
 
 def save_sizes(folder: Path, shape: ModelShape) -> None:

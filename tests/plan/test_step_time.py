@@ -97,7 +97,7 @@ def test_training_is_three_forward_passes_or_four() -> None:
     cpu = replace(H100, kind="cpu")
     plain = cluster(checkpointing=False, same_weights=True, device=cpu)
     member = Member(outline=QWEN_7B)
-    forward = replace(lesson, passes=1)
+    forward = replace(lesson, reference=True)
     once = learning(forward, member, plain, micro_batch=1e9)
     assert once.train / once.score == pytest.approx(3.0)
     again = learning(forward, member, replace(plain, checkpointing=True), micro_batch=1e9)

@@ -94,6 +94,7 @@ def test_a_section_that_cannot_run_here_says_what_it_needs() -> None:
 
 TESTS = {
     "print('3 passed in 1s')": ("passed", ""),
+    "print('3 passed in 1s'); print('CUDA Error: invalid argument')": ("passed", ""),
     "print('16 skipped in 1s')": ("failed", "every test was skipped"),
     "print('1 failed, 2 passed in 1s'); raise SystemExit(1)": (
         "failed",

@@ -1,7 +1,9 @@
 """The GPUs of a run on Ray, proved with resources that Ray only believes in."""
 
 import os
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -213,10 +215,12 @@ def test_engines_are_in_16_bits_on_gpus_and_in_the_policys_type_elsewhere() -> N
 
 
 def test_a_store_that_new_weights_do_not_fit_into_is_one_line() -> None:
-    assert store_notes(4e9, 8e9, None) == store_notes(4e9, 8e9, 8e9) == []
-    (line,) = store_notes(15.2e9, 10e9, None)
-    assert line.startswith("runtime: 2 versions of the weights that learn have 30.4 GB, and Ray's ")
-    (line,) = store_notes(1e6, 10e9, 64e6)
+    assert store_notes(2e9, 8e9, None, saved=4e9) == store_notes(2e9, 8e9, 8e9, saved=4e9) == []
+    (line,) = store_notes(15.2e9, 10e9, None, saved=30.5e9)
+    assert line.startswith(
+        "runtime: 2 versions of the weights that learn, and one for a checkpoint, have 60.9 GB, and"
+    )
+    (line,) = store_notes(1e6, 10e9, 64e6, saved=2e6)
     assert line.startswith("runtime: /dev/shm has 0.1 GB and Ray's object store 10.0 GB, so that ")
 
 
@@ -230,6 +234,63 @@ def test_actors_get_what_models_and_networks_need_and_nothing_of_one_machine(
     assert {name: sent.get(name) for name in needed} == dict.fromkeys(needed, "7")
     assert not {"VLLM_HOST_IP", "CUDA_VISIBLE_DEVICES", "AWS_SECRET_ACCESS_KEY"} & set(sent)
     assert environment()["CUDA_VISIBLE_DEVICES"] == ""
+
+
+def test_actors_get_folders_of_the_user_beside_an_installation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of an installation only the folders of libraries are left out."""
+    installed, own = tmp_path / "gpu", tmp_path / "gpu_games"
+    inside = [installed / "lib" / "python3.12" / "site-packages", installed / "lib64"]
+    monkeypatch.setattr(sys, "prefix", str(installed))
+    monkeypatch.setattr(sys, "base_prefix", str(tmp_path))
+    paths = [*inside, tmp_path / "lib" / "python3", own, installed / "src" / "app"]
+    monkeypatch.setattr(sys, "path", [str(path) for path in paths])
+    sent = environment()["PYTHONPATH"].split(os.pathsep)
+    assert sent == [str(path.resolve()) for path in paths[3:]]
+
+
+@pytest.mark.parametrize(
+    ("settings", "wanted"),
+    [
+        ({"workers": 16, "colocated": True}, 16.0),
+        ({"workers": 8, "learners": 8}, 16.0),
+    ],
+)
+def test_a_run_may_need_more_gpus_than_the_machine_of_its_driver(
+    settings: dict[str, Any], wanted: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Joined:
+        """A cluster of two machines with eight GPUs each."""
+
+        def __init__(self, *, address: str | None, cpus: float, timeout: float) -> None:
+            self.reserved: list[dict[str, float]] = []
+
+        def gpus(self) -> float:
+            return 16.0
+
+        def reserve(self, bundles: list[dict[str, float]]) -> None:
+            self.reserved = bundles
+
+        def places(self) -> list[str]:
+            return []
+
+        def close(self) -> None:
+            pass
+
+        put = close
+
+    monkeypatch.setattr("selfplay.runtime.ray.RayCluster", Joined)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    runtime = RayRuntime(address="head:6379", **settings)
+    assert runtime.learner_device is None
+    players: Any = SimpleNamespace(config=load([SMOKE, "runtime=ray"]))
+    runtime.engine(players)
+    assert runtime.learner_device == "cuda"
+    reserved = runtime.cluster.reserved  # type: ignore[union-attr]
+    assert sum(bundle["GPU"] for bundle in reserved) == wanted
+    with pytest.raises(ConfigError, match=r"and there are 8|take all 8 GPUs"):
+        RayRuntime(**settings).engine(players)
 
 
 @pytest.mark.parametrize("device", ["cuda:7", "cuda"])

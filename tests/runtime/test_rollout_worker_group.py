@@ -198,7 +198,7 @@ def test_our_errors_arrive_as_they_were_and_the_others_play_on(room: Room) -> No
 def test_deaths_one_after_another_end_in_one_line(room: Room) -> None:
     room.workers.max_restarts = 0
     with pytest.raises(
-        RunError, match=r"^runtime: 1 workers died over the same jobs .*max_restarts"
+        RunError, match=r"^runtime: 1 workers died while they played the same jobs .*max_restarts"
     ) as raised:
         room.play(jobs(2, trouble="die"))
     assert "\n" not in str(raised.value)

@@ -213,7 +213,7 @@ def test_an_engine_that_breaks_in_a_game_is_replaced(room: Room) -> None:
     assert room.runtime.counts()["runtime/worker_deaths"] == 1
     room.workers.max_restarts = 0
     room.mark.touch()
-    with pytest.raises(RunError, match=r"^runtime: 1 workers of policy \w+ died over the same"):
+    with pytest.raises(RunError, match=r"^runtime: 1 workers of policy \w+ died with the same"):
         room.play(games())
     room.workers.max_restarts = 3
     close_to(room.play(games()), before)

@@ -168,6 +168,28 @@ def test_a_checkpoint_that_goes_while_a_worker_begins_costs_no_run(
     assert said == f"checkpoint {saved} was removed while it was read"
 
 
+def test_weights_that_are_lost_end_all_workers_which_wait_for_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise each of them would cost another restart of all ranks."""
+
+    def answer(result: object, timeout: float) -> None:
+        raise ray.exceptions.RayTaskError("play", "", LearnersLost("the newest weights are lost"))
+
+    ended: list[object] = []
+    package = SimpleNamespace(get=answer, exceptions=ray.exceptions)
+    cluster: Any = SimpleNamespace(ray=package, kill=ended.append)
+    workers = RolloutWorkers(cluster, count=3, chunks=1, timeout=1, max_restarts=1)
+    monkeypatch.setattr(workers, "_ask", lambda member, method, *given, thread: method)
+    first, second, third = workers._members
+    first.actor, second.actor = "first", "second"
+    workers._submit(first, whole(), 0)
+    with pytest.raises(LearnersLost, match="newest weights"):
+        workers._take(first, first.playing[0])
+    assert ended == ["first", "second"]
+    assert first.actor is second.actor is third.actor is None
+
+
 def test_a_worker_may_load_longer_than_it_may_be_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     clock = SimpleNamespace(monotonic=lambda: now[0])

@@ -2,6 +2,7 @@
 
 import shutil
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -148,6 +149,36 @@ def test_learners_that_die_are_begun_again_from_the_newest_checkpoint(
     said = train(Experiment(composed).load(), run)
     assert "step 4: rank 1 died; going on from checkpoint 000002" in said
     assert "step 5: rank 1 died; going on from checkpoint 000004" in said
+    assert_told_alike(run, idle)
+    assert played(run) == played(idle)
+
+
+def test_learners_that_die_in_the_first_step_find_a_checkpoint(
+    idle: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that writes checkpoint 0 has ended before the first step begins."""
+    composed = settings(*IDLE, "run.async_checkpoints=true")
+    run, write, update = (
+        Run.create(tmp_path / "run", composed),
+        CheckpointWriter._write,
+        Learner.update,
+    )
+    deaths = [1]
+
+    def slow(self: CheckpointWriter, *given: Any) -> None:
+        time.sleep(0.3)
+        write(self, *given)
+
+    def struck(self: Learner, samples: Any, *, step: int) -> dict[str, float]:
+        if step in deaths:
+            deaths.remove(step)
+            raise LearnersLost("rank 1 died")
+        return update(self, samples, step=step)
+
+    monkeypatch.setattr(Learner, "update", struck)
+    monkeypatch.setattr(CheckpointWriter, "_write", slow)
+    said = train(Experiment(composed).load(), run)
+    assert "step 1: rank 1 died; going on from checkpoint 000000" in said
     assert_told_alike(run, idle)
     assert played(run) == played(idle)
 

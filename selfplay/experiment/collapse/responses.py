@@ -10,7 +10,7 @@ from selfplay.learner import checkpoint
 
 ADVICE = (
     "begin again with a lower learning rate, a KL term or a league "
-    "(policy.model=RUN/checkpoints/STEP/policies/NAME goes on from a checkpoint)"
+    "(to start from a checkpoint: policy.model=RUN/checkpoints/STEP/policies/NAME)"
 )
 
 

@@ -18,7 +18,7 @@ MOST_TURNS = 24
 """Number of an episode's first turns that are shown, beside the turns that it was chosen for."""
 
 _OUTCOMES = {
-    "proposer": ("a proposal that was paid", "a proposal that failed"),
+    "proposer": ("a rewarded proposal", "a proposal that failed"),
     "solver": ("a solved attempt", "an unsolved attempt"),
 }
 _TAGS = re.compile(
@@ -143,7 +143,7 @@ def _kinds(episode: Episode) -> Iterator[tuple[tuple[str, bool], int | None, str
         paid = turn.action is not None and turn.reward > 0
         outcomes = _OUTCOMES.get(
             turn.role,
-            (f"a {turn.role} turn that was paid", f"a {turn.role} turn that was not paid"),
+            (f"a rewarded {turn.role} turn", f"an unrewarded {turn.role} turn"),
         )
         what = outcomes[0 if paid else 1].partition(" ")[2]
         yield (turn.role, paid), index, f"the first {what} ({turn.agent})"

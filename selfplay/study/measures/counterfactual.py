@@ -1,6 +1,6 @@
 """Counterfactual credit compared with learning: did training prefer the actions that helped?
 
-**Definition.** The worth of an action is its difference reward: the pay of the team less its pay
+**Definition.** The worth of an action is its difference reward: the team's return minus its return
 with the default action instead. An action mattered if its worth is not 0. The learned preference of
 an action is the change, from the untrained to the trained policy, of its log-odds against the
 default after the same prompt: [ln p1(action) - ln p1(default)] - [ln p0(action) - ln p0(default)].

@@ -1,7 +1,7 @@
 """Forgetting: the loss of a run's policies on English text that the run did not train on.
 
 **Definition.** L is the mean of ln p(token | earlier tokens of its window) in nats per token, over
-windows of a text. The change is L after training less L before training; a negative change is what
+windows of a text. The change is L after training minus L before it; a negative change is what
 training cost. exp(-L) is the perplexity.
 
 **Source.** Our own choice of text; the quantity is the usual one of language modelling.

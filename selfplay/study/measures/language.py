@@ -9,7 +9,7 @@ after the first recorded step; *dying* words have lost three quarters of their l
 **Source.** Positive signalling: Lowe et al. 2019, 1903.05168. Correction of the bias: Miller 1955.
 
 **Estimator.** The records alone: nothing is played, and no model is loaded. At every step the
-plug-in estimate less its leading bias, beside the mean plug-in estimate of random pairings. At
+plug-in estimate minus its leading bias, and the mean plug-in estimate of random pairings. At
 the chosen steps the jackknife with its interval and a permutation test. Probabilities have the
 interval of Clopper and Pearson at the effective number of uses, over episodes.
 

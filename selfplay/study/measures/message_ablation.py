@@ -87,7 +87,7 @@ def study(games: StudyMatches, player: StudyPlayer) -> Result:
     return Result(
         measure="ablate",
         title=f"Value of words to {player.label} in {games.arena().name}",
-        definition=f"{games.metrics[0]} intact less {games.metrics[0]} when the others hear "
+        definition=f"{games.metrics[0]} intact minus {games.metrics[0]} when the others hear "
         "nothing (drop), the words of another episode (shuffle), or the words of an episode of "
         "another task (replace).",
         estimates=estimates,

@@ -2,8 +2,8 @@
 
 **Definition.** The value of each chosen metric at every step of the record that has it, and its
 mean over the steps: the area under the curve by the trapezoidal rule, divided by the number of
-steps from the first to the latest value. For an evaluation also the gain, the latest value less the
-first. With `--steps A:B` also the mean of the values that were recorded at these steps, and the
+steps from the first to the latest value. For an evaluation also the gain, the latest value minus
+the first. With `--steps A:B` also the mean of the values that were recorded at these steps, and the
 change from the first range to each later one. A derived metric (`--derive`) is computed from
 recorded metrics of the same step. A curve of 50 points or more is the running mean over 1/25 of its
 points.

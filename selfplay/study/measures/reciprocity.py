@@ -3,7 +3,7 @@
 **Definition.** Over all rounds except the first, P(C|C) and P(C|D) are the probabilities that a
 player cooperates after the other player cooperated or defected; reciprocity is their difference.
 The memory-one vector also conditions on the player's own last move: (CC, CD, DC, DD), with the own
-move first. Retaliation is the effect of a forced deviation: the mean of P(C_{t+k} | do C_t) less
+move first. Retaliation is the effect of a forced deviation: the mean of P(C_{t+k} | do C_t) minus
 P(C_{t+k} | do D_t), k rounds after the other player's move was set to C or to D.
 
 **Source.** Press and Dyson 2012 for memory-one strategies; Axelrod's tournaments. The forced
@@ -123,7 +123,7 @@ def study(games: StudyMatches, player: StudyPlayer, *, cooperate: str = "coopera
         measure="reciprocity",
         title=f"Reciprocity of {player.label} in {games.arena().name}",
         definition="The probability that a player cooperates after the other player cooperated, "
-        "less that after it defected: as observed, and after a forced move.",
+        "minus that after it defected: as observed, and after a forced move.",
         estimates=estimates,
         tables=[
             Table(
@@ -359,7 +359,7 @@ def forced(
 ) -> np.ndarray:
     """Force a move of player `who` in the middle round of each game, once C and once D.
 
-    Return [N, LATER] cooperation of the other player after the forced C less that after the D.
+    Return [N, LATER] cooperation of the other player after the forced C minus that after the D.
     """
     found = np.full((len(episodes), LATER), np.nan)
     jobs: list[EpisodeSpec] = []

@@ -4,9 +4,9 @@
 fractions of played tasks that all solvers solve (trivial) and that none solves (unsolvable), the
 fraction of invalid proposals, and the fraction of a proposal's four-word sequences that occur in
 its author's prompt (copied). *Collusion*, for several runs: the solve rate on tasks of the own
-run's proposer less the solve rate on tasks of the others; this difference in differences is 0 if
+run's proposer minus the solve rate on tasks of the others; this difference in differences is 0 if
 only strength and difficulty differ. *Deliberation*, for agents that hear each other: corrections
-and wrong persuasions, each less those of the same agents without hearing, and how often an agent
+and wrong persuasions, each minus those of the same agents without hearing, and how often an agent
 gives up a right answer when most of the others are wrong. *Judges* that are policies: how often a
 judge accepts words without content, such as ":", from a candidate that should not be accepted, and
 how often its verdict changes when the two sides are exchanged.
@@ -289,8 +289,8 @@ def _runs(text: str) -> list[tuple[str, ...]]:
 def _by_proposer(cells: Cells, draws: Draws, labels: Sequence[str]) -> Table:
     """Return a table of two differences for each run.
 
-    Proposer: the solve rate of the run's own solver on its tasks less that of the other solvers.
-    Solver: its solve rate on the tasks of its own proposer less that on the tasks of the others.
+    Proposer: the solve rate of the run's own solver on its tasks minus that of the other solvers.
+    Solver: its solve rate on its own proposer's tasks minus that on the tasks of the others.
     """
     rows: list[list[Cell]] = []
     for i, label in enumerate(labels):

@@ -3,7 +3,7 @@
 **Definition.** A side is a role, or a single agent if all agents have one role. J[assignment] is
 the metric when each side is played by one of the players. With a trained player t and an untrained
 player 0, the gain of a side alone is J[t in this side, 0 elsewhere] - J[all 0]. The joint gain is
-J[all t] - J[all 0]. The co-adaptation is the joint gain less the gains of all sides alone; for two
+J[all t] - J[all 0]. The co-adaptation is the joint gain minus the gains of all sides alone; for two
 sides it is J[t,t] - J[t,0] - J[0,t] + J[0,0]. It is 0 if the gains add up, and positive if the
 sides learned to work with each other. A side's Shapley value is its part in the joint gain: the
 mean gain of training this side, over all orders in which the sides could become trained. The
@@ -92,7 +92,7 @@ def study(games: StudyMatches, players: Sequence[StudyPlayer]) -> Result:
         title=f"Contribution of each side: {' and '.join(labels)} in {games.arena().name}",
         definition=f"{games.metrics[0]} by assignment. A side's gain alone is the gain with "
         f"{labels[0]} in this side and {labels[1]} everywhere else; co-adaptation is the joint "
-        "gain less the sum of these gains.",
+        "gain minus the sum of these gains.",
         estimates=estimates,
         tables=[
             _table(names, scores, draws, sides=list(sides), labels=labels),

@@ -1,7 +1,7 @@
 """Transfer: the gain of training in one game, measured in another game.
 
 **Definition.** T[i, j] is the main metric of run j's evaluation when the policies of run i take all
-seats, less the same metric with run i's policies before training. The diagonal is the gain of each
+seats, minus the same metric with run i's policies before training. The diagonal is the gain of each
 run in its own game.
 
 **Source.** Our own design: train-on-i, test-on-j matrices, relative to each row's own start.

@@ -25,7 +25,7 @@ def plug_in(x: Sequence[Hashable], y: Sequence[Hashable]) -> float:
 
 
 def miller_madow(x: Sequence[Hashable], y: Sequence[Hashable]) -> float:
-    """Return the plug-in estimate less its leading bias, from occupied rows, columns and cells."""
+    """Return the plug-in estimate minus its leading bias, from occupied rows, columns and cells."""
     cells = len(set(zip(x, y, strict=True)))
     return plug_in(x, y) - (cells - len(set(x)) - len(set(y)) + 1) / (2 * len(x))
 
