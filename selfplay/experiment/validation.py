@@ -11,6 +11,7 @@ from typing import Any
 from selfplay.config.run_config import RunSettings
 from selfplay.credit import Credit
 from selfplay.credit.by_role import ByRole
+from selfplay.credit.shaping import CosineLength, Overlong
 from selfplay.curriculum import Curriculum
 from selfplay.errors import ConfigError, nearest
 from selfplay.experiment.collapse import CollapseMonitor
@@ -151,20 +152,21 @@ def shaping_notes(credit: Credit, shaping: Mapping[str, Any]) -> list[str]:
 
 def limit_notes(players: RolloutSetup, shaping: Mapping[str, Any]) -> list[str]:
     """Return a line for each reward of lengths whose limit is not that of a role's completions."""
-    notes = []
+    population, notes = players.population, []
     for name, each in shaping.items():
-        limit = getattr(each, "limit", None)
-        others = {
-            role: sampling.max_tokens
+        if not isinstance(each, Overlong | CosineLength):
+            continue
+        others = [
+            f"{role} {sampling.max_tokens}"
             for role, sampling in players.sampling.items()
-            if players.population.policy_of(role) in players.population.learning
-            and sampling.max_tokens != limit
-        }
-        if isinstance(limit, int) and others:
-            told = ", ".join(f"{role} {tokens}" for role, tokens in others.items())
+            if population.policy_of(role) in population.learning
+            and sampling.max_tokens != each.limit
+        ]
+        if others:
             notes.append(
-                f"shaping.{name}.limit: {limit} tokens for all roles, and other limits of "
-                f"sampling: {told}; set the same max_tokens for all roles, or leave this rule out"
+                f"shaping.{name}.limit: {each.limit} tokens for all roles, but sampling has other "
+                f"limits: {', '.join(others)}; set the same max_tokens for all roles, or leave it "
+                "out"
             )
     return notes
 

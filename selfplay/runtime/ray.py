@@ -286,11 +286,12 @@ class RayRuntime:
         placement = self._placement
         assert placement is not None and self.cluster is not None, "engine() comes first"
         dtype = self.worker_dtype(placement)
+        policies = players.policies.values()
         self._store_notes = store_notes(
-            sum(sent_bytes(policy, dtype) for policy in players.policies.values()),
+            sum(sent_bytes(policy, dtype) for policy in policies),
             self.cluster.store_bytes(),
             _shared_memory() if self.cluster.connected_here and self.address is None else None,
-            saved=sum(sent_bytes(policy, None) for policy in players.policies.values()),
+            saved=sum(sent_bytes(policy, None) for policy in policies if placement.learners),
         )
         receives = self._workers_receive(placement)
         for name, policy in players.policies.items():
