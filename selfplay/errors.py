@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
+from numbers import Real
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -155,6 +156,38 @@ class Saved(Protocol):
     def state_dict(self) -> dict[str, Any]:
         """Return the state as plain data."""
         ...
+
+
+class Measurable(Protocol):
+    """An object with metrics. `stated_metrics` reads it."""
+
+    def metrics(self) -> Mapping[str, float]:
+        """Return the metrics by name."""
+        ...
+
+
+def stated_metrics(part: Measurable, where: str) -> dict[str, float]:
+    """Return the metrics of a credit method or a curriculum.
+
+    Args:
+        part: The object, which may be an author's own.
+        where: Config key of the object, for errors.
+    Raises:
+        ConfigError: In one line that names the class, for an error of an author's code, and for a
+            result that is not a mapping of names to numbers.
+    """
+    name = f"{where}: {type(part).__name__}.metrics"
+    with naming(name, part):
+        found: Any = part.metrics()
+    if not isinstance(found, Mapping):
+        raise ConfigError(f"{name} returned {type(found).__name__}, not a mapping of numbers")
+    for metric, value in found.items():
+        if not isinstance(metric, str) or not isinstance(value, Real):
+            raise ConfigError(f"{name} gave {metric!r} the value {value!r}; a metric is a number")
+    return {
+        metric: value if isinstance(value, float | int) else float(value)
+        for metric, value in found.items()
+    }
 
 
 def saved_state(part: Saved, where: str, *, advice: str = "") -> dict[str, Any]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from selfplay.config.garbage import present_objects_kept
 from selfplay.credit import missing_signals
 from selfplay.credit.assigned import assigned, measured
+from selfplay.curriculum.asked import is_ready
 from selfplay.curriculum.gathering import check_gathering
 from selfplay.errors import CollapsedError, LearnersLost, nearest, one_line
 from selfplay.experiment.experiment import Experiment
@@ -316,7 +317,7 @@ class Trainer:
         """
         experiment = self.experiment
         for attempt in count(1):
-            if experiment.curriculum.ready():
+            if is_ready(experiment.curriculum):
                 return
             self.progress.phase(f"gathering first tasks, round {attempt}")
             experiment.sampler.sample(

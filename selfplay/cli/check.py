@@ -4,6 +4,7 @@ import argparse
 import sys
 
 from selfplay.cli.arguments import load, no_flags, tell
+from selfplay.errors import printable
 
 FAULTY = 2
 
@@ -15,17 +16,18 @@ def check(options: argparse.Namespace, overrides: list[str]) -> int:
     from selfplay.config.run_config import run_folder
     from selfplay.experiment import experiment
     from selfplay.experiment.trial_game import games
+    from selfplay.run.report.html import visible
 
     notes = experiment.check(settings)
     run_folder(settings["run"])
     tell(notes)
     faults = 0
     for played in games(settings, seed=options.seed):
-        print("\n".join(played.shown))
+        print(visible("\n".join(played.shown)))
         tell(played.notes)
         for fault in played.faults:
             faults += 1
-            print(f"fault: {' '.join(fault.split())}", file=sys.stderr)
+            print(printable(f"fault: {' '.join(fault.split())}"), file=sys.stderr)
     if not faults:
         print("no faults; no model was loaded, so memory and learning are not checked")
     return FAULTY if faults else 0

@@ -74,12 +74,12 @@ def run(options: argparse.Namespace) -> None:
     # A warm start that is made again prints its progress, which is no part of the result.
     with redirect_stdout(sys.stderr), ActivityFile(folder, name=study_file(options.measure)):
         result = measure.run(options)
+    # Some tables contain words of agents, and a terminal obeys control characters. The result is
+    # printed first, because the folder of the page may not be writable.
+    print(json.dumps(result.to_json(), indent=2) if options.json else visible(result.to_text()))
     written = page.write(result, folder, command=command(options))
-    if options.json:
-        print(json.dumps(result.to_json(), indent=2))
-    else:
-        # Some tables contain words of agents, and a terminal obeys control characters.
-        print(f"{visible(result.to_text())}\n\npage  {written}")
+    if not options.json:
+        print(f"\npage  {written}")
 
 
 def refuse_more_runs(options: argparse.Namespace, rest: list[str]) -> None:

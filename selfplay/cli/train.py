@@ -1,6 +1,7 @@
 """Commands that make and evaluate runs; each imports heavy modules itself."""
 
 import argparse
+import glob
 import json
 import shlex
 import sys
@@ -34,6 +35,8 @@ def train(options: argparse.Namespace, overrides: list[str]) -> None:
     if "--resume" in overrides:
         raise ConfigError("cannot read '--resume': write resume=RUN, without dashes")
     no_flags(overrides)
+    if options.jobs != 1 and not options.multirun:
+        raise ConfigError("--jobs: only -m has several runs; add -m, or drop it")
     if resume:
         known = ("config_path", "config_dir", "cfg", "multirun")
         given = [flag for flag in known if getattr(options, flag)]
@@ -367,7 +370,7 @@ def _stem(run: Mapping[str, Any]) -> str:
 def _new_name(run: Mapping[str, Any], seed: int) -> str:
     now = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     name = f"{_stem(run)}-seed{seed}-{now}"
-    taken = sum(1 for _ in Path(str(run["folder"])).glob(f"{name}*"))
+    taken = sum(1 for _ in Path(str(run["folder"])).glob(f"{glob.escape(name)}*"))
     return f"{name}-{taken + 1}" if taken else name
 
 
@@ -383,7 +386,7 @@ def _without_repeats(values: Mapping[str, float]) -> dict[str, float]:
 
 def _print_summary(summary: Mapping[str, Any], declared: Any) -> None:
     steps, took = counted(summary["steps"], "step"), duration(summary["seconds"])
-    print(f"\n{summary['experiment']}: {steps} in {took}")
+    print(f"\n{printable(summary['experiment'])}: {steps} in {took}")
     for name, results in summary["evaluations"].items():
         for metric, after in _without_repeats(results["after"]).items():
             before = results["before"].get(metric)
@@ -392,6 +395,7 @@ def _print_summary(summary: Mapping[str, Any], declared: Any) -> None:
             read = declared.of(f"evaluation/{name}/{metric}")
             shown = f"{format_value(read, before):>7} -> {format_value(read, after):>7}"
             unit = " points" if read.unit == "fraction" else ""
-            print(f"  {f'{name}/{metric}':<40} {shown}   {change(read, before, after)}{unit}")
+            named = printable(f"{name}/{metric}")
+            print(f"  {named:<40} {shown}   {change(read, before, after)}{unit}")
     if troubles := describe_troubles(summary["troubles"]):
         print(troubles)

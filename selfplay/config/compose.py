@@ -249,10 +249,15 @@ def _any_kernel(node: Any) -> Any:
     return {key: None if key == "attention" else _any_kernel(each) for key, each in node.items()}
 
 
-def _search_path(folders: Sequence[str]) -> list[str]:
+def check_folders(folders: Sequence[str]) -> None:
+    """Raise ConfigError for a folder of configs that does not exist."""
     for folder in folders:
         if not Path(folder).is_dir():
             raise ConfigError(f"--config-dir {folder}: no such folder")
+
+
+def _search_path(folders: Sequence[str]) -> list[str]:
+    check_folders(folders)
     return search_path([Path(folder) for folder in folders])
 
 

@@ -27,6 +27,7 @@ from selfplay.errors import (
     ConfigError,
     SelfplayError,
     SettingError,
+    closest,
     nearest,
     raised_by_author,
     with_place,
@@ -226,7 +227,10 @@ def import_target(name: Any, where: str, *, key: str = TARGET) -> Any:
         # A missing dependency of an existing module is not a wrong name.
         if module != missing and not module.startswith(f"{missing}."):
             raise ConfigError(f"{at}: {name} needs the package {missing!r}") from error
-        hint = nearest(missing, _modules_beside(missing))
+        known = _modules_beside(missing)
+        hint = nearest(missing, known)
+        if "." not in missing and closest(missing, known) is None:
+            hint = "run in the folder that holds this package, or name the folder in PYTHONPATH"
         raise ConfigError(f"{at}: no module {missing!r} for {name!r}; {hint}") from error
     except Exception as error:  # the import of an author's module may raise any error
         raise ConfigError(f"{at}: cannot import {module}: {_last_place(error)}") from error

@@ -1,12 +1,12 @@
 """The calls of a credit method, which may be an author's own, and the checks of their results."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import isfinite
 from numbers import Real
 from typing import Any
 
 from selfplay.credit import Credit
-from selfplay.errors import ConfigError, naming, saved_state
+from selfplay.errors import ConfigError, naming, saved_state, stated_metrics
 from selfplay.types import Group, Sample
 
 
@@ -24,8 +24,11 @@ def assigned(credit: Credit, groups: Sequence[Group], where: str = "credit") -> 
     name = f"{where}: {type(credit).__name__}.assign"
     with naming(name, credit):
         samples: Any = credit.assign(groups)
-    if not isinstance(samples, list) or not all(isinstance(each, Sample) for each in samples):
+    if not isinstance(samples, list):
         raise ConfigError(f"{name} returned {type(samples).__name__}, not a list of Sample")
+    for each in samples:
+        if not isinstance(each, Sample):
+            raise ConfigError(f"{name} returned a list with {type(each).__name__}, not of Sample")
     for sample in samples:
         for number in _used(sample):
             if not is_number(number):
@@ -46,18 +49,7 @@ def measured(credit: Credit, where: str = "credit") -> dict[str, float]:
         ConfigError: In one line that names the method, for an error of an author's code, and for a
             result that is not a mapping of names to numbers.
     """
-    name = f"{where}: {type(credit).__name__}.metrics"
-    with naming(name, credit):
-        found: Any = credit.metrics()
-    if not isinstance(found, Mapping):
-        raise ConfigError(f"{name} returned {type(found).__name__}, not a mapping of numbers")
-    for metric, value in found.items():
-        if not isinstance(metric, str) or not isinstance(value, Real):
-            raise ConfigError(f"{name} gave {metric!r} the value {value!r}; a metric is a number")
-    return {
-        metric: value if isinstance(value, float | int) else float(value)
-        for metric, value in found.items()
-    }
+    return stated_metrics(credit, where)
 
 
 def saved(credit: Credit, where: str = "credit") -> dict[str, Any]:

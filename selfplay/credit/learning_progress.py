@@ -38,8 +38,7 @@ class LearningProgress(CreditMethod):
         epsilon: float = 1e-6,
     ) -> None:
         """Args:
-        measure: Metric of an episode.
-        delay, patience: Fewest and most steps until the task is played again.
+        measure, delay, patience: Metric; fewest and most steps until the task is played again.
         absolute: True pays the size of a change, so that forgetting counts too.
         epsilon: Added to the standard deviation.
         """

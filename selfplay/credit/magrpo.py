@@ -62,10 +62,9 @@ class MAGRPO(StatelessCredit):
             raise ValueError(f"no joint actions {joint!r}; {get_args(Joint)} are known")
         self.returns = TeamReturns(discount=discount)
         self.scale = partial(standardized, epsilon=epsilon) if std else centred
-        self.crossed: CrossedReturns | None = None
         self.replays = joint == "cross"
-        if self.replays:
-            self.crossed = CrossedReturns(arena, over=over, most=most_joint_actions)
+        make = partial(CrossedReturns, arena, over=over, most=most_joint_actions)
+        self.crossed = make() if self.replays else None
 
     @property
     def min_group_size(self) -> int:

@@ -9,7 +9,7 @@ from selfplay.credit import Credit
 from selfplay.credit.base import own_pay
 from selfplay.credit.team_return import team_return
 from selfplay.errors import nearest
-from selfplay.types import Episode, Group, Sample, Status
+from selfplay.types import Episode, Group, Sample, Status, StopReason
 
 
 class Silence:
@@ -34,7 +34,7 @@ class Silence:
             return f"step {step}: credit made no samples, so no policy learns in this step"
         return (
             f"step {step}: all {len(samples)} advantages are 0, so no policy learns from its "
-            f"rewards in this step; {self._reason(groups)}"
+            f"rewards in this step; {self._reason(groups)}{_cut_off(groups)}"
         )
 
     def _reason(self, groups: Sequence[Group]) -> str:
@@ -59,6 +59,18 @@ class Silence:
                 "own return, such as credit=rloo"
             )
         return "the returns that credit compares are equal"
+
+
+def _cut_off(groups: Sequence[Group]) -> str:
+    """Return the end of a line if most completions reached their token limit."""
+    turns = [turn for group in groups for each in group.episodes for turn in each.turns]
+    cut = sum(turn.stop_reason is StopReason.LENGTH for turn in turns)
+    if 2 * cut <= len(turns):
+        return ""
+    return (
+        f"; {cut} of {len(turns)} completions were cut off at their token limit, see "
+        "sampling.default.max_tokens"
+    )
 
 
 class Unfinished:

@@ -18,7 +18,10 @@ def overlong(length: int, *, limit: int, buffer: int) -> float:
     It is 0 up to limit - buffer tokens, then falls linearly to -1 at the limit and beyond.
     """
     if not 0 < buffer <= limit:
-        raise ValueError(f"0 < buffer <= limit, not buffer {buffer}, limit {limit}")
+        raise ValueError(
+            f"0 < buffer <= limit, not buffer {buffer}, limit {limit}; set shaping=none, or a "
+            "larger sampling.default.max_tokens"
+        )
     return -min(1.0, max(0.0, (length - (limit - buffer)) / buffer))
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from selfplay.curriculum import Curriculum
+from selfplay.curriculum.asked import is_ready, metrics_of, tasks_of
 from selfplay.errors import saved_state
 from selfplay.types import Group, Task
 
@@ -23,8 +24,8 @@ class StepTasks:
         curriculum: Gives the tasks.
         step: The step.
         """
-        self._step, self._tasks = step, curriculum.tasks(step)
-        self._ready, self._metrics = curriculum.ready(), curriculum.metrics()
+        self._step, self._tasks = step, tasks_of(curriculum, step)
+        self._ready, self._metrics = is_ready(curriculum), metrics_of(curriculum)
         self._state = saved_state(curriculum, "curriculum")
 
     def tasks(self, step: int, attempt: int = 0) -> list[Task]:

@@ -223,7 +223,7 @@ def _arena(config: Mapping[str, Any], ask: Ask, script: str) -> Iterator[PlaySet
 
 def _config(name: str, overrides: Sequence[str], search: Sequence[str]) -> dict[str, Any]:
     """Return the config of an arena, with the roles and services of the same name if they exist."""
-    known = compose.choices("arena", search)
+    known = [each for each in compose.choices("arena", search) if each != "none"]
     if name not in known:
         default = RUNS / name
         hint = f"did you mean {default}?" if is_run(default) else nearest(name, known)

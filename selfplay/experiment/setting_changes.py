@@ -116,10 +116,10 @@ def check_changes(
     if step is None:
         return
     named = {change.key: change for change in changed}
-    if "run.steps" in named and config["run"]["steps"] <= step:
+    steps = config["run"].get("steps")  # one that is no number is refused with the other settings
+    if "run.steps" in named and isinstance(steps, int) and steps <= step:
         raise ConfigError(
-            f"run.steps: {config['run']['steps']} does not fit: {run} goes on from step {step}; "
-            "set more"
+            f"run.steps: {steps} does not fit: {run} goes on from step {step}; set more"
         )
     weight = named.get("objective.kl")
     if weight and not _any_weight(weight.before) and config["objective"].get("reference") == "ema":

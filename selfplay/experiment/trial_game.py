@@ -9,6 +9,7 @@ from typing import Any
 from selfplay.arena import Arena
 from selfplay.credit.base import pay_by_agent
 from selfplay.credit.replay import stages_of
+from selfplay.curriculum.asked import is_ready, metrics_of, tasks_of
 from selfplay.engines.scripted import Script, ScriptedEngine
 from selfplay.errors import SelfplayError, nearest, one_line, with_place
 from selfplay.rng import derive
@@ -21,6 +22,7 @@ from selfplay.rollout.setup import RolloutSetup
 from selfplay.run.declarations import measured_by
 from selfplay.run.formatting import number
 from selfplay.run.report.html import visible
+from selfplay.sampler.independent import require_tasks
 from selfplay.types import Episode, Status, Task, Turn, role_of
 
 PLAYER = "random"
@@ -70,7 +72,15 @@ def games(config: Mapping[str, Any], *, seed: int) -> Iterator[CheckedGame]:
     players = RolloutSetup(config)
     try:
         curriculum = players.build("curriculum")
-        yield _game("arena", players.arena, lambda: curriculum.tasks(1)[0], players, seed)
+        try:
+            tasks = tasks_of(curriculum, 1)
+            require_tasks(tasks, step=1)
+            is_ready(curriculum)
+            metrics_of(curriculum)
+        except SelfplayError as error:
+            yield CheckedGame(title="curriculum", faults=[str(error)])
+        else:
+            yield _game("arena", players.arena, lambda: tasks[0], players, seed)
         for name, each in players.evaluations.items():
             title = f"evaluations.{name}"
             yield _game(title, each.arena, lambda: each.tasks[0], players, seed, each)  # noqa: B023

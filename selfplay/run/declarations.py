@@ -46,6 +46,7 @@ OWN: Mapping[str, Metric] = {
     "role/*/reward/*": REWARD,
     "role/*/unshaped_reward": REWARD,
     "role/*/valid": GOOD,
+    "role/*/cut_off": BAD,
     "role/*/worked": GOOD,
     "role/*/completion_tokens": TOKENS,
     "role/*/prompt_tokens": TOKENS,

@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -208,7 +208,8 @@ class Run:
         return notes
 
     def missing(self, step: int) -> list[int]:
-        """Return the steps from 0 to `step` without a line in metrics.jsonl."""
+        """Return the steps from 0 to `step`, that of a checkpoint, without a line in
+        metrics.jsonl."""
         path = self.folder / "metrics.jsonl"
         known = self._lines(step).steps if path.exists() else set()
         return [number for number in range(step + 1) if number not in known]
@@ -307,6 +308,17 @@ def spans(numbers: Sequence[int]) -> str:
         else:
             found.append([number])
     return ", ".join(" to ".join(map(str, each)) for each in found)
+
+
+def gaps(known: Iterable[int]) -> str:
+    """Format the numbers from 0 that are missing below the largest known one, as `spans` does."""
+    found, expected = list[str](), 0
+    for number in sorted(known):
+        if number > expected:
+            last = number - 1
+            found.append(f"{expected}" if last == expected else f"{expected} to {last}")
+        expected = max(expected, number + 1)
+    return ", ".join(found)
 
 
 def check_links(root: Path, *, kind: str = "run") -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from selfplay.credit.base import pay_by_agent
 from selfplay.run.activity import ACTIVITY
 from selfplay.run.formatting import counted
-from selfplay.types import Episode, Sample, Status, role_of
+from selfplay.types import Episode, Sample, Status, StopReason, role_of
 
 
 class StepTimer:
@@ -225,6 +225,7 @@ def _by_role(episodes: Sequence[Episode]) -> dict[str, float]:
                 drawn[prefix] = nats + math.fsum(own), tokens + len(own)
             if turn.final:
                 sums[f"{prefix}/valid"].append(float(turn.action is not None))
+            sums[f"{prefix}/cut_off"].append(float(turn.stop_reason is StopReason.LENGTH))
             sums[f"{prefix}/completion_tokens"].append(len(turn.completion_ids))
             sums[f"{prefix}/prompt_tokens"].append(len(turn.prompt_ids))
             for name, value in turn.info.items():

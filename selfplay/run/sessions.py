@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
+from itertools import chain, count
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -75,6 +76,12 @@ def versions() -> dict[str, str]:
     return found
 
 
+def _free(path: Path) -> Path:
+    """Return the path, or with a number if it exists already."""
+    others = (path.with_stem(f"{path.stem}-{number}") for number in count(2))
+    return next(each for each in chain([path], others) if not each.exists())
+
+
 def begin_session(
     run: Path, *, step: int = 0, settings: Mapping[str, tuple[Any, Any]] | None = None
 ) -> Session:
@@ -91,7 +98,7 @@ def begin_session(
             earlier = read_sessions(run)
         except RunError:
             check_inside(run, run / FILE)
-            (run / FILE).replace(run / DAMAGED)
+            (run / FILE).replace(_free(run / DAMAGED))
     commit, changed = _own_commit(Path(__file__))
     project = _git(Path.cwd(), "rev-parse", "HEAD")
     session = Session(

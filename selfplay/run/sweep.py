@@ -8,6 +8,7 @@ continues a sweep that was stopped.
 """
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from selfplay.config.trust import flags
 from selfplay.errors import ConfigError, RunError
 from selfplay.run import files, signals
 from selfplay.run.directory import check_links, reporting_disk, write_atomic
+from selfplay.run.module_path import module_path
 from selfplay.run.untrusted import open_regular
 from selfplay.types import to_json
 
@@ -138,8 +140,10 @@ def run(
         tell(title)
         # Lines of parallel runs would be mixed, so each run has a log file next to its folder.
         with (folder / f"{point.name}.log").open("a") as log:
-            command = [sys.executable, "-m", "selfplay", "train", *what]
-            process = subprocess.Popen(command, stdout=log, stderr=log)
+            # -P: a file of the current folder, such as random.py, hides no module of Python.
+            command = [sys.executable, "-P", "-m", "selfplay", "train", *what]
+            named = {**os.environ, "PYTHONPATH": module_path()}
+            process = subprocess.Popen(command, stdout=log, stderr=log, env=named)
             processes.append(process)
             if stopping.is_set():  # the process started during the interruption
                 process.terminate()

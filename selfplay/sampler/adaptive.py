@@ -4,6 +4,7 @@ from random import Random
 from typing import ClassVar, Literal, get_args
 
 from selfplay.curriculum import Curriculum
+from selfplay.curriculum.asked import show, tasks_of
 from selfplay.rng import derive
 from selfplay.rollout.rollout import EpisodeSpec, RolloutFn
 from selfplay.sampler.independent import require_tasks
@@ -74,7 +75,7 @@ class Adaptive:
         self, curriculum: Curriculum, rollout_fn: RolloutFn, *, step: int, seed: int
     ) -> list[Group]:
         """Return the step's tasks with their kept episodes."""
-        tasks = curriculum.tasks(step)
+        tasks = tasks_of(curriculum, step)
         require_tasks(tasks, step=step)
         episodes: list[list[Episode]] = [[] for _ in tasks]
         active = list(range(len(tasks)))
@@ -95,7 +96,7 @@ class Adaptive:
             Group(id=f"{step}.0.{number}", episodes=tuple(found))
             for number, found in enumerate(episodes)
         ]
-        curriculum.observe(self._played, step)
+        show(curriculum, self._played, step)
         self._kept = self._played
         if not self.keep_all:
             self._kept = [

@@ -11,6 +11,7 @@ from selfplay.credit.base import (
     own_return,
 )
 from selfplay.curriculum import Curriculum
+from selfplay.curriculum.asked import is_ready, show, tasks_of
 from selfplay.errors import CollapsedError
 from selfplay.rollout.rollout import RolloutFn
 from selfplay.sampler.independent import play_groups
@@ -54,14 +55,14 @@ class Dynamic:
         """Return groups with signal, at most as many as the step has tasks."""
         kept: list[Group] = []
         wanted, self._played, self._kept = 0, [], 0
-        gathering = not curriculum.ready()
+        gathering = not is_ready(curriculum)
         for attempt in range(self.rounds):
-            tasks = curriculum.tasks(step, attempt)
+            tasks = tasks_of(curriculum, step, attempt)
             wanted = wanted or len(tasks)
             groups = play_groups(
                 tasks, rollout_fn, size=self.group_size, seed=seed, step=step, attempt=attempt
             )
-            curriculum.observe(groups, step)
+            show(curriculum, groups, step)
             self._played += groups
             self._rounds = attempt + 1
             if gathering:

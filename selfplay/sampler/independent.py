@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from selfplay.curriculum import Curriculum
+from selfplay.curriculum.asked import show, tasks_of
 from selfplay.errors import ConfigError
 from selfplay.rng import derive
 from selfplay.rollout.rollout import EpisodeSpec, RolloutFn
@@ -30,9 +31,9 @@ class Independent:
     ) -> list[Group]:
         """Return the step's tasks, each played G times."""
         groups = play_groups(
-            curriculum.tasks(step), rollout_fn, size=self.group_size, seed=seed, step=step
+            tasks_of(curriculum, step), rollout_fn, size=self.group_size, seed=seed, step=step
         )
-        curriculum.observe(groups, step)
+        show(curriculum, groups, step)
         self._played = groups
         return groups
 

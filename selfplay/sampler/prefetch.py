@@ -10,6 +10,7 @@ from threading import Condition, Thread
 from typing import Any, Protocol
 
 from selfplay.curriculum import Curriculum, reads_outcomes
+from selfplay.curriculum.asked import metrics_of
 from selfplay.curriculum.step_tasks import StepTasks
 from selfplay.errors import StalledError, saved_state
 from selfplay.rollout.rollout import EpisodeSpec, RolloutFn
@@ -107,7 +108,9 @@ class OnDemandBatches:
         if self.wrap is not None:
             rollout_fn = self.wrap(step, rollout_fn)
         groups = self.sampler.sample(self.curriculum, rollout_fn, step=step, seed=self.seed())
-        metrics = {f"curriculum/{name}": value for name, value in self.curriculum.metrics().items()}
+        metrics = {
+            f"curriculum/{name}": value for name, value in metrics_of(self.curriculum).items()
+        }
         metrics |= {f"sampler/{name}": value for name, value in self.sampler.metrics().items()}
         return StepBatch(step=step, groups=groups, played=self.sampler.played(), metrics=metrics)
 

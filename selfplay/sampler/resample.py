@@ -4,6 +4,7 @@ from random import Random
 from typing import ClassVar
 
 from selfplay.curriculum import Curriculum
+from selfplay.curriculum.asked import show, tasks_of
 from selfplay.rng import derive
 from selfplay.rollout.rollout import RolloutFn
 from selfplay.sampler.independent import play_groups
@@ -54,10 +55,10 @@ class Resample:
         self, curriculum: Curriculum, rollout_fn: RolloutFn, *, step: int, seed: int
     ) -> list[Group]:
         """Return the step's tasks with G kept episodes each."""
-        tasks = curriculum.tasks(step)
+        tasks = tasks_of(curriculum, step)
         size = self.group_size * self.oversample
         self._played = play_groups(tasks, rollout_fn, size=size, seed=seed, step=step)
-        curriculum.observe(self._played, step)
+        show(curriculum, self._played, step)
         self._kept = [
             self._resampled(group, Random(derive(seed, "resample", step, group.id)))
             for group in self._played

@@ -10,6 +10,7 @@ from random import Random
 from typing import ClassVar, Literal, TypeAlias, get_args
 
 from selfplay.curriculum import Curriculum
+from selfplay.curriculum.asked import show, tasks_of
 from selfplay.rng import derive
 from selfplay.rollout.rollout import EpisodeSpec, RolloutFn
 from selfplay.sampler.independent import play_groups
@@ -118,7 +119,7 @@ class Branch:
         self, curriculum: Curriculum, rollout_fn: RolloutFn, *, step: int, seed: int
     ) -> list[Group]:
         """Return the step's tasks, each played G times."""
-        tasks = curriculum.tasks(step)
+        tasks = tasks_of(curriculum, step)
         groups = play_groups(tasks, rollout_fn, size=self.initial, seed=seed, step=step)
         budget = self.group_size - self.initial
         specs: list[list[EpisodeSpec]] = []
@@ -127,7 +128,7 @@ class Branch:
             fresh = [again(group.episodes[0])] * (budget - len(forks))
             specs.append([*(branch(group, parent, start) for parent, start in forks), *fresh])
         self._played = grow(groups, specs, rollout_fn)
-        curriculum.observe(self._played, step)
+        show(curriculum, self._played, step)
         return self._played
 
     def played(self) -> list[Group]:
@@ -202,7 +203,7 @@ class Tree:
         self, curriculum: Curriculum, rollout_fn: RolloutFn, *, step: int, seed: int
     ) -> list[Group]:
         """Return a tree for each of the step's tasks."""
-        tasks = curriculum.tasks(step)
+        tasks = tasks_of(curriculum, step)
         groups = play_groups(tasks, rollout_fn, size=self.candidates, seed=seed, step=step)
         fronts = [list(range(self.candidates)) for _ in groups]
         for stage in range(1, self.depth):
@@ -222,7 +223,7 @@ class Tree:
                 fronts[number] = [*parents, *range(size, size + len(specs[-1]))]
             groups = grow(groups, specs, rollout_fn)
         self._played = groups
-        curriculum.observe(groups, step)
+        show(curriculum, groups, step)
         return groups
 
     def played(self) -> list[Group]:

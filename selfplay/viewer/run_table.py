@@ -186,6 +186,7 @@ class RunTable:
         rows = [self._row(run) for run in self.catalogue.runs()]
         keys = differing([row.config for row in rows if row.config])
         chosen = [row for row in rows if _matches(row, keys, asked.words)]
+        keys = differing([row.config for row in chosen if row.config]) or keys
         if asked.sort:
             known = [row for row in chosen if row.value(asked.sort) not in (None, "")]
             unknown = [row for row in chosen if row.value(asked.sort) in (None, "")]

@@ -19,6 +19,7 @@ from threading import Lock
 from typing import IO
 
 from selfplay.errors import RunError
+from selfplay.run.module_path import module_path
 from selfplay.run.untrusted import is_confined
 from selfplay.viewer.catalog import ListedRun
 
@@ -64,12 +65,6 @@ def repeated(run: ListedRun, measure: str, command: str) -> list[str]:
         before = word
     step = re.search(r"@(\d+|start)$", words[3])
     return ["study", measure, f"{_path(run.folder)}{step[0] if step else ''}", *words[4:]]
-
-
-def _search_path() -> list[str]:
-    """Return the folders of modules: that of this package, and those of the environment."""
-    given = os.environ.get("PYTHONPATH", "")
-    return [str(Path(__file__).parents[2]), *([given] if given else [])]
 
 
 def _lower_priority() -> int:
@@ -126,7 +121,7 @@ class StudyRunner:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(_search_path())},
+                env={**os.environ, "PYTHONPATH": module_path()},
                 start_new_session=True,
             )
             # Not in a `preexec_fn`: it runs Python after the fork, where a lock that another thread

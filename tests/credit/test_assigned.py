@@ -60,7 +60,10 @@ def test_samples_are_passed_on() -> None:
     ("credit", "words"),
     [
         (Given(lambda turns: None), "credit: Given.assign returned NoneType, not a list of Sample"),
-        (Given(lambda turns: [1.0]), "credit: Given.assign returned list, not a list of Sample"),
+        (
+            Given(lambda turns: [1.0]),
+            "credit: Given.assign returned a list with float, not of Sample",
+        ),
         (Given(lambda turns: turns[9]), r"raised IndexError: .*test_assigned\.py, line \d+\)"),
         (all_with(float("nan")), "gave player_0 the advantage nan; an advantage is a finite"),
         (all_with((float("inf"),) * 99), "gave player_0 the advantage inf"),

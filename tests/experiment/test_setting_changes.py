@@ -168,3 +168,9 @@ def test_a_checkpoint_of_another_step_is_refused_and_the_config_stays(tmp_path: 
     assert refused.code == 2 and "state.json is of step 1" in one_line(refused.err)
     assert (place / "config.yaml").read_bytes() == before
     assert [row["step"] for row in metrics(place)][-1] == 3
+
+
+@pytest.mark.parametrize("steps", [None, [1], "abc"])
+def test_steps_that_are_no_number_are_left_to_the_check_of_settings(steps: Any) -> None:
+    config = changed(run={"steps": steps})
+    check_changes(changes(CONFIG, config), config, run=Path("runs/a"), step=8)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from selfplay.errors import RunError
-from selfplay.run.directory import Run, reporting_disk, write_atomic
+from selfplay.run.directory import Run, gaps, reporting_disk, write_atomic
 from selfplay.run.files import held
 
 CONFIG = {"seed": 0, "run": {"name": "x"}}
@@ -250,3 +250,9 @@ def test_disk_errors_are_one_line_with_the_advice_that_helps(
         raise OSError(number, "whatever the system calls it")
     with pytest.raises(ValueError, match="another"), reporting_disk(tmp_path):
         raise ValueError("another fault")
+
+
+def test_gaps_between_known_steps_are_named_without_counting_through_them() -> None:
+    assert gaps([]) == gaps([0, 1, 2]) == ""
+    assert gaps({3: 0, 0: 0, 5: 0}) == "1 to 2, 4"
+    assert gaps([1, 10**12]) == f"0, 2 to {10**12 - 1}"

@@ -92,6 +92,10 @@ def test_a_damaged_file_is_one_line_and_does_not_stop_training(tmp_path: Path, t
     begin_session(tmp_path)
     assert len(read_sessions(tmp_path)) == 1
     assert (tmp_path / "sessions.damaged.json").read_text() == text
+    (tmp_path / "sessions.json").write_text("{again")
+    begin_session(tmp_path)
+    assert (tmp_path / "sessions.damaged.json").read_text() == text
+    assert (tmp_path / "sessions.damaged-2.json").read_text() == "{again"
 
 
 def test_the_oldest_sessions_are_left_out(tmp_path: Path) -> None:

@@ -151,7 +151,7 @@ def test_a_group_without_signal_for_the_credit_is_dropped() -> None:
 
     groups = Dynamic(group_size=2, rounds=1).sample(Listed(), play, step=1, seed=0)
     assert len(groups) == 2
-    with pytest.raises(CollapsedError, match="different rewards within one agent"):
+    with pytest.raises(CollapsedError, match="different returns within one agent"):
         Dynamic(group_size=2, rounds=1, group_by="agent").sample(Listed(), play, step=1, seed=0)
 
 

@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from selfplay.errors import RunError
 from selfplay.run.declarations import RunMetrics, read_declared
-from selfplay.run.directory import ROLLED_BACK, spans
+from selfplay.run.directory import ROLLED_BACK, gaps
 from selfplay.run.formatting import change, direction, format_value, words
 from selfplay.run.record_reader import Summary, read_metrics, read_summary
 from selfplay.run.report.charts import arrange, draw, smoothing
@@ -137,7 +137,7 @@ def write_report(run: Path) -> Path:
         window=smoothing(len(rows)),
         choices=choices,
         config=config,
-        missing=spans([step for step in range(max(rows, default=0)) if step not in rows]),
+        missing=gaps(rows),
     )
     return write_page(run / "report.html", page, root=run)
 

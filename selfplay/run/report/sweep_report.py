@@ -121,10 +121,13 @@ def text(table: Sequence[AblationRow]) -> str:
         rows.append([*(line.choices.get(key, "") for key in swept), runs, *shown])
     rows = [[printable(cell) for cell in row] for row in rows]  # a stranger may have named them
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return "\n".join(
+    printed = [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
-    )
+    ]
+    if any("\u00b1" in line for line in printed):
+        printed.append("\u00b1: standard deviation over the runs of a row")
+    return "\n".join(printed)
 
 
 def write_ablation(folder: Path) -> Path:

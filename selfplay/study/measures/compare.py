@@ -112,7 +112,8 @@ class MeasuredRun:
     def _common(self, name: str) -> str:
         run = re.escape(self.reference.run.resolve().name)
         own = "start" if self.reference.start else r"\d+"
-        return re.sub(f"{run}@", "@", re.sub(rf"{run}@{own}(: )?", "", name))
+        trained = re.sub(rf"{run}@{own} over ", "trained over ", name)
+        return re.sub(f"{run}@", "@", re.sub(rf"{run}@{own}(: )?", "", trained))
 
 
 def measure_all(

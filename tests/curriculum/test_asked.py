@@ -1,0 +1,78 @@
+"""Faults of an author's curriculum are one line that names the class and the method."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from selfplay.curriculum.asked import is_ready, metrics_of, show, tasks_of
+from selfplay.errors import ConfigError
+from selfplay.types import Group, Task
+
+
+class Mine:
+    """A curriculum with one task."""
+
+    def tasks(self, step: int, attempt: int = 0) -> Any:
+        return (Task(id=f"{step}.{attempt}"),)
+
+    def observe(self, groups: Sequence[Group], step: int) -> None:
+        self.seen = (groups, step)
+
+    def ready(self) -> bool:
+        return True
+
+    def metrics(self) -> Any:
+        return {"gap": 1}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        pass
+
+
+def test_what_a_curriculum_says_is_passed_on() -> None:
+    mine = Mine()
+    assert tasks_of(mine, 3, 1) == [Task(id="3.1")]
+    show(mine, [], 3)
+    assert mine.seen == ([], 3) and is_ready(mine) and metrics_of(mine) == {"gap": 1}
+
+
+def broken(**methods: Callable[..., Any]) -> Any:
+    return type("Broken", (Mine,), methods)()
+
+
+def fail(*arguments: Any) -> Any:
+    raise KeyError("buyer")
+
+
+@pytest.mark.parametrize(
+    ("call", "methods", "told"),
+    [
+        (lambda it: tasks_of(it, 1), {"tasks": fail}, r"Broken\.tasks raised KeyError: 'buyer'"),
+        (lambda it: show(it, [], 1), {"observe": fail}, r"Broken\.observe raised KeyError"),
+        (is_ready, {"ready": fail}, r"Broken\.ready raised KeyError"),
+        (is_ready, {"ready": property(fail)}, r"Broken\.ready raised KeyError"),
+        (metrics_of, {"metrics": fail}, r"Broken\.metrics raised KeyError"),
+        (
+            lambda it: tasks_of(it, 1),
+            {"tasks": lambda self, step, attempt: ["a"]},
+            r"Broken\.tasks returned a list with str, not of Task",
+        ),
+        (
+            lambda it: tasks_of(it, 1),
+            {"tasks": lambda self, step, attempt: "a"},
+            r"Broken\.tasks returned str, not a list of Task",
+        ),
+        (
+            metrics_of,
+            {"metrics": lambda self: {"gap": "high"}},
+            r"Broken\.metrics gave 'gap' the value 'high'; a metric is a number",
+        ),
+    ],
+)
+def test_a_fault_is_one_line(call: Callable[[Any], Any], methods: Any, told: str) -> None:
+    with pytest.raises(ConfigError, match=f"^curriculum: {told}") as raised:
+        call(broken(**methods))
+    assert "\n" not in str(raised.value)
