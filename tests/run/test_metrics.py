@@ -40,6 +40,7 @@ def test_figures_by_hand() -> None:
         "role/solver/reward/hard": 0.25,
         "role/solver/reward/easy": 0.0,
         "role/solver/valid": 0.75,
+        "role/solver/cut_off": 0.0,
         "role/solver/completion_tokens": 1.5,
         "role/solver/prompt_tokens": 2.0,
         "role/solver/surprisal": 1.0,
