@@ -21,7 +21,9 @@ NAMED = re.compile(
 """`group=option`, or several options of a sweep; not a file, and not an unfinished word."""
 QUOTED = re.compile(rf"`({'|'.join(GROUPS)}): ([a-z][\w/]*)`")
 """`group: option`, as in a YAML file."""
-READERS = {"rock_paper_scissors", "thinking_player", "median", "brief", "letters"}
+READERS = {
+    *("rock_paper_scissors", "thinking_player", "median", "brief", "letters", "growing_sums"),
+}
 """Options that a reader of the walk-throughs writes."""
 REFUSED = {("docs/configs.md", "kuhn")}
 """Examples of options that are refused."""
