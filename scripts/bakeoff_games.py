@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 
 AGENT = "credit.group_by=agent"
 BRANCH = ("sampler=branch", "sampler.group_size=42", "sampler.initial=22")
-NOOP = '{"event":"NOOP"}'
 NINE = ("sampler=independent", "sampler.group_size=9")
 
 
@@ -103,7 +102,6 @@ GAMES: Mapping[str, Game] = {
         methods={
             **_methods(("rloo", "grpo", "reinforce_pp", "turn", "gigpo"), AGENT),
             **_methods(("trr", "rae", "gae", "magrpo", "team", "counterfactual")),
-            "counterfactual, NOOP": ("credit=counterfactual", f"credit.default='{NOOP}'"),
         },
     ),
     # One policy, three agents, two rounds, and a reward in each round.

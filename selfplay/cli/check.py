@@ -27,7 +27,7 @@ def check(options: argparse.Namespace, overrides: list[str]) -> int:
         tell(played.notes)
         for fault in played.faults:
             faults += 1
-            print(printable(f"fault: {' '.join(fault.split())}"), file=sys.stderr)
+            print(printable(f"fault: {fault}"), file=sys.stderr)
     if not faults:
         print("no faults; no model was loaded, so memory and learning are not checked")
     return FAULTY if faults else 0

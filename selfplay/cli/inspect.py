@@ -164,7 +164,6 @@ def list_choices(options: argparse.Namespace, rest: list[str]) -> None:
     nothing_more(rest, options)
     from selfplay.run.report.html import visible
 
-    compose.check_folders(options.config_dir)
     groups = compose.groups(options.config_dir)
     if options.group and options.group not in groups:
         raise ConfigError(f"no group {options.group!r}; {nearest(options.group, groups)}")

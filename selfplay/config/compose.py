@@ -262,7 +262,8 @@ def _search_path(folders: Sequence[str]) -> list[str]:
 
 
 def groups(search: Sequence[str] = ()) -> list[str]:
-    """Return the names of all config groups."""
+    """Return the names of all config groups; raise ConfigError for a folder that does not exist."""
+    check_folders(search)
     folders = [config_folder(), *map(Path, search)]
     places = [place for folder in folders if folder.is_dir() for place in folder.iterdir()]
     return sorted({place.name for place in places if any(_configs(place))})

@@ -8,6 +8,8 @@ calls the checks in the order in which this module defines them.
 from collections.abc import Collection, Mapping
 from typing import Any
 
+import torch
+
 from selfplay.config.run_config import RunSettings
 from selfplay.credit import Credit
 from selfplay.credit.by_role import ByRole
@@ -19,7 +21,6 @@ from selfplay.league.config import LeagueConfig
 from selfplay.learner.objective import Objective, PolicyLoss
 from selfplay.learner.precision import slow_bfloat16
 from selfplay.models.lora import require_peft
-from selfplay.models.policy import device_of
 from selfplay.models.population import Population
 from selfplay.rollout.setup import RolloutSetup
 from selfplay.runtime import Runtime
@@ -176,6 +177,7 @@ def precision_notes(players: RolloutSetup, runtime: Runtime) -> list[str]:
     if not isinstance(runtime, Local):
         return []
     population = players.population
+    here = ("cpu",) if torch.cuda.is_available() else ("cpu", "auto")
     return [
         f"{population.where(name)}: learner.precision=bfloat16, and this CPU has no instructions "
         "for it, so that a pass takes several times as long as in float32; set "
@@ -183,7 +185,7 @@ def precision_notes(players: RolloutSetup, runtime: Runtime) -> list[str]:
         for name, each in players.learner_settings.items()
         if name in population.learning
         and each.precision == "bfloat16"
-        and device_of(population.policies[name].device, population.where(name)).type == "cpu"
+        and population.policies[name].device in here
         and slow_bfloat16()
     ]
 

@@ -6,13 +6,12 @@ keys of a line are not read. The file is data: nothing in it is run or rendered 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from selfplay.errors import ConfigError, RunError, nearest
-from selfplay.models.renderer import ChatRenderer
+from selfplay.learner.fine_tune_example import ChatExample
 from selfplay.run.files import sha256
 from selfplay.run.record_reader import decode
 from selfplay.run.untrusted import open_regular
@@ -20,29 +19,6 @@ from selfplay.types import Message
 
 ROLES = ("system", "user", "assistant")
 """Roles of messages."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ChatExample:
-    """A completion to imitate, and the messages before it.
-
-    A source of examples makes it; `FineTune` reads it.
-    """
-
-    messages: tuple[Message, ...]
-    """Chat messages of the prompt."""
-    completion: str
-    """Text to imitate."""
-    where: str
-    """Place of the example, for errors."""
-
-    def ids(self, renderer: ChatRenderer) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return (prompt ids, completion ids with the end token)."""
-        try:
-            completion = renderer.completion_ids(self.completion)
-            return renderer.start(self.messages), (*completion, renderer.end_ids[0])
-        except ConfigError as error:
-            raise ConfigError(f"{self.where}: {error}") from error
 
 
 class ChatFile:

@@ -8,7 +8,6 @@ a batch are one row with a weight.
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from random import Random
@@ -20,12 +19,12 @@ from transformers import PreTrainedModel
 from selfplay.errors import ConfigError
 from selfplay.learner.base_learner import check_sample
 from selfplay.learner.batch import computed_count
-from selfplay.learner.chat_file import ChatExample
+from selfplay.learner.fine_tune_example import ChatExample, Example, RoleExample
 from selfplay.learner.learner import Learner
 from selfplay.learner.learner_settings import LearnerSettings
 from selfplay.learner.objective import BatchCounts, PolicyLoss
 from selfplay.learner.precision import Precision
-from selfplay.models.demonstration_prompt import identified, prompt_ids, role_of
+from selfplay.models.demonstration_prompt import identified, role_of
 from selfplay.models.legal_answers import legal_answers
 from selfplay.models.lora import adapted, merge, require_peft
 from selfplay.models.partial_training import PartialTraining
@@ -42,40 +41,6 @@ WHERE = "warm start"
 """Name of the model in errors."""
 QUESTIONS = 32
 """Largest number of questions of the test after the last step."""
-
-
-class Example(Protocol):
-    """A completion to imitate after a prompt: a `ChatExample` or a `RoleExample`."""
-
-    @property
-    def where(self) -> str:
-        """Place of the example, for errors."""
-        ...
-
-    def ids(self, renderer: ChatRenderer) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return (prompt ids, completion ids with the end token)."""
-        ...
-
-
-@dataclass(frozen=True)
-class RoleExample:
-    """A demonstration after the prompt of its role."""
-
-    shown: Demonstration
-    """The demonstration."""
-    role: Role
-    """Its role."""
-
-    @property
-    def where(self) -> str:
-        """Place of the example, for errors."""
-        return f"a demonstration of {self.shown.role}"
-
-    def ids(self, renderer: ChatRenderer) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return (prompt ids, completion ids with the end token)."""
-        completion = renderer.completion_ids(self.shown.completion)
-        prompt = prompt_ids(self.role, self.shown.observation, renderer, self.shown.called)
-        return prompt, (*completion, renderer.end_ids[0])
 
 
 @runtime_checkable
@@ -247,11 +212,20 @@ class FineTune:
         rng = Random(derive(self.seed, "demonstrations"))
         for step in range(self.steps):
             shown = self._shown(rng, step / self.steps, self.batch)
-            yield [RoleExample(each, role_of(each, self.roles)) for each in shown]
+            yield [self._example(each) for each in shown]
 
     def _shown(self, rng: Random, progress: float, count: int) -> Iterator[Demonstration]:
         assert isinstance(self.source, DemonstrationStream)
         return islice(self.source.stream(rng, progress), count)
+
+    def _example(self, shown: Demonstration) -> RoleExample:
+        return RoleExample(
+            role=role_of(shown, self.roles),
+            observation=shown.observation,
+            called=shown.called,
+            completion=shown.completion,
+            where=f"a demonstration of {shown.role}",
+        )
 
     def samples(
         self, shown: Sequence[Example], renderer: ChatRenderer, learner: Learner

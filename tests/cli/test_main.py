@@ -14,10 +14,11 @@ import torch
 
 import selfplay
 from selfplay.cli.main import _parser, main
-from selfplay.cli.train import _without_repeats
+from selfplay.cli.train import _print_summary, _without_repeats
 from selfplay.config.compose import choices, groups
 from selfplay.models.tiny import build_model, build_tokenizer
 from selfplay.rollout.evaluation import Evaluation
+from selfplay.run.declarations import RunMetrics
 from selfplay.run.directory import Run
 from selfplay.types import Episode
 from tests.helpers.command_process import finished, shared_cache
@@ -353,3 +354,12 @@ def test_evaluate_prints_that_an_evaluation_measures_one_deal(
     told = capsys.readouterr()
     assert "note: evaluations.held_out_greedy: 6 samples, one deal" in told.err
     assert set(json.loads(told.out)) == {"step", "evaluations"}
+
+
+def test_names_of_a_strangers_run_control_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    results = {"before": {"won": 0.1}, "after": {"won": 0.2}}
+    evaluations = {"e\x1b]0;x": results}
+    summary = {"experiment": "a\x1b[2J", "steps": 1, "seconds": 2.0, "troubles": {}}
+    _print_summary({**summary, "evaluations": evaluations}, RunMetrics())
+    printed = capsys.readouterr().out
+    assert "e?]0;x/won" in printed and "a?[2J: 1 step" in printed and "\x1b" not in printed

@@ -11,6 +11,7 @@ import pytest
 
 from selfplay.cli.main import main
 from selfplay.config.compose import with_local_runtime
+from selfplay.errors import RunError
 from selfplay.study.registry import measures
 from selfplay.study.result import Result, Table
 from tests.helpers.command_process import finished, one_line, run
@@ -324,3 +325,17 @@ def test_a_run_of_another_game_says_what_would_serve(tmp_path: Path) -> None:
     assert outcome.code == 2
     said = one_line(outcome.err)
     assert "absolute_zero_v0 has no methods openspiel" in said and "arena=kuhn" in said
+
+
+def test_a_page_that_cannot_be_written_costs_no_result(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(*given: Any, **named: Any) -> Path:
+        raise RunError("cannot write to runs/hand/studies: Read-only file system")
+
+    monkeypatch.setattr("selfplay.study.page.write", refused)
+    monkeypatch.chdir(folder)
+    for flags in ([], ["--json"]):
+        assert main(["study", "metrics", "runs/hand", *flags]) != 0
+        printed = capsys.readouterr()
+        assert "role/player/reward" in printed.out and "Read-only" in printed.err

@@ -225,7 +225,7 @@ def test_checking_builds_nothing_and_looks_into_nested_nodes() -> None:
         ("selfplay.credit.grpo.GRPOO", "no 'GRPOO' in selfplay.credit.grpo; did you mean 'GRPO'"),
         ("selfplay.credit.grpo.Rloo", "no 'Rloo' in selfplay.credit.grpo; choose from: GRPO$"),
         ("selfplay.credit.grop.GRPO", "no module 'selfplay.credit.grop' .*'selfplay.credit.grpo'"),
-        ("nowhere_at_all.Thing", "no module 'nowhere_at_all'"),
+        ("nowhere_at_all.Thing", "no module 'nowhere_at_all' .*run in the folder that holds"),
         ("Thing", "'Thing' is not a dotted name"),
         ("", "'' is not a dotted name"),
         (".Thing", "is not a dotted name"),

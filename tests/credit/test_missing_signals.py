@@ -20,7 +20,7 @@ from selfplay.credit.rloo import RLOO
 from selfplay.sampler.independent import Independent
 from selfplay.sampler.resample import Resample
 from selfplay.sampler.tree import Branch
-from selfplay.types import Group, Status
+from selfplay.types import Group, Status, StopReason
 from tests.helpers.builders import episode, group, sample, solos, turn
 
 
@@ -113,3 +113,17 @@ def test_the_first_step_in_which_most_games_are_cut_off_is_named_once() -> None:
     said = [unfinished.line(step, groups) for step, groups in enumerate(steps, 1)]
     assert said[:3] == [None] * 3 and said[4] is None
     assert said[3] and said[3].startswith("step 4: 3 of 4 episodes were cut off at rollout.max_tur")
+
+
+def test_most_completions_that_were_cut_off_are_named() -> None:
+    def solved(*cut: bool) -> list[Group]:
+        reasons = [StopReason.LENGTH if each else StopReason.STOP for each in cut]
+        return [group(*(episode(turn("player_0", 0.5, stop_reason=each)) for each in reasons))]
+
+    said = line(RLOO(), solved(True, True, False))
+    assert said and said.endswith(
+        "equal; 2 of 3 completions were cut off at their token limit, see "
+        "sampling.default.max_tokens"
+    )
+    said = line(RLOO(), solved(True, False))
+    assert said and said.endswith("the returns that credit compares are equal")

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from selfplay.errors import ConfigError
-from selfplay.learner.chat_file import ChatExample, ChatFile
+from selfplay.learner.chat_file import ChatFile
+from selfplay.learner.fine_tune_example import ChatExample
 from selfplay.models.renderer import ChatRenderer
 from selfplay.models.tiny import build_tokenizer
 

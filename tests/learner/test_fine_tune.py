@@ -16,8 +16,9 @@ from selfplay.config.instantiate import build
 from selfplay.config.trust import TrustLimit, admit_config, limited
 from selfplay.errors import ConfigError
 from selfplay.learner import fine_tune
-from selfplay.learner.chat_file import ChatExample, ChatFile
+from selfplay.learner.chat_file import ChatFile
 from selfplay.learner.fine_tune import FineTune
+from selfplay.learner.fine_tune_example import ChatExample
 from selfplay.learner.learner import Learner
 from selfplay.models import model_cache, partial_training, training_progress, warmstart
 from selfplay.models.lora import adapted, merge

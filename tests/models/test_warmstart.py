@@ -291,7 +291,7 @@ def test_what_a_kill_left_of_a_warm_start_is_swept(cache: Path) -> None:
 
 
 def test_fine_tuning_shows_tools_and_earlier_calls_as_a_new_model_sees_them() -> None:
-    from selfplay.learner.fine_tune import RoleExample
+    from selfplay.learner.fine_tune import FineTune
     from selfplay.models.renderer import ChatRenderer
     from selfplay.models.tiny import build_tokenizer
 
@@ -304,7 +304,8 @@ def test_fine_tuning_shows_tools_and_earlier_calls_as_a_new_model_sees_them() ->
         called=(("<calculator>2+2</calculator>", "4"),),
     )
     warm = warmstart.WarmStart(demonstrations=Parrot(), roles={"bird": role})
-    prompt, completion = RoleExample(shown, role).ids(renderer)
+    tuned = FineTune(examples=Parrot(), roles={"bird": role})
+    prompt, completion = tuned._example(shown).ids(renderer)
     assert (prompt, list(completion)) == warm.encode(shown, renderer)
     text = renderer.text(prompt)
     assert "calculator" in text.partition("2+2?")[0] and "<calculator>2+2" in text

@@ -239,7 +239,7 @@ def test_actors_get_what_models_and_networks_need_and_nothing_of_one_machine(
 def test_actors_get_folders_of_the_user_beside_an_installation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of an installation only the folders of libraries are left out."""
+    """The libraries of an installation are left out, and its other folders are sent."""
     installed, own = tmp_path / "gpu", tmp_path / "gpu_games"
     inside = [installed / "lib" / "python3.12" / "site-packages", installed / "lib64"]
     monkeypatch.setattr(sys, "prefix", str(installed))

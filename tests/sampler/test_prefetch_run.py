@@ -2,7 +2,6 @@
 
 import shutil
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -133,19 +132,27 @@ def test_a_run_that_was_broken_off_goes_on_as_if_nothing_had_happened(
     assert played(run) == played(idle)
 
 
-def test_learners_that_die_are_begun_again_from_the_newest_checkpoint(
-    idle: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    composed = settings(*IDLE)
-    run, update, deaths = Run.create(tmp_path / "run", composed), Learner.update, [5, 4]
+def die_at(monkeypatch: pytest.MonkeyPatch, *steps: int) -> threading.Event:
+    """Let the update of each of these steps lose its learners once; the event tells the first."""
+    update, deaths, lost = Learner.update, [*steps], threading.Event()
 
     def struck(self: Learner, samples: Any, *, step: int) -> dict[str, float]:
         if step in deaths:
             deaths.remove(step)
+            lost.set()
             raise LearnersLost("rank 1 died")
         return update(self, samples, step=step)
 
     monkeypatch.setattr(Learner, "update", struck)
+    return lost
+
+
+def test_learners_that_die_are_begun_again_from_the_newest_checkpoint(
+    idle: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    composed = settings(*IDLE)
+    run = Run.create(tmp_path / "run", composed)
+    die_at(monkeypatch, 5, 4)
     said = train(Experiment(composed).load(), run)
     assert "step 4: rank 1 died; going on from checkpoint 000002" in said
     assert "step 5: rank 1 died; going on from checkpoint 000004" in said
@@ -156,26 +163,17 @@ def test_learners_that_die_are_begun_again_from_the_newest_checkpoint(
 def test_learners_that_die_in_the_first_step_find_a_checkpoint(
     idle: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The thread that writes checkpoint 0 has ended before the first step begins."""
+    """Ranks that die would leave checkpoint 0 unwritten, if step 1 began while they write it."""
     composed = settings(*IDLE, "run.async_checkpoints=true")
-    run, write, update = (
-        Run.create(tmp_path / "run", composed),
-        CheckpointWriter._write,
-        Learner.update,
-    )
-    deaths = [1]
+    run, write = Run.create(tmp_path / "run", composed), CheckpointWriter._write
+    lost = die_at(monkeypatch, 1)
 
-    def slow(self: CheckpointWriter, *given: Any) -> None:
-        time.sleep(0.3)
-        write(self, *given)
+    def slow(self: CheckpointWriter, content: Any, partial: Path, *given: Any) -> None:
+        if partial.name == ".000000.partial" and lost.wait(2):
+            shutil.rmtree(partial)
+            raise LearnersLost("rank 1 died (end_save)")
+        write(self, content, partial, *given)
 
-    def struck(self: Learner, samples: Any, *, step: int) -> dict[str, float]:
-        if step in deaths:
-            deaths.remove(step)
-            raise LearnersLost("rank 1 died")
-        return update(self, samples, step=step)
-
-    monkeypatch.setattr(Learner, "update", struck)
     monkeypatch.setattr(CheckpointWriter, "_write", slow)
     said = train(Experiment(composed).load(), run)
     assert "step 1: rank 1 died; going on from checkpoint 000000" in said
@@ -206,19 +204,8 @@ def test_the_first_reason_of_a_loss_is_told_if_the_ranks_were_writing_too(
     idle: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     composed = settings(*IDLE, "run.async_checkpoints=true")
-    run, write, update = (
-        Run.create(tmp_path / "run", composed),
-        CheckpointWriter._write,
-        Learner.update,
-    )
-    deaths, unwritten, lost = [5], [".000004.partial"], threading.Event()
-
-    def struck(self: Learner, samples: Any, *, step: int) -> dict[str, float]:
-        if step in deaths:
-            deaths.remove(step)
-            lost.set()
-            raise LearnersLost("rank 1 died (optimize)")
-        return update(self, samples, step=step)
+    run, write = Run.create(tmp_path / "run", composed), CheckpointWriter._write
+    lost, unwritten = die_at(monkeypatch, 5), [".000004.partial"]
 
     def unfinished(self: CheckpointWriter, content: Any, partial: Path, *given: Any) -> None:
         if partial.name in unwritten:
@@ -228,10 +215,9 @@ def test_the_first_reason_of_a_loss_is_told_if_the_ranks_were_writing_too(
             raise LearnersLost("rank 1 died (end_save)")
         write(self, content, partial, *given)
 
-    monkeypatch.setattr(Learner, "update", struck)
     monkeypatch.setattr(CheckpointWriter, "_write", unfinished)
     said = train(Experiment(composed).load(), run)
-    assert "step 5: rank 1 died (optimize); going on from checkpoint 000002" in said
+    assert "step 5: rank 1 died; going on from checkpoint 000002" in said
     assert "end_save" not in said
     assert_told_alike(run, idle)
 

@@ -84,6 +84,19 @@ def test_the_time_left_of_a_training(client: TestClient, runs: Path) -> None:
         assert listed(client, "words=training") == ["a"]
 
 
+def test_the_keys_are_those_that_differ_between_the_runs_of_a_filter(
+    client: TestClient, runs: Path
+) -> None:
+    make(runs / "d", seed=2, lr=0.1, rows=[], more="extra: {wide: 1}\n")
+
+    def keys(query: str) -> Any:
+        return client.get(f"/runs.json?{query}").json()["keys"]
+
+    assert keys("") == ["extra.deep", "extra.wide", "learner.lr"]
+    assert keys("words=lr%3D0.1") == ["extra.wide"]
+    assert keys("words=lr%3D0.02") == keys(""), "one run differs from none"
+
+
 def test_order_filter_and_seeds(client: TestClient) -> None:
     assert listed(client, "sort=learner.lr&words=")[0] == "c"
     assert listed(client, "sort=run&down=1") == ["c", "b", "a"]

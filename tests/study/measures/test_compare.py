@@ -112,6 +112,13 @@ def test_a_runs_own_name_is_no_part_of_a_figures() -> None:
     assert names(start, "hall-0@start: gain") == ["gain"]
 
 
+def test_a_gain_over_another_player_of_the_run_keeps_both_names() -> None:
+    name = "joint gain, low@4 over low@start"
+    made = measured("low", 0)
+    result = replace(made.result, estimates=[Estimate(name=name, value=1.0)])
+    assert [*replace(made, result=result).values()] == ["joint gain, trained over @start"]
+
+
 def test_curves_are_means_with_the_lowest_and_the_highest_run() -> None:
     runs = [measured("a", 0, {1: 0.0, 2: 0.4}, x=5.0), measured("b", 1, {1: 1.0, 3: 0.2}, x=7.0)]
     result = study("m", {"all": runs})
