@@ -259,7 +259,7 @@ def test_pay_and_metrics_are_finite(value: float) -> None:
         arena.measure(score=value, other=1.0)
     assert arena.paid["guesser_0"] == 0.0 and arena.metrics == {}
     arena.pay("guesser_0", 1e308)
-    with pytest.raises(ValueError, match="its sum"):
+    with pytest.raises(ValueError, match="reward and return must be finite"):
         arena.pay("guesser_0", 1e308)
 
 
@@ -267,7 +267,7 @@ def test_pay_of_none_is_refused() -> None:
     refused: list[tuple[Any, str]] = [(None, "None"), ("1.0", "'1.0'"), ([1.0], r"\[1.0\]")]
     for value, shown in refused:
         with pytest.raises(
-            ValueError, match=f"guess_v0: the pay of guesser_0 is {shown}, not a number"
+            ValueError, match=f"guess_v0: the reward of guesser_0 is {shown}, not a number"
         ):
             started().pay("guesser_0", value)
 

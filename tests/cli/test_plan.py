@@ -119,7 +119,7 @@ def test_text_and_simulation(seven: str, capsys: pytest.CaptureFixture[str]) -> 
         "would help",
     ):
         assert part in text
-    assert "simulated, 2 steps" in text and "those of the runtime do not" in text
+    assert "simulated, 2 steps" in text and "the planned times have no overlap" in text
     assert code == 0 and "\nfits\n" in text
 
 

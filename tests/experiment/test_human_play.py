@@ -159,10 +159,10 @@ def test_an_arena_of_a_users_folder_is_played(
 
 
 def test_a_run_is_played_with_changed_settings() -> None:
-    seat: dict[str, Any] = {"agent": "solver_1", "ask": lambda *asked: "?", "script": ""}
+    seat: dict[str, Any] = {"agent": "proposer_0", "ask": lambda *asked: "?", "script": ""}
     folder = str(finished())
     ((episode, _),) = play(folder, **seat, games=1, seed=0, overrides=["arena.malformed=-3"])
-    assert [turn.reward for turn in episode.turns if turn.agent == "solver_1"] == [-3.0]
+    assert [turn.reward for turn in episode.turns if turn.agent == "proposer_0"] == [-3.0]
     with pytest.raises(ConfigError, match=r"has its own config; change it with key=value"):
         next(play(folder, **seat, games=1, seed=0, search=["mine"]))
 

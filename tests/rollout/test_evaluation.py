@@ -202,7 +202,7 @@ def test_samples_of_one_deal_are_named(late: bool) -> None:
         return made(**{**settings, **changes}).repeated_draws("dice", played)
 
     (line,) = lines()
-    assert line.startswith("evaluations.dice: all 50 samples of its only task 'h' play the same")
+    assert line.startswith("evaluations.dice: all 50 samples of its only task 'h' have the same")
     assert line.endswith("evaluations.dice.same_draws=false gives each sample its own")
     for fine in (
         lines(sides=1),

@@ -59,12 +59,14 @@ class Room:
 @pytest.fixture(scope="module")
 def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Room]:
     ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
-    made = Room(tmp_path_factory.mktemp("room"))
     try:
-        yield made
+        made = Room(tmp_path_factory.mktemp("room"))
+        try:
+            yield made
+        finally:
+            made.runtime.close()
+            made.players.close()
     finally:
-        made.runtime.close()
-        made.players.close()
         ray.shutdown()
 
 

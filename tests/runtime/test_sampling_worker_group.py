@@ -97,11 +97,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def room(folder: Path) -> Iterator[Room]:
     torch.use_deterministic_algorithms(True)  # steps together, as run.deterministic has it
     ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
-    made = Room(folder)
     try:
-        yield made
+        made = Room(folder)
+        try:
+            yield made
+        finally:
+            made.close()
     finally:
-        made.close()
         ray.shutdown()
         torch.use_deterministic_algorithms(False)
 
