@@ -331,7 +331,7 @@ def _share(members: Mapping[str, Member], cluster: ClusterSpec, *, alone: bool) 
 
     `alone` is True if no learner computes, or keeps its state, on the GPU while the engine works.
     """
-    from selfplay.engines.vllm.core import MARGIN, SHARED
+    from selfplay.engines.vllm.memory_share import MARGIN, SHARED
 
     if not alone:
         return SHARED

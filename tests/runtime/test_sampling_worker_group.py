@@ -34,6 +34,7 @@ def both(folder: Path, engine: str) -> dict[str, Any]:
     """A config with two policies of weights of their own."""
     made = settings(save_tiny(folder / "model", **SIZES), folder / "mark")
     made["population"] |= {"sharing": "separate", "roles": {}, "opponents": {}}
+    made["run"] |= {"deterministic": True}
     made["engine"] |= {} if engine == "fragile" else {"mark": str(folder / "none")}
     return made
 
@@ -95,7 +96,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def room(folder: Path) -> Iterator[Room]:
-    torch.use_deterministic_algorithms(True)  # steps together, as run.deterministic has it
+    torch.use_deterministic_algorithms(True)
     ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     try:
         made = Room(folder)

@@ -102,6 +102,10 @@ def failure_reason(error: Exception | str) -> str:
     hint = "; use engine=transformers"
     if any(word in str(error) for word in SIZE_WORDS):
         hint = " (here: engine.max_length, engine.memory on a GPU, engine.cache on a CPU)"
+    elif "Free memory on device" in str(error):
+        hint = " (here: engine.memory, or engine.cache in GiB)"
+    elif "Error in memory profiling" in str(error):
+        hint = " (here: start again, or set engine.cache in GiB, with which vLLM measures nothing)"
     elif "sync scheduling" in str(error):
         hint = " (here: engine.async_scheduling=false)"
     text = error if isinstance(error, str) else one_line(error)

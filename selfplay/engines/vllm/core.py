@@ -30,6 +30,7 @@ from selfplay.engines.stop_strings import StopMatcher
 from selfplay.engines.vllm.compat import failure_reason, import_vllm, restored_globals
 from selfplay.engines.vllm.config_folder import config_folder
 from selfplay.engines.vllm.detokenizer import StoppingDetokenizer
+from selfplay.engines.vllm.memory_share import default_memory
 from selfplay.engines.vllm.shard_processes import (
     DividedSizes,
     environment_of_shards,
@@ -92,10 +93,6 @@ FIRST = -(2**31)
 """Priority of a prompt that vLLM begins before all others."""
 CPU_CACHE = 1.0
 """Default GiB of the key-value cache on a CPU."""
-SHARED = 0.4
-"""Default fraction of a GPU that an engine takes beside a learner."""
-MARGIN = 0.1
-"""Fraction of a GPU that an engine leaves free by default: the checks of weights compute there."""
 LESS_MEMORY = "lower engine.memory, engine.prefill_tokens or engine.max_rows"
 """Keys that leave vLLM more memory for its passes."""
 _LIVE: "set[EngineCore]" = set()
@@ -131,14 +128,6 @@ def engine_dtype(dtype: str, model: PreTrainedModel, *, on_cpu: bool) -> torch.d
         return torch.bfloat16 if short else model.dtype
     kind: torch.dtype = getattr(torch, dtype)
     return kind
-
-
-def default_memory(own_gpu: bool) -> float:
-    """Return the fraction of a GPU that an engine takes if `engine.memory` does not say it."""
-    if not own_gpu:
-        return SHARED
-    free, total = torch.cuda.mem_get_info()
-    return max(free / total - MARGIN, MARGIN)
 
 
 def final_only() -> Any:
@@ -246,7 +235,8 @@ class EngineCore:
             "max_num_seqs": settings.max_rows,
             "max_num_batched_tokens": max(settings.prefill_tokens, settings.max_rows, whole or 0),
             "enable_chunked_prefill": not on_cpu,
-            "gpu_memory_utilization": settings.memory or default_memory(self._own_gpu),
+            "gpu_memory_utilization": settings.memory
+            or default_memory(self._own_gpu, sized=cache is not None and not on_cpu),
             "kv_cache_memory_bytes": None if cache is None else int(cache * 2**30),
             "enforce_eager": settings.eager or on_cpu,
             "enable_prefix_caching": True,
