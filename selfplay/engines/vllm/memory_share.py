@@ -1,0 +1,26 @@
+"""The part of a GPU that vLLM takes where the config does not say it."""
+
+import torch
+
+SHARED = 0.4
+"""Default fraction of a GPU that an engine takes beside a learner."""
+MARGIN = 0.1
+"""Fraction of a GPU that an engine leaves free by default: the checks of weights compute there."""
+SIZED = 0.01
+"""Default fraction of a GPU that must be free if `engine.cache` gives the size of the cache."""
+
+
+def default_memory(own_gpu: bool, *, sized: bool = False) -> float:
+    """Return the fraction of a GPU that an engine takes if `engine.memory` does not say it.
+
+    Args:
+        own_gpu: True if no learner shares the GPU.
+        sized: True if `engine.cache` gives the size of the cache. vLLM then takes what it needs,
+            and refuses to start only if less than the fraction is free.
+    """
+    if sized:
+        return SIZED
+    if not own_gpu:
+        return SHARED
+    free, total = torch.cuda.mem_get_info()
+    return max(free / total - MARGIN, MARGIN)
