@@ -1,6 +1,7 @@
 """Runs of the command line on Ray workers, with their child processes."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -44,7 +45,12 @@ class Command:
         self.process = subprocess.Popen(
             [sys.executable, *(held if hold else ["-m", "selfplay"]), *arguments],
             cwd=cwd,
-            env={**os.environ, "SELFPLAY_CACHE": str(shared_cache()), "MARK": self.mark},
+            env={
+                **os.environ,
+                "SELFPLAY_CACHE": str(shared_cache()),
+                "MARK": self.mark,
+                "PYTHONFAULTHANDLER": "1",
+            },
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -64,13 +70,34 @@ class Command:
                 found.append(int(place.name))
         return found
 
+    def _stacks(self) -> str:
+        """End the process and its Ray workers; return what their threads were doing."""
+        logs = {}
+        for worker in self.started("ray::"):
+            logs[worker] = Path(f"/proc/{worker}/fd/2").readlink()
+            os.kill(worker, signal.SIGABRT)
+        self.process.send_signal(signal.SIGABRT)
+        _, err = self.process.communicate(timeout=60)
+        wait(lambda: not any(worker in self.started() for worker in logs), longest=60)
+        texts = {
+            worker: log.read_text(errors="replace")
+            for worker, log in logs.items()
+            if log.is_file()  # and not yet a pipe
+        }
+        return (
+            "\n".join(f"process {worker}:\n{text[-8000:]}" for worker, text in texts.items()) + err
+        )
+
     def go(self) -> None:
         """Let the held step begin."""
         self._go.touch()
 
     def end(self) -> str:
         """Wait for the process, check that it succeeded, and return its output."""
-        out, err = self.process.communicate(timeout=LONGEST)
+        try:
+            out, err = self.process.communicate(timeout=LONGEST)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"it has not ended after {LONGEST} s\n{self._stacks()}")
         assert self.process.returncode == 0, err
         wait(lambda: not self.started())
         return out + err
@@ -84,8 +111,8 @@ def none_left() -> Iterator[None]:
         Command.running.pop().kill()
 
 
-def wait(until: Callable[[], object]) -> None:
-    end = time.monotonic() + LONGEST
+def wait(until: Callable[[], object], longest: float = LONGEST) -> None:
+    end = time.monotonic() + longest
     while not until():
         assert time.monotonic() < end, "it does not come to that"
         time.sleep(0.1)
