@@ -12,7 +12,7 @@ from selfplay.engines.shards import shards_of
 from selfplay.errors import ConfigError
 from selfplay.learner.state_copies import Replicas, StateCopies, choose_copies
 from selfplay.plan.cluster import GB, ClusterSpec, EngineGroup
-from selfplay.plan.memory import Member, learning, served
+from selfplay.plan.memory import Member, engine_weights, learning, served
 from selfplay.plan.workload import learns_in_16_bits
 
 PLACEMENT = ("rollout", "tensor", "shards")
@@ -121,9 +121,8 @@ def derive(
         made = replace(made, shards=made.learners // copies.count)
     notes += [copies.note] if copies.note else []
     if engine == VLLM and on_gpu and "engine_share" not in given:
-        share = config["engine"].get("memory") or _share(members, made, alone=apart or colocated)
-        several = max(len(engines(each)) for each in _together(members, made.groups))
-        made = replace(made, engine_share=float(share) * several)
+        share = _share(config["engine"], members, made, alone=apart or colocated)
+        made = replace(made, engine_share=share)
     if engine == VLLM and on_gpu and made.engine_bytes == 4:
         notes.append(
             "vLLM computes in float32, which is slow on a GPU; leave engine.dtype, and "
@@ -235,10 +234,10 @@ def _check_engines(
             f"engine.sleep: {both}, and only one engine of a process can sleep; set "
             "engine.sleep=false"
         )
-    if apart and node.get("memory") is None:
+    if apart and node.get("memory") is None and node.get("cache") is None:
         raise ConfigError(
             f"engine.memory: {both}, and by default the first one takes all that is free; set "
-            "engine.memory to the fraction of each"
+            "engine.cache in GiB, or engine.memory to the fraction of each"
         )
 
 
@@ -326,11 +325,28 @@ def _logits(members: Mapping[str, Member], device: str) -> int:
     return max(1, most_logits(device) // vocabulary)
 
 
-def _share(members: Mapping[str, Member], cluster: ClusterSpec, *, alone: bool) -> float:
-    """Return the fraction of a GPU that an engine takes by default.
+def _share(
+    node: Mapping[str, Any], members: Mapping[str, Member], cluster: ClusterSpec, *, alone: bool
+) -> float:
+    """Return the fraction of a GPU that the engines of a process take.
 
-    `alone` is True if no learner computes, or keeps its state, on the GPU while the engine works.
+    Args:
+        node: Config of the engine.
+        members: All policies.
+        cluster: Layout.
+        alone: True if no learner computes, or keeps its state, on the GPU while the engine works.
     """
+    together = _together(members, cluster.groups)
+    if node.get("cache") is not None:
+        cache = float(node["cache"]) * 2**30
+        held = max(engine_weights(each, cluster) + len(engines(each)) * cache for each in together)
+        return held / (cluster.device.memory * GB) + cluster.engine_reserved / cluster.device.memory
+    share = node.get("memory") or _default_share(members, cluster, alone=alone)
+    return float(share) * max(len(engines(each)) for each in together)
+
+
+def _default_share(members: Mapping[str, Member], cluster: ClusterSpec, *, alone: bool) -> float:
+    """Return the fraction of a GPU that one engine takes if the config does not say it."""
     from selfplay.engines.vllm.memory_share import MARGIN, SHARED
 
     if not alone:

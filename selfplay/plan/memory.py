@@ -215,17 +215,11 @@ def _engine(
         cluster: Layout.
         kept: Bytes of the learner's state that stay on the device.
     """
-    copies = weights = served(members, cluster)
-    if cluster.same_weights and not cluster.rollout:
-        weights = served({n: m for n, m in members.items() if not m.learns}, cluster)
-    elif cluster.in_turns:
-        shapes = {(member.outline, bool(member.rank)): member for member in members.values()}
-        adapters = {name: member for name, member in members.items() if member.rank}
-        whole = {str(shape): member for shape, member in shapes.items() if not member.rank}
-        weights = served({**adapters, **whole}, cluster)
+    weights = engine_weights(members, cluster)
+    copies = cluster.copies and cluster.tensor == 1
     generating = {
         "engine weights": weights,
-        "copies": copies if cluster.copies and cluster.tensor == 1 else 0.0,
+        "copies": served(members, cluster) if copies else 0.0,
         "engine reserved": cluster.engine_reserved * GB,
         "learner's state": kept,
     }
@@ -234,6 +228,18 @@ def _engine(
         share = cluster.engine_share * cluster.device.memory * GB
         left = min(left, share - weights - cluster.engine_reserved * GB)
     return generating, left, max(_cache(member.outline, cluster) for member in members.values())
+
+
+def engine_weights(members: Mapping[str, Member], cluster: ClusterSpec) -> float:
+    """Return the bytes of weights that the engines of a process hold at once, per device."""
+    if cluster.same_weights and not cluster.rollout:
+        return served({n: m for n, m in members.items() if not m.learns}, cluster)
+    if not cluster.in_turns:
+        return served(members, cluster)
+    shapes = {(member.outline, bool(member.rank)): member for member in members.values()}
+    adapters = {name: member for name, member in members.items() if member.rank}
+    whole = {str(shape): member for shape, member in shapes.items() if not member.rank}
+    return served({**adapters, **whole}, cluster)
 
 
 def _converts(member: Member, cluster: ClusterSpec) -> bool:

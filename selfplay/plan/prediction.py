@@ -257,7 +257,7 @@ def _moved(workers: int) -> Callable[[Prediction], Prediction | None]:
 
 def _shards(before: Prediction) -> Prediction | None:
     """Return half as many engines of vLLM, each over two devices."""
-    from selfplay.engines.vllm.core import MARGIN
+    from selfplay.engines.vllm.memory_share import MARGIN
 
     cluster = before.cluster
     ours = cluster.rollout and cluster.in_turns and cluster.device.kind == "cuda"

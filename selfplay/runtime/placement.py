@@ -249,7 +249,7 @@ def check_engine(config: Mapping[str, Any], placement: Placement) -> None:
         raise ConfigError(
             f"runtime.workers: several workers with {each:g} GPU(s) may share one, and their "
             "engines would reserve its memory at the same time; use one worker for each GPU, or "
-            "set engine.cache and lower engine.memory"
+            "set engine.cache in GiB and leave engine.memory=null"
         )
 
 

@@ -32,7 +32,7 @@ def guarded(method: Callable[..., Any], *arguments: Any) -> Any:
     A SelfplayError is raised as it is, except EngineFailed, which becomes EngineDied too.
     """
     try:
-        with explained("an engine", "lower engine.memory or engine.max_rows"):
+        with explained("an engine", "lower engine.memory, engine.cache or engine.max_rows"):
             return method(*arguments)
     except EngineFailed as error:
         raise EngineDied(str(error)) from error

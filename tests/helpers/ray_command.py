@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
@@ -74,15 +75,16 @@ class Command:
         """End the process and its Ray workers; return what their threads were doing."""
         logs = {}
         for worker in self.started("ray::"):
-            logs[worker] = Path(f"/proc/{worker}/fd/2").readlink()
-            os.kill(worker, signal.SIGABRT)
+            with suppress(OSError):  # it has just ended
+                logs[worker] = Path(f"/proc/{worker}/fd/2").readlink()
+                os.kill(worker, signal.SIGABRT)
         self.process.send_signal(signal.SIGABRT)
         _, err = self.process.communicate(timeout=60)
         wait(lambda: not any(worker in self.started() for worker in logs), longest=60)
         texts = {
             worker: log.read_text(errors="replace")
             for worker, log in logs.items()
-            if log.is_file()  # and not yet a pipe
+            if log.is_file()  # a pipe, before Ray redirects it, cannot be read
         }
         return (
             "\n".join(f"process {worker}:\n{text[-8000:]}" for worker, text in texts.items()) + err

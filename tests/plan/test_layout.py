@@ -285,6 +285,18 @@ def test_an_engine_that_stays_takes_the_learners_memory() -> None:
     assert any("engine.sleep" in line for line, _ in awake.advice()) or awake.memory.fits
 
 
+def test_a_cache_of_given_size_is_all_that_an_engine_takes() -> None:
+    """`engine.memory` counts no more: vLLM takes weights, what a pass needs, and the cache."""
+    asked = ["+experiment=tiny/kuhn", "engine=vllm", "engine.cache=4"]
+    for memory in ("null", "0.7"):
+        found = plan(["cluster=gpus_1"], [*asked, f"engine.memory={memory}"])
+        weights = found.memory.generating["engine weights"]
+        taken = weights + found.cluster.engine_reserved * GB + 4 * 2**30
+        assert found.memory.learning["engine"] == pytest.approx(taken)
+        assert 0 < weights < taken < 0.2 * 80 * GB
+        assert found.memory.cache == pytest.approx(4 * 2**30)
+
+
 def test_many_equal_prompts_need_no_full_pass() -> None:
     """3,072 hands with 512 shared tokens each are fewer distinct tokens than learner.max_tokens."""
     found = plan(["cluster=local"], ["+experiment=tiny/kuhn", "sampler.group_size=256"])

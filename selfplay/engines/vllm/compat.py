@@ -101,9 +101,9 @@ def failure_reason(error: Exception | str) -> str:
         error = ValueError(error.errors()[0]["msg"].removeprefix("Value error, "))
     hint = "; use engine=transformers"
     if any(word in str(error) for word in SIZE_WORDS):
-        hint = " (here: engine.max_length, engine.memory on a GPU, engine.cache on a CPU)"
+        hint = " (here: engine.max_length, engine.cache, or, without engine.cache, engine.memory)"
     elif "Free memory on device" in str(error):
-        hint = " (here: engine.memory, or engine.cache in GiB)"
+        hint = " (here: lower engine.memory, or leave it null and set engine.cache in GiB)"
     elif "Error in memory profiling" in str(error):
         hint = " (here: start again, or set engine.cache in GiB, with which vLLM measures nothing)"
     elif "sync scheduling" in str(error):

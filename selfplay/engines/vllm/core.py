@@ -93,7 +93,7 @@ FIRST = -(2**31)
 """Priority of a prompt that vLLM begins before all others."""
 CPU_CACHE = 1.0
 """Default GiB of the key-value cache on a CPU."""
-LESS_MEMORY = "lower engine.memory, engine.prefill_tokens or engine.max_rows"
+LESS_MEMORY = "lower engine.memory, engine.cache, engine.prefill_tokens or engine.max_rows"
 """Keys that leave vLLM more memory for its passes."""
 _LIVE: "set[EngineCore]" = set()
 """Engines of this process, which share its process groups."""

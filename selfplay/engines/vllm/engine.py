@@ -84,8 +84,8 @@ class VLLMEngine(Engine):
         memory: Fraction of a GPU's memory for weights and key-value cache; None: 0.4, or, if no
             learner shares the GPU, all free memory except a tenth of the GPU's.
         cache: GiB of key-value cache per shard; None: the rest of `memory` on a GPU, 1 on a CPU.
-            With a number vLLM takes what it needs, and `memory` is what must be free at its start
-            (None: 1 % of the GPU).
+            With a number vLLM takes what it needs, and `memory` is only the fraction of the GPU
+            that must be free when it starts (None: 0.01).
         eager: True to run without CUDA graphs, which start slower and run faster.
         adapters: Maximum number of adapters in one forward pass; more can be served.
         rank: Largest rank of an adapter; None: the rank of the first one.

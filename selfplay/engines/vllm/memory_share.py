@@ -11,12 +11,12 @@ SIZED = 0.01
 
 
 def default_memory(own_gpu: bool, *, sized: bool = False) -> float:
-    """Return the fraction of a GPU that an engine takes if `engine.memory` does not say it.
+    """Return the fraction of a GPU that vLLM gets as its limit if `engine.memory` is None.
 
     Args:
         own_gpu: True if no learner shares the GPU.
-        sized: True if `engine.cache` gives the size of the cache. vLLM then takes what it needs,
-            and refuses to start only if less than the fraction is free.
+        sized: True if `engine.cache` gives the size of the cache. vLLM then ignores the limit,
+            except that it does not start if less is free.
     """
     if sized:
         return SIZED
