@@ -194,24 +194,26 @@ class Dispatcher:
             self._replace(index)
 
     def _feed_all(self) -> None:
-        for ahead in (1, _AHEAD):
-            for index in range(len(self._workers)):
-                self._feed(index, ahead)
+        places = [(index, ahead) for ahead in (1, _AHEAD) for index in range(len(self._workers))]
+        while not all(self._feed(index, ahead) for index, ahead in places):
+            pass  # the runs of a process that was replaced wait again
 
-    def _feed(self, index: int, ahead: int) -> None:
+    def _feed(self, index: int, ahead: int) -> bool:
+        """Queue up to `ahead` runs at a process; return False if it was lost and is replaced."""
         lane, worker = self._workers[index]
         # The last jobs of a lane wait for a free process instead of queueing after a long job.
         spare = 0 if ahead == 1 else len(self._workers)
         while len(worker.jobs) < ahead:
             with self._lock:
                 if len(self._lanes[lane]) <= spare:
-                    return
+                    return True
                 job = self._lanes[lane].popleft()
             try:
                 worker.submit(job, job.request)
             except LostError:
                 self._replace(index)
-                return
+                return False
+        return True
 
     def _replace(self, index: int) -> None:
         """Replace a lost process by a new one; its current run is attempted once more."""

@@ -234,6 +234,9 @@ def test_actors_get_what_models_and_networks_need_and_nothing_of_one_machine(
     assert {name: sent.get(name) for name in needed} == dict.fromkeys(needed, "7")
     assert not {"VLLM_HOST_IP", "CUDA_VISIBLE_DEVICES", "AWS_SECRET_ACCESS_KEY"} & set(sent)
     assert environment()["CUDA_VISIBLE_DEVICES"] == ""
+    assert sent["RAY_worker_niceness"] == "0"
+    monkeypatch.setenv("RAY_worker_niceness", "5")
+    assert environment()["RAY_worker_niceness"] == "5"
 
 
 def test_actors_get_folders_of_the_user_beside_an_installation(
@@ -316,6 +319,9 @@ class Seeing:
     def visible(self) -> str | None:
         return os.environ.get("CUDA_VISIBLE_DEVICES")
 
+    def priority(self) -> int:
+        return os.nice(0)
+
 
 @pytest.fixture(scope="module")
 def two_gpus() -> Iterator[None]:
@@ -340,6 +346,8 @@ def test_an_actor_without_a_gpu_sees_none_and_others_their_own(cluster: RayClust
     *seen, blind = cluster.get([actor.visible.remote() for actor in actors], "actors")
     assert blind == ""
     assert sorted(seen) == ["0", "1"]
+    found = cluster.get([actor.priority.remote() for actor in actors], "actors")
+    assert found == [os.nice(0)] * 3  # Ray's own is 15 more: nearly nothing beside busy processes
     assert "CUDA_VISIBLE_DEVICES" not in environment(gpu=True)
 
 

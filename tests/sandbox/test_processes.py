@@ -94,6 +94,31 @@ def test_a_lost_process_is_replaced_and_its_runs_are_tried_again() -> None:
         assert not set(first) & set(_hosts(pool))
 
 
+def test_a_run_is_not_forgotten_if_its_process_is_lost_while_it_is_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing else happens in the pool, so that no later event would send the run again."""
+    send = worker_module.SandboxProcess.flush
+    lost: list[bool] = []
+
+    def flush(worker: worker_module.SandboxProcess[Any]) -> None:
+        if not lost:
+            lost.append(True)
+            raise worker_module.LostError("its socket is closed")
+        send(worker)
+
+    with Executor(workers=1, wall_seconds=20.0) as pool:
+        run(pool, "def f(): return 1")
+        monkeypatch.setattr(worker_module.SandboxProcess, "flush", flush)
+        outcomes: list[Outcome] = []
+        caller = threading.Thread(
+            target=lambda: outcomes.append(run(pool, "def f(): return 2")), daemon=True
+        )
+        caller.start()
+        caller.join(60)
+        assert lost and [outcome.value for outcome in outcomes] == ["2"]
+
+
 def test_a_run_whose_process_is_lost_twice_is_killed() -> None:
     with Executor(workers=1, wall_seconds=60.0) as pool:
         run(pool, "def f(): return 1")
