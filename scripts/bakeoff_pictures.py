@@ -8,11 +8,15 @@ WORDS = "Games of words"
 GAMES = {
     "collaboration": TableSource(section=WORDS, table=2),
     "repair": TableSource(section=WORDS, table=3),
-    "memory": TableSource(section=WORDS, table=4),
-    "debate": TableSource(section=WORDS, table=5),
+    "debate": TableSource(section=WORDS, table=6),
     "long_road": TableSource(section="A long game"),
 }
 """Games that language models play to the tables of their methods."""
+MEMORY = [
+    TableSource(section=WORDS, table=4, name="1e-3"),
+    TableSource(section=WORDS, table=5, name="3e-3"),
+]
+"""The tables of `memory`, by learning rate."""
 
 BAKEOFF: list[TablePicture] = [
     CellIntervals(
@@ -46,6 +50,14 @@ BAKEOFF: list[TablePicture] = [
             "steps, tuned rate: arpo, branch",
             "steps, one rate: arpo, branch",
         ],
+        columns=["gain"],
+        null=0.0,
+    ),
+    CellIntervals(
+        name="bakeoff_memory",
+        title="memory",
+        label="area, minus that of rloo",
+        sources=MEMORY,
         columns=["gain"],
         null=0.0,
     ),
