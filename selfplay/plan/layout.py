@@ -340,7 +340,7 @@ def _share(
     if node.get("cache") is not None:
         cache = float(node["cache"]) * 2**30
         held = max(engine_weights(each, cluster) + len(engines(each)) * cache for each in together)
-        return held / (cluster.device.memory * GB) + cluster.engine_reserved / cluster.device.memory
+        return (held + cluster.engine_reserved * GB) / (cluster.device.memory * GB)
     share = node.get("memory") or _default_share(members, cluster, alone=alone)
     return float(share) * max(len(engines(each)) for each in together)
 

@@ -297,6 +297,15 @@ def test_a_cache_of_given_size_is_all_that_an_engine_takes() -> None:
         assert found.memory.cache == pytest.approx(4 * 2**30)
 
 
+def test_two_engines_of_a_worker_have_a_cache_each() -> None:
+    """Without `engine.cache` the first engine would take all that is free (`REFUSED`)."""
+    small, large = (
+        made(config("vllm", cache=cache), SPLIT, members=TWO)[0].engine_share for cache in (4, 8)
+    )
+    assert 0 < small < large < 1
+    assert (large - small) * GPUS.device.memory * GB == pytest.approx(2 * 4 * 2**30)
+
+
 def test_many_equal_prompts_need_no_full_pass() -> None:
     """3,072 hands with 512 shared tokens each are fewer distinct tokens than learner.max_tokens."""
     found = plan(["cluster=local"], ["+experiment=tiny/kuhn", "sampler.group_size=256"])
