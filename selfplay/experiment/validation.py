@@ -19,7 +19,7 @@ from selfplay.errors import ConfigError, nearest
 from selfplay.experiment.collapse import CollapseMonitor
 from selfplay.league.config import LeagueConfig
 from selfplay.learner.objective import Objective, PolicyLoss
-from selfplay.learner.precision import slow_bfloat16
+from selfplay.models.bfloat16 import slow_bfloat16
 from selfplay.models.lora import require_peft
 from selfplay.models.population import Population
 from selfplay.rollout.setup import RolloutSetup

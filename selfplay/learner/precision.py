@@ -31,16 +31,6 @@ def in_bfloat16(precision: Precision, device: str) -> bool:
     return precision == "bfloat16"
 
 
-def slow_bfloat16() -> bool:
-    """Return True if this machine's CPU has no instructions for matrix products in bfloat16.
-
-    False if it is not known, because torch was built without oneDNN.
-    """
-    if not torch.backends.mkldnn.is_available():
-        return False
-    return not torch.ops.mkldnn._is_mkldnn_bf16_supported()
-
-
 def computing(model: PreTrainedModel, *, bfloat16: bool) -> AbstractContextManager[Any]:
     """Return a context in which the matrix products of a model's passes compute in bfloat16.
 

@@ -20,6 +20,7 @@ from torch.nn import functional
 from selfplay import __version__
 from selfplay.config.instantiate import build, call
 from selfplay.errors import ConfigError, DivergedError
+from selfplay.models.bfloat16 import fast_products
 from selfplay.models.demonstration_prompt import identified, prompt_ids, role_of
 from selfplay.models.legal_answers import legal_answers
 from selfplay.models.model_cache import alone, cached, identity, is_complete
@@ -215,7 +216,8 @@ class WarmStart:
         for optimizer, rate in optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = rate * scale
-            optimizer.step()
+            with fast_products():
+                optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         return loss
 
