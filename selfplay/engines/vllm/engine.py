@@ -275,9 +275,10 @@ class VLLMEngine(Engine):
     def drain_metrics(self) -> dict[str, float]:
         """Return the metrics since the last call.
 
-        `loads` is the number of weight loads, `proof_difference` the largest difference of their
-        checks in nats, `prompt_tokens` the number of prompt tokens, and `cached_tokens` the number
-        of those found in the prefix cache.
+        `loads` is the number of weight loads, `loads_compared` the number of those whose sums of
+        tensors were compared, `proof_difference` the largest difference of log-probabilities in
+        their checks in nats, `prompt_tokens` the number of prompt tokens, and `cached_tokens` the
+        number of those found in the prefix cache.
         """
         metrics: dict[str, float] = {}
         ended, self._ended = self._ended, []

@@ -278,21 +278,33 @@ class ServedPolicies:
             served.renew_salt()
             host.forget()
         try:
-            if self.rank is None:
-                report = partial(weight_check.shard_tensors, names=self._arrival.names)
-                self._arrival.check(ask_models(host.engine, report), model.state_dict())
-            elif not is_split(host.engine):
-                (held,) = ask_models(host.engine, partial(held_sums, number=served.number))
-                self._adapter_arrival.check(held, sent_sums(model, host.dtype))
+            compared = self._compare_sums(served)
             error = self._compare(served, before, number)
         except weight_check.WeightMismatch as reason:
             raise RunError(
                 f"policy {served.policy!r}: version {served.version} did not reach vLLM: {reason}"
             ) from None
         self._metrics["loads"] += 1
+        self._metrics["loads_compared"] += compared
         self._metrics["proof_difference"] = max(self._metrics["proof_difference"], error)
         served.loaded = True
         self._active = served
+
+    def _compare_sums(self, served: ServedPolicy) -> bool:
+        """Compare sums of vLLM's tensors with the policy's; return False if none are comparable.
+
+        Raises WeightMismatch if they differ.
+        """
+        host, model = self.host, served.model
+        if self.rank is None:
+            report = partial(weight_check.shard_tensors, names=self._arrival.names)
+            self._arrival.check(ask_models(host.engine, report), model.state_dict())
+            return bool(self._arrival.compared)
+        if is_split(host.engine):
+            return False
+        (held,) = ask_models(host.engine, partial(held_sums, number=served.number))
+        self._adapter_arrival.check(held, sent_sums(model, host.dtype))
+        return bool(self._adapter_arrival.compared)
 
     def _compare(
         self, served: ServedPolicy, before: weight_check.WeightCheck, number: int
