@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from selfplay.cli.arguments import note, nothing_more
-from selfplay.errors import ConfigError
+from selfplay.errors import ConfigError, RunError
 from selfplay.run.step_range import step_range
 
 if TYPE_CHECKING:
@@ -87,6 +87,10 @@ def _write(out: Path, export: "ChatExport") -> int:
                 file.write(json.dumps(line) + "\n")
                 written += 1
         partial.rename(out)
+    except OSError as error:
+        if error.filename not in (None, str(partial)):
+            raise  # a file of the run, which the error names
+        raise RunError(f"--out {out}: cannot be written ({error.strerror})") from error
     finally:
         partial.unlink(missing_ok=True)
     return written

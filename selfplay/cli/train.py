@@ -162,7 +162,6 @@ def _resume(folder: Path, overrides: Sequence[str]) -> None:
         steps = experiment.settings.steps
         if experiment.step >= steps:
             note(f"all {steps} steps of {folder} are done; to train longer, add run.steps=N")
-        stage.progress.done = experiment.step
         _go(experiment, stage, rewind=-1 if place is None else experiment.step)
 
 
@@ -207,7 +206,9 @@ class _Stage:
         self.run = self._make_run()
         begin_session(self.run.folder, **self._session)
         steps = int(self._settings["run"]["steps"])
-        self.progress = self._shown.enter_context(Progress(steps, self.run.folder.name))
+        self.progress = self._shown.enter_context(
+            Progress(steps, self.run.folder.name, done=self._session["step"])
+        )
         self._shown.enter_context(ActivityFile(self.run.folder, self.progress.state))
 
     def discard(self) -> None:

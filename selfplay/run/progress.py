@@ -60,6 +60,7 @@ class Progress:
         console: Console | None = None,
         live: bool = True,
         *,
+        done: int = 0,
         every: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -69,6 +70,7 @@ class Progress:
         console: The console to print to; None: standard output.
         live: True shows a panel that redraws itself if the terminal supports it; False always
             prints plain lines.
+        done: Steps before a resume.
         every: Steps between two plain lines; None: about twenty lines per run.
         clock: A monotonic clock, in seconds.
         """
@@ -80,7 +82,7 @@ class Progress:
         self.every = every or max(1, total_steps // 20)
         self.declared = RunMetrics()
         """Declarations of the metrics; training replaces them by those of the run's arenas."""
-        self.done = 0
+        self.done = done
         self._clock = clock
         self._started = clock()
         self._pace: deque[float] = deque(maxlen=20)

@@ -1,12 +1,14 @@
 """The export of recorded turns as chats: what is chosen, what is left out, and what is written."""
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from selfplay.cli.export import _write
 from selfplay.cli.main import main
 from selfplay.errors import ConfigError, RunError
 from selfplay.learner.chat_file import ChatFile
@@ -190,6 +192,19 @@ def test_the_command_writes_a_new_file_that_can_be_learned(
         assert main(["export", str(run), *wrong]) == 2
         assert len(capsys.readouterr().err.splitlines()) == 1
     assert [path.name for path in tmp_path.iterdir()].count("chats.jsonl") == 1
+
+
+def test_a_full_disk_is_one_line_that_names_the_file(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "chats.jsonl"
+    export = ChatExport(run=run, selection=Selection())
+    monkeypatch.setattr(export, "lines", lambda: iter([{"text": "x" * 100_000}]))
+    full = os.fdopen(os.open("/dev/full", os.O_WRONLY), "w")
+    monkeypatch.setattr("pathlib.Path.open", lambda *given, **settings: full)
+    with pytest.raises(RunError, match=r"--out .*chats.jsonl: cannot be written \(No space left"):
+        _write(out, export)
+    assert not out.exists()
 
 
 def test_a_run_with_code_that_is_not_trusted_is_exported_without_importing_it(

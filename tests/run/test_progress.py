@@ -179,6 +179,9 @@ def test_resumed_run_counts_from_where_it_was_and_paces_itself_anew() -> None:
         clock.now += 2.0
         progress.step({"step": 91})
     assert b"step 91/100 | 2 s/step, 18 s left" in raw.getvalue()
+    with pytest.raises(KeyboardInterrupt), Progress(100, "zero", console, done=90):
+        raise KeyboardInterrupt  # while the models are loaded
+    assert b"zero: interrupted at step 90/100" in raw.getvalue()
     unnumbered = Progress(3, "x", console)
     unnumbered.step({})
     assert unnumbered.done == 1
