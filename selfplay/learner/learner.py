@@ -30,6 +30,10 @@ from selfplay.types import Sample
 FUSED_FROM = 2**24
 """Number of trained parameters from which AdamW runs in one pass over memory; smaller models gain
 nothing."""
+PRETRAINED_FROM = 50_000_000
+"""Number of weights from which a model is taken for a pretrained one."""
+HIGH_RATE = 1e-4
+"""Learning rate from which all weights of a pretrained model learn too fast."""
 LESS_MEMORY = (
     "lower learner.max_tokens, set learner.activation_checkpointing=true, or use more ranks "
     "(runtime.learners) and one copy of the state (runtime.replicas=1)"
@@ -117,7 +121,8 @@ class Learner(BaseLearner):
         with attending(settings.attention, *models):
             self.packer = packer(settings.packing, models, device=device)
         self.longest = self.packer.longest
-        notes = (self.packer.note, scorer.note, _ratio_note(objective, settings))
+        rate = _rate_note(model, settings.lr)
+        notes = (self.packer.note, scorer.note, _ratio_note(objective, settings), rate)
         self.notes = tuple(filter(None, notes))
         """Notes for the user about how this model is computed."""
         self.recomputes = recomputes(settings.activation_checkpointing, model, device)
@@ -401,6 +406,21 @@ def _ratio_note(objective: Objective, settings: LearnerSettings) -> str | None:
         f"learner.mini_batches and learner.epochs: a batch has {settings.updates} optimizer steps, "
         "and this objective has no ratio, so that all but the first learn from samples of other "
         "weights; set objective.ratio=token, or both keys to 1"
+    )
+
+
+def _rate_note(model: PreTrainedModel, lr: float) -> str | None:
+    """Return a line if the learning rate is that of a tiny model, and the model is pretrained.
+
+    Adapters are left out: they are trained with up to 1e-3.
+    """
+    weights = sum(p.numel() for p in model.parameters())
+    adapter = not all(p.requires_grad for p in model.parameters())
+    if adapter or weights < PRETRAINED_FROM or lr < HIGH_RATE:
+        return None
+    return (
+        f"learner.lr={lr:g} trains {weights:,} weights; a rate this high suits tiny models, and "
+        "pretrained ones usually learn with 1e-6 to 1e-5, or an adapter with 1e-5 to 1e-3"
     )
 
 

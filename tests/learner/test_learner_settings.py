@@ -1,4 +1,4 @@
-"""Settings of a learner that cannot be used are refused before a model is loaded."""
+"""Settings of a learner that cannot be used are refused; a rate that is too high is a note."""
 
 import math
 from typing import Any
@@ -6,7 +6,12 @@ from typing import Any
 import pytest
 
 from selfplay.errors import SettingError
+from selfplay.learner.learner import Learner
 from selfplay.learner.learner_settings import LearnerSettings
+from selfplay.learner.objective import PolicyLoss
+from selfplay.models.lora import adapted
+from selfplay.models.policy_settings import Lora
+from tests.helpers.builders import llama
 
 
 @pytest.mark.parametrize(
@@ -32,3 +37,17 @@ def test_numbers_that_no_step_can_be_made_with_are_refused(
 ) -> None:
     with pytest.raises(SettingError, match=f"^{said}"):
         LearnerSettings(**settings)
+
+
+def test_the_rate_of_a_tiny_model_is_a_note_for_a_pretrained_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("selfplay.learner.learner.PRETRAINED_FROM", 1000)
+    high, low = LearnerSettings(lr=1e-3), LearnerSettings(lr=1e-5)
+    (note,) = Learner(llama(), objective=PolicyLoss(), settings=high).notes
+    assert note.startswith("learner.lr=0.001 trains ")
+    assert not Learner(llama(), objective=PolicyLoss(), settings=low).notes
+    adapter = adapted(llama(), Lora(rank=2), seed=0, where="policy 'p'")
+    assert not Learner(adapter, objective=PolicyLoss(), settings=high).notes
+    monkeypatch.undo()
+    assert not Learner(llama(), objective=PolicyLoss(), settings=high).notes
