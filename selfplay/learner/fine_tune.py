@@ -141,15 +141,24 @@ class FineTune:
         report: Report = lambda text: None,
         base: str | None = None,
         unfinished: PartialTraining | None = None,
+        chat_template: str | None = None,
     ) -> tuple[PreTrainedModel, Any]:
         """Fine-tune the model `base`, a name or a folder. Returns (model, tokenizer).
+
+        `chat_template` is a file with a template in place of the model's own.
 
         The training continues from the state in `unfinished`, if there is one, and keeps its state
         there.
         """
         if base is None:
             raise ConfigError(f"{WHERE}: fine-tuning needs a model; set policy.model")
-        model, renderer = load_with_renderer(base, where=WHERE, dtype="float32", device=self.device)
+        model, renderer = load_with_renderer(
+            base,
+            where=WHERE,
+            dtype="float32",
+            device=self.device,
+            chat_template=chat_template,
+        )
         trained = model
         if self.lora is not None:
             model.eval().requires_grad_(False)

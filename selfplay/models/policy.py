@@ -14,6 +14,7 @@ from selfplay.config.instantiate import call
 from selfplay.errors import ConfigError, RunError
 from selfplay.models import load_report, packaged
 from selfplay.models import lora as adapters
+from selfplay.models.chat_template import read_template
 from selfplay.models.float32_head import compute_logits_in_float32
 from selfplay.models.model_outline import config_of
 from selfplay.models.policy_settings import PolicySettings
@@ -44,8 +45,8 @@ class Base:
         return save_model(self.model, folder) | self.renderer.save_tokenizer(folder)
 
 
-Bases: TypeAlias = MutableMapping[tuple[str, str, str], Base]
-"""(model, dtype, device) to base."""
+Bases: TypeAlias = MutableMapping[tuple[str, str, str, str | None], Base]
+"""(model, dtype, device, file with a chat template) to base."""
 
 
 @dataclass(kw_only=True)
@@ -159,6 +160,7 @@ def load_policy(
         where=where,
         dtype=own.dtype,
         device=device,
+        chat_template=own.chat_template,
         chat_template_kwargs=own.chat_template_kwargs,
         keep_thinking=own.keep_thinking,
     )
@@ -173,7 +175,7 @@ def load_policy(
             name=name, model=loaded, renderer=renderer, learn=learn, from_sent=made is not None
         )
     shared = {} if bases is None else bases
-    key = (model, own.dtype, device)
+    key = (model, own.dtype, device, own.chat_template)
     if key not in shared:
         loaded, renderer = load()
         loaded.eval().requires_grad_(False)
@@ -197,14 +199,16 @@ def load_with_renderer(
     where: str,
     dtype: str,
     device: str,
+    chat_template: str | None = None,
     chat_template_kwargs: Mapping[str, Any] | None = None,
     keep_thinking: bool = False,
     loaded: PreTrainedModel | None = None,
 ) -> tuple[PreTrainedModel, ChatRenderer]:
     """Return the model of a name or folder on its device, and its renderer.
 
-    `loaded` is the model, if it is on the device already. Raises ConfigError, in one line that
-    begins with `where`, for a model that cannot be used.
+    `chat_template` is a file with a template in place of the model's own, and `loaded` the model,
+    if it is on the device already. Raises ConfigError, in one line that begins with `where`, for a
+    model that cannot be used.
     """
     target = device_of(device, where)
     if loaded is None:
@@ -223,6 +227,8 @@ def load_with_renderer(
         raise ConfigError(
             f"{where}: no tokenizer in {model!r}; save_pretrained the tokenizer there"
         )
+    if chat_template:
+        tokenizer.chat_template = read_template(chat_template, where=where)
     rows = int(loaded.get_input_embeddings().weight.shape[0])  # type: ignore[index]
     ends = end_tokens(loaded, rows, where=where)
     renderer = ChatRenderer(

@@ -52,6 +52,8 @@ class PolicySettings:
     """Device of the weights; auto is the GPU if there is one."""
     lora: Lora | None = None
     """Adapter that is trained instead of the weights."""
+    chat_template: str | None = None
+    """File with a chat template, in Jinja, in place of the model's own."""
     chat_template_kwargs: Mapping[str, Any] | None = None
     """Values by the name of a variable of the model's chat template, such as
     {enable_thinking: false}."""
@@ -62,6 +64,11 @@ class PolicySettings:
     def __post_init__(self) -> None:
         if self.model and packaged.is_packaged(self.model):
             packaged.packaged_model(self.model, where="model")
+        if self.chat_template and not self.model:
+            raise ValueError(
+                "chat_template: a model that the warm start makes has its own; set it to null, or "
+                "name a model"
+            )
         check_settings(self.chat_template_kwargs or {}, where="chat_template_kwargs")
 
     def placed_at(self, *, device: str | None, dtype: str | None) -> "PolicySettings":

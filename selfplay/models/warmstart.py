@@ -21,6 +21,7 @@ from selfplay import __version__
 from selfplay.config.instantiate import build, call
 from selfplay.errors import ConfigError, DivergedError
 from selfplay.models.bfloat16 import fast_products
+from selfplay.models.chat_template import read_template
 from selfplay.models.demonstration_prompt import identified, prompt_ids, role_of
 from selfplay.models.legal_answers import legal_answers
 from selfplay.models.model_cache import alone, cached, identity, is_complete
@@ -88,9 +89,14 @@ class ModelMaker(Protocol):
         ...
 
     def train(
-        self, report: Report, base: str | None, unfinished: PartialTraining
+        self,
+        report: Report,
+        base: str | None,
+        unfinished: PartialTraining,
+        chat_template: str | None,
     ) -> tuple[Any, Any]:
-        """Return (model, tokenizer); `base` is the model to begin with if one is needed.
+        """Return (model, tokenizer); `base` is the model to begin with if one is needed, and
+        `chat_template` a file with a template in place of its own.
 
         The training continues from the state that `unfinished` holds, and keeps its own there.
         """
@@ -161,8 +167,10 @@ class WarmStart:
         report: Report = lambda text: None,
         base: str | None = None,
         unfinished: PartialTraining | None = None,
+        chat_template: str | None = None,
     ) -> tuple[Any, Any]:
-        """Train the model. Returns (model, tokenizer). The model is new: `base` is not read.
+        """Train the model. Returns (model, tokenizer). The model is new: `base` and
+        `chat_template` are not read.
 
         The training continues from the state that `unfinished` holds, and keeps its own there.
         """
@@ -343,18 +351,25 @@ def _restore(
     return int(state["step"])
 
 
-def place_of(config: Mapping[str, Any], *, base: str | None = None) -> Path:
+def place_of(
+    config: Mapping[str, Any], *, base: str | None = None, chat_template: str | None = None
+) -> Path:
     """Return the folder of the warm start that `config` describes, which may not exist yet.
 
-    `base` is the model that it begins with, if it begins with one.
+    `base` and `chat_template` are the model that it begins with, if it begins with one, and a file
+    with a template in place of the model's own.
     """
-    return _place(build(config, where="warmstart"), config, base)
+    return _place(build(config, where="warmstart"), config, base, chat_template)
 
 
-def _place(warm: ModelMaker, config: Mapping[str, Any], base: str | None) -> Path:
+def _place(
+    warm: ModelMaker, config: Mapping[str, Any], base: str | None, chat_template: str | None
+) -> Path:
     parts = [__version__, torch.__version__, config, warm.fingerprint()]
     if base is not None:
         parts.append(identity(base))
+    if chat_template:
+        parts.append(read_template(chat_template, where="policy"))
     content = json.dumps(parts, sort_keys=True)
     return cache_folder() / "warmstart" / blake2b(content.encode(), digest_size=8).hexdigest()
 
@@ -364,6 +379,7 @@ def make(
     report: Report = lambda text: None,
     *,
     base: str | None = None,
+    chat_template: str | None = None,
 ) -> Path:
     """Return the folder of the warm start that `config` describes. It is trained now if it is not
     cached; while another process trains it, this one waits.
@@ -372,10 +388,11 @@ def make(
         config: Config of the warm start.
         report: Function that shows lines of progress.
         base: Name or folder of the model that it begins with, if it begins with one.
+        chat_template: File with a chat template in place of the model's own.
     """
     warm: ModelMaker = build(config, where="warmstart")
     warm.prepare(report)
-    place = _place(warm, config, base)
+    place = _place(warm, config, base, chat_template)
     if is_complete(place):
         ACTIVITY.note(f"warm start: from the cache, {place}")
         return place
@@ -383,16 +400,18 @@ def make(
         if is_complete(place):
             report(f"warm start: another run has made it, {place}")
         else:
-            _train(warm, place, report, base)
+            _train(warm, place, report, base, chat_template)
     return place
 
 
-def _train(warm: ModelMaker, place: Path, report: Report, base: str | None) -> None:
+def _train(
+    warm: ModelMaker, place: Path, report: Report, base: str | None, chat_template: str | None
+) -> None:
     """Make the folder of a warm start; the training continues where a killed one was."""
     unfinished = PartialTraining(place.with_name(f".{place.name}.partial"))
 
     def write(folder: Path) -> None:
-        model, tokenizer = warm.train(report, base, unfinished)
+        model, tokenizer = warm.train(report, base, unfinished, chat_template)
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
 

@@ -41,7 +41,13 @@ class WarmStartSettings:
         return self.kind is not None and (learn and self.tunes if model else not self.tunes)
 
     def resolve(
-        self, model: str | None, *, where: str, learn: bool = True, report: "Report" = print
+        self,
+        model: str | None,
+        *,
+        where: str,
+        learn: bool = True,
+        chat_template: str | None = None,
+        report: "Report" = print,
     ) -> str:
         """Return the model that a policy begins with: a name, or the folder of a warm start.
 
@@ -51,7 +57,7 @@ class WarmStartSettings:
         from selfplay.models.warmstart import make  # loads torch
 
         if self.starts_with(model, learn=learn):
-            return str(make(self.config, report, base=model))
+            return str(make(self.config, report, base=model, chat_template=chat_template))
         if model:
             return model
         if self.kind is None:
@@ -63,11 +69,11 @@ class WarmStartSettings:
             "policy.model to a name or a folder"
         )
 
-    def place(self, *, base: str | None) -> Path:
+    def place(self, *, base: str | None, chat_template: str | None = None) -> Path:
         """Return the folder of the warm start from a base, which may not exist yet."""
         from selfplay.models.warmstart import place_of  # loads torch
 
-        return place_of(self.config, base=base)
+        return place_of(self.config, base=base, chat_template=chat_template)
 
     @cached_property
     def outline(self) -> "PreTrainedModel | None":

@@ -55,9 +55,14 @@ def load_policies(
         elif saved and settings.lora is None and not afresh:
             folder = saved / "policies" / name
         model = str(folder or "") or population.warmstart.resolve(
-            settings.model, where=f"policy {name!r}", learn=settings.learn
+            settings.model,
+            where=f"policy {name!r}",
+            learn=settings.learn,
+            chat_template=settings.chat_template,
         )
         placed = replace(settings.placed_at(device=device, dtype=dtype), model=model)
+        if folder is not None:  # the checkpoint's tokenizer has the template
+            placed = replace(placed, chat_template=None)
         policies[name] = load_policy(
             name,
             bases=bases,

@@ -236,12 +236,12 @@ def check_model_files(population: Population, *, bases: bool = False) -> None:
     """
     warmstart = population.warmstart
     starts = {
-        each.model
+        (each.model, each.chat_template)
         for each in population.policies.values()
         if warmstart.starts_with(each.model, learn=each.learn) and not (bases and each.lora)
     }
-    for base in starts:
-        place = warmstart.place(base=base)
+    for base, chat_template in starts:
+        place = warmstart.place(base=base, chat_template=chat_template)
         if not is_complete(place):
             raise ConfigError(
                 f"the warm start is not in {place}; set SELFPLAY_CACHE to a folder that all "

@@ -428,3 +428,20 @@ def test_a_base_or_an_example_that_does_not_fit_is_one_line(
     source = chats(tmp_path / "long.jsonl", {"messages": long})
     with pytest.raises(ConfigError, match=r"long.jsonl, line 1: \d+ tokens, and the model reads 6"):
         warmstart.make(echo(examples=source), base=str(base))
+
+
+def test_a_base_without_a_chat_template_is_fine_tuned_with_one_from_a_file(
+    base: Path, cache: Path, tmp_path: Path
+) -> None:
+    own, template = base / "chat_template.jinja", tmp_path / "template.jinja"
+    template.write_text("Chat. " + own.read_text())
+    own.unlink()
+    policy = {"model": str(base), "device": "cpu", "chat_template": str(template)}
+    population = population_of(["a"], warmstart=echo(), policy=policy)
+    (made,) = load_policies(population, seed=0).values()
+    check_model_files(population)
+    start = made.renderer.start([{"role": "user", "content": "x"}])
+    assert made.renderer.tokenizer.decode(start).startswith("Chat.")
+    template.write_text("Talk. " + template.read_text())
+    with pytest.raises(ConfigError, match="the warm start is not in"):
+        check_model_files(population)

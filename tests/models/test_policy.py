@@ -14,6 +14,7 @@ from selfplay.engines.transformers import TransformersEngine
 from selfplay.errors import ConfigError, RunError
 from selfplay.models.model_outline import config_of
 from selfplay.models.policy import load_model, load_policy
+from selfplay.models.policy_settings import Lora
 from selfplay.models.tiny import build_model, build_tokenizer
 from selfplay.types import Completion, Request
 from tests.helpers.builders import same, save_tiny, weights
@@ -199,6 +200,46 @@ def test_settings_of_the_chat_template(folder: Path) -> None:
         ConfigError, match=r"policy 'base': chat_template_kwargs.greting: .*greeting"
     ):
         load_policy("base", model=str(folder), chat_template_kwargs={"greting": "Hello"})
+
+
+PLAIN = (
+    "{% for each in messages %}{{ each.role }}: {{ each.content }}"
+    "{% if each.role == 'assistant' %}{{ eos_token }}{% endif %}{{ '\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
+
+
+@pytest.mark.parametrize("lora", [None, Lora(rank=2)])
+def test_a_base_model_gets_a_chat_template_from_a_file(
+    folder: Path, tmp_path: Path, lora: Any
+) -> None:
+    (folder / "chat_template.jinja").unlink()
+    refused(folder, "set policy.chat_template to a file")
+    template = tmp_path / "plain.jinja"
+    template.write_text(PLAIN)
+    policy = load_policy("base", model=str(folder), chat_template=str(template), lora=lora)
+    messages = [{"role": "user", "content": "x"}]
+    ids = policy.renderer.start(messages)
+    assert policy.renderer.tokenizer.decode(ids) == "user: x\nassistant: "
+    policy.save(tmp_path / "again")
+    assert (tmp_path / "again" / "chat_template.jinja").read_text() == PLAIN
+    if lora is None:
+        again = load_policy("base", model=str(tmp_path / "again"))
+        assert again.renderer.start(messages) == ids
+
+
+def test_files_that_are_no_chat_template(folder: Path, tmp_path: Path) -> None:
+    where = tmp_path / "template.jinja"
+    refused(folder, "cannot be read .*No such file", chat_template=str(where))
+    refused(folder, "cannot be read .*a folder", chat_template=str(tmp_path))
+    where.write_bytes(b"\xff\xfe")
+    refused(folder, "cannot be read .*utf-8", chat_template=str(where))
+    where.write_bytes(b" " * 1_000_001)
+    refused(folder, "cannot be read .*longer than 1,000,000 bytes", chat_template=str(where))
+    where.write_text("{{ messages")
+    refused(folder, "chat template", chat_template=str(where))
+    with pytest.raises(ConfigError, match="a model that the warm start makes has its own"):
+        load_policy("base", chat_template=str(where))
 
 
 @pytest.mark.parametrize("dtype", ["float33", "int8", "Tensor", "nn"])
