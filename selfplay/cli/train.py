@@ -355,12 +355,18 @@ def warmstart(options: argparse.Namespace, overrides: list[str]) -> None:
     tunes = experiment.population.warmstart.tunes
     verb = "fine-tuning on examples of" if tunes else "making demonstrations with"
     print(f"warm start: {verb} {shown}", file=sys.stderr)
-    bases: dict[str | None, None] = {None: None}
+    bases: dict[tuple[str | None, str | None], None] = {(None, None): None}
     if tunes:
         policies = experiment.population.policies.values()
-        bases = {each.model: None for each in policies if each.learn}
-    for base in bases:
-        print(make(node, lambda text: print(text, file=sys.stderr), base=base))
+        bases = {(each.model, each.chat_template): None for each in policies if each.learn}
+    for base, template in bases:
+        place = make(
+            node,
+            lambda text: print(text, file=sys.stderr),
+            base=base,
+            chat_template=template,
+        )
+        print(place)
 
 
 def _stem(run: Mapping[str, Any]) -> str:

@@ -36,6 +36,7 @@ from selfplay.config.plain_data import (
     check_expansion,
     check_folder_sizes,
 )
+from selfplay.config.template_files import with_texts
 from selfplay.errors import ConfigError, closest, nearest
 
 RUN = "config"
@@ -131,7 +132,8 @@ def load(
         raise ConfigError(f"{home / name}.yaml: needs keys and values")
     if folder is not None:
         trust.admit_config(plain)
-    settings = {str(key): value for key, value in plain.items()}
+    whole = {str(key): value for key, value in plain.items()}
+    settings = whole if name == RUN else with_texts(whole)
     _refuse_empty(overrides, settings)
     if name == RUN:
         _refuse_unread(overrides, settings)

@@ -145,7 +145,7 @@ class FineTune:
     ) -> tuple[PreTrainedModel, Any]:
         """Fine-tune the model `base`, a name or a folder. Returns (model, tokenizer).
 
-        `chat_template` is a file with a template in place of the model's own.
+        `chat_template` is a template in place of the model's own.
 
         The training continues from the state in `unfinished`, if there is one, and keeps its state
         there.

@@ -31,9 +31,9 @@ FUSED_FROM = 2**24
 """Number of trained parameters from which AdamW runs in one pass over memory; smaller models gain
 nothing."""
 PRETRAINED_FROM = 50_000_000
-"""Number of weights from which a model is taken for a pretrained one."""
+"""Number of weights from which a model is taken for a pretrained one; made ones are smaller."""
 HIGH_RATE = 1e-4
-"""Learning rate from which all weights of a pretrained model learn too fast."""
+"""Learning rate from which a note is shown for a pretrained model whose weights all learn."""
 LESS_MEMORY = (
     "lower learner.max_tokens, set learner.activation_checkpointing=true, or use more ranks "
     "(runtime.learners) and one copy of the state (runtime.replicas=1)"
@@ -420,7 +420,8 @@ def _rate_note(model: PreTrainedModel, lr: float) -> str | None:
         return None
     return (
         f"learner.lr={lr:g} trains {weights:,} weights; a rate this high suits tiny models, and "
-        "pretrained ones usually learn with 1e-6 to 1e-5, or an adapter with 1e-5 to 1e-3"
+        "pretrained ones usually learn with 1e-6 to 1e-5: set learner.lr=1e-6, or train an adapter "
+        "(policy.lora={rank: 16}), whose rates are 1e-5 to 1e-3"
     )
 
 

@@ -10,14 +10,12 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from jinja2 import Environment, TemplateError, meta
 
-from selfplay.errors import ConfigError, RunError, SettingError, nearest, one_line
+from selfplay.errors import ConfigError, SettingError, nearest
 from selfplay.role import THINKING
-from selfplay.run.untrusted import open_regular
 from selfplay.sandbox.templates import bounded, check_template
 from selfplay.types import Message
 
@@ -27,9 +25,6 @@ DATE = datetime(2024, 7, 26)
 
 DEEPEST = 20
 """Largest depth of lists and mappings in the settings of a template."""
-
-LONGEST_TEMPLATE = 1_000_000
-"""Largest number of bytes of a file with a template."""
 
 LONGEST_NAME = 100
 """Largest number of characters of the name of a setting."""
@@ -64,26 +59,6 @@ _USER: Message = {"role": "user", "content": "x"}
 _ANSWER, _THOUGHT, _SYSTEM = "selfplay-answer", "selfplay-thought", "selfplay-system"
 _GENERATION = re.compile(r"\{%-?\s*(?:end)?generation\s*-?%\}")
 """Pattern of the tags that mark the assistant's tokens; plain Jinja does not know them."""
-
-
-def read_template(path: str, *, where: str) -> str:
-    """Return the text of a file with a chat template; raise ConfigError if it cannot be read.
-
-    Args:
-        path: The file, in Jinja.
-        where: Name of the policy in errors.
-    """
-    try:
-        with open_regular(Path(path).expanduser()) as file:
-            data = file.read(LONGEST_TEMPLATE + 1)
-        if len(data) > LONGEST_TEMPLATE:
-            raise ValueError(f"longer than {LONGEST_TEMPLATE:,} bytes")
-        return data.decode("utf-8")
-    except (OSError, ValueError, RunError) as error:
-        reason = getattr(error, "strerror", None) or one_line(error)
-        raise ConfigError(
-            f"{where}: chat_template {path!r} cannot be read ({reason}); name a file in Jinja"
-        ) from error
 
 
 class Continuation(NamedTuple):
@@ -122,8 +97,8 @@ class ChatTemplate:
         templates = getattr(tokenizer, "chat_template", None)
         if not templates:
             raise ConfigError(
-                f"{where}: its tokenizer has no chat template; set policy.chat_template to a file "
-                "with one, or choose an instruct model"
+                f"{where}: its tokenizer has no chat template; set its chat_template to a .jinja "
+                "file with one, or choose an instruct model"
             )
         for source in templates.values() if isinstance(templates, Mapping) else [templates]:
             check_template(str(source), where=where)

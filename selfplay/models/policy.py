@@ -14,7 +14,6 @@ from selfplay.config.instantiate import call
 from selfplay.errors import ConfigError, RunError
 from selfplay.models import load_report, packaged
 from selfplay.models import lora as adapters
-from selfplay.models.chat_template import read_template
 from selfplay.models.float32_head import compute_logits_in_float32
 from selfplay.models.model_outline import config_of
 from selfplay.models.policy_settings import PolicySettings
@@ -46,7 +45,7 @@ class Base:
 
 
 Bases: TypeAlias = MutableMapping[tuple[str, str, str, str | None], Base]
-"""(model, dtype, device, file with a chat template) to base."""
+"""(model, dtype, device, chat template) to base."""
 
 
 @dataclass(kw_only=True)
@@ -206,9 +205,9 @@ def load_with_renderer(
 ) -> tuple[PreTrainedModel, ChatRenderer]:
     """Return the model of a name or folder on its device, and its renderer.
 
-    `chat_template` is a file with a template in place of the model's own, and `loaded` the model,
-    if it is on the device already. Raises ConfigError, in one line that begins with `where`, for a
-    model that cannot be used.
+    `chat_template` is a template in place of the model's own, and `loaded` the model, if it is on
+    the device already. Raises ConfigError, in one line that begins with `where`, for a model that
+    cannot be used.
     """
     target = device_of(device, where)
     if loaded is None:
@@ -228,7 +227,7 @@ def load_with_renderer(
             f"{where}: no tokenizer in {model!r}; save_pretrained the tokenizer there"
         )
     if chat_template:
-        tokenizer.chat_template = read_template(chat_template, where=where)
+        tokenizer.chat_template = chat_template
     rows = int(loaded.get_input_embeddings().weight.shape[0])  # type: ignore[index]
     ends = end_tokens(loaded, rows, where=where)
     renderer = ChatRenderer(

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from selfplay.config.template_files import names_file
 from selfplay.models import packaged
 from selfplay.models.chat_template import check_settings
 
@@ -53,7 +54,8 @@ class PolicySettings:
     lora: Lora | None = None
     """Adapter that is trained instead of the weights."""
     chat_template: str | None = None
-    """File with a chat template, in Jinja, in place of the model's own."""
+    """Chat template, in Jinja, in place of the model's own. A config may name a .jinja file, whose
+    text takes its place (`selfplay.config.template_files`)."""
     chat_template_kwargs: Mapping[str, Any] | None = None
     """Values by the name of a variable of the model's chat template, such as
     {enable_thinking: false}."""
@@ -68,6 +70,11 @@ class PolicySettings:
             raise ValueError(
                 "chat_template: a model that the warm start makes has its own; set it to null, or "
                 "name a model"
+            )
+        if names_file(self.chat_template):
+            raise ValueError(
+                f"chat_template: {self.chat_template} is the name of a file; a run keeps the text "
+                "of its template, which cannot change later"
             )
         check_settings(self.chat_template_kwargs or {}, where="chat_template_kwargs")
 

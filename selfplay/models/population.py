@@ -135,6 +135,8 @@ class Population:
         made = {}
         for name in self._names:
             own = {k: v for k, v in self.overrides.get(name, {}).items() if k != LEARNER}
+            if "model" in own:  # another model has a template of its own
+                own.setdefault("chat_template", None)
             made[name] = make(PolicySettings, own, where=self.where(name), base=self.policy)
         return made
 

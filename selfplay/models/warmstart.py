@@ -21,7 +21,6 @@ from selfplay import __version__
 from selfplay.config.instantiate import build, call
 from selfplay.errors import ConfigError, DivergedError
 from selfplay.models.bfloat16 import fast_products
-from selfplay.models.chat_template import read_template
 from selfplay.models.demonstration_prompt import identified, prompt_ids, role_of
 from selfplay.models.legal_answers import legal_answers
 from selfplay.models.model_cache import alone, cached, identity, is_complete
@@ -93,10 +92,10 @@ class ModelMaker(Protocol):
         report: Report,
         base: str | None,
         unfinished: PartialTraining,
-        chat_template: str | None,
+        chat_template: str | None = None,
     ) -> tuple[Any, Any]:
         """Return (model, tokenizer); `base` is the model to begin with if one is needed, and
-        `chat_template` a file with a template in place of its own.
+        `chat_template` a template in place of its own, if there is one.
 
         The training continues from the state that `unfinished` holds, and keeps its own there.
         """
@@ -356,8 +355,8 @@ def place_of(
 ) -> Path:
     """Return the folder of the warm start that `config` describes, which may not exist yet.
 
-    `base` and `chat_template` are the model that it begins with, if it begins with one, and a file
-    with a template in place of the model's own.
+    `base` and `chat_template` are the model that it begins with, if it begins with one, and a
+    template in place of the model's own.
     """
     return _place(build(config, where="warmstart"), config, base, chat_template)
 
@@ -369,7 +368,7 @@ def _place(
     if base is not None:
         parts.append(identity(base))
     if chat_template:
-        parts.append(read_template(chat_template, where="policy"))
+        parts.append(chat_template)
     content = json.dumps(parts, sort_keys=True)
     return cache_folder() / "warmstart" / blake2b(content.encode(), digest_size=8).hexdigest()
 
@@ -388,7 +387,7 @@ def make(
         config: Config of the warm start.
         report: Function that shows lines of progress.
         base: Name or folder of the model that it begins with, if it begins with one.
-        chat_template: File with a chat template in place of the model's own.
+        chat_template: Chat template in place of the model's own.
     """
     warm: ModelMaker = build(config, where="warmstart")
     warm.prepare(report)
@@ -411,7 +410,8 @@ def _train(
     unfinished = PartialTraining(place.with_name(f".{place.name}.partial"))
 
     def write(folder: Path) -> None:
-        model, tokenizer = warm.train(report, base, unfinished, chat_template)
+        own = {} if chat_template is None else {"chat_template": chat_template}
+        model, tokenizer = warm.train(report, base, unfinished, **own)
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
 

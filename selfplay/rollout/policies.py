@@ -28,7 +28,8 @@ def load_policies(
     only: Collection[str] | None = None,
     sent: Mapping[str, Mapping[str, Tensor]] | None = None,
 ) -> dict[str, Policy]:
-    """Return the policies by name; policies with adapters over the same model share it.
+    """Return the policies by name. Policies with adapters over the same model share it if they
+    have the same chat template.
 
     Args:
         population: The settings of the policies, and the warm start that makes the models of
@@ -61,8 +62,6 @@ def load_policies(
             chat_template=settings.chat_template,
         )
         placed = replace(settings.placed_at(device=device, dtype=dtype), model=model)
-        if folder is not None:  # the checkpoint's tokenizer has the template
-            placed = replace(placed, chat_template=None)
         policies[name] = load_policy(
             name,
             bases=bases,
@@ -82,7 +81,8 @@ def kept_base(settings: PolicySettings, warmstart: WarmStartSettings) -> str | N
         return settings.dtype
     if not (settings.learn and warmstart.tunes):
         return None
-    return f"{settings.dtype}-{derive('base', settings.model):016x}"
+    own = [settings.chat_template] if settings.chat_template else []
+    return f"{settings.dtype}-{derive('base', settings.model, *own):016x}"
 
 
 def make_learners(

@@ -23,10 +23,11 @@ from selfplay.learner.learner import Learner
 from selfplay.models import model_cache, partial_training, training_progress, warmstart
 from selfplay.models.lora import adapted, merge
 from selfplay.models.policy import load_policy
-from selfplay.models.policy_settings import Lora
+from selfplay.models.policy_settings import Lora, PolicySettings
+from selfplay.models.population import Population
 from selfplay.models.tiny import build_model, build_tokenizer
 from selfplay.models.warmstart_settings import WarmStartSettings
-from selfplay.rollout.policies import load_policies
+from selfplay.rollout.policies import kept_base, load_policies
 from selfplay.runtime.engine_worker import check_model_files
 from selfplay.types import Demonstration, Observation
 from tests.helpers.builders import same, weights
@@ -430,18 +431,29 @@ def test_a_base_or_an_example_that_does_not_fit_is_one_line(
         warmstart.make(echo(examples=source), base=str(base))
 
 
-def test_a_base_without_a_chat_template_is_fine_tuned_with_one_from_a_file(
-    base: Path, cache: Path, tmp_path: Path
+def test_a_base_without_a_chat_template_is_fine_tuned_with_a_given_one(
+    base: Path, cache: Path
 ) -> None:
-    own, template = base / "chat_template.jinja", tmp_path / "template.jinja"
-    template.write_text("Chat. " + own.read_text())
+    own = base / "chat_template.jinja"
+    text = "Chat. " + own.read_text()
     own.unlink()
-    policy = {"model": str(base), "device": "cpu", "chat_template": str(template)}
-    population = population_of(["a"], warmstart=echo(), policy=policy)
-    (made,) = load_policies(population, seed=0).values()
-    check_model_files(population)
+
+    def population(template: str, **overrides: Any) -> Population:
+        policy = {"model": str(base), "device": "cpu", "chat_template": template}
+        return population_of(["a"], warmstart=echo(), policy=policy, **overrides)
+
+    (made,) = load_policies(population(text), seed=0).values()
+    check_model_files(population(text))
     start = made.renderer.start([{"role": "user", "content": "x"}])
     assert made.renderer.tokenizer.decode(start).startswith("Chat.")
-    template.write_text("Talk. " + template.read_text())
     with pytest.raises(ConfigError, match="the warm start is not in"):
-        check_model_files(population)
+        check_model_files(population("Talk. " + text))
+
+
+def test_bases_of_adapters_with_other_templates_have_other_names_in_a_checkpoint() -> None:
+    warmstart = WarmStartSettings(config=echo())
+    names = {
+        kept_base(PolicySettings(model="m", lora=Lora(), chat_template=text), warmstart)
+        for text in (None, "{{ a }}", "{{ b }}")
+    }
+    assert len(names) == 3

@@ -297,9 +297,10 @@ class ServedPolicies:
         """
         host, model = self.host, served.model
         if self.rank is None:
+            known = bool(self._arrival.compared)  # the first load shows which tensors are
             report = partial(weight_check.shard_tensors, names=self._arrival.names)
             self._arrival.check(ask_models(host.engine, report), model.state_dict())
-            return bool(self._arrival.compared)
+            return known
         if is_split(host.engine):
             return False
         (held,) = ask_models(host.engine, partial(held_sums, number=served.number))

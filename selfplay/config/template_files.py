@@ -1,0 +1,59 @@
+"""Chat templates in files, which the config of a run keeps as texts.
+
+A run reads the file once, when its config is composed. So the prompts stay the same if the file
+changes or vanishes, on every machine, and a run folder names no file of its reader.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from selfplay.errors import ConfigError, RunError, one_line
+from selfplay.run.untrusted import open_regular
+
+KEY = "chat_template"
+"""Key whose value is a template, or the name of a file with one."""
+ENDING = ".jinja"
+"""Ending of the name of such a file."""
+LONGEST = 1_000_000
+"""Largest number of bytes of a template."""
+
+
+def names_file(value: Any) -> bool:
+    """Return True if the value of a `chat_template` is the name of a file, and no template."""
+    return isinstance(value, str) and value.endswith(ENDING) and not set("{\n") & set(value)
+
+
+def with_texts(settings: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+    """Return the settings with the text of each file that a `chat_template` names.
+
+    Args:
+        settings: A config as plain data.
+        where: Key of `settings` in the config.
+
+    Raises ConfigError, in one line that begins with the key, for a file that cannot be read.
+    """
+    found = {}
+    for key, value in settings.items():
+        place = f"{where}.{key}" if where else str(key)
+        if isinstance(value, Mapping):
+            value = with_texts(value, place)
+        elif key == KEY and names_file(value):
+            value = _text(value, place)
+        found[key] = value
+    return found
+
+
+def _text(path: str, where: str) -> str:
+    try:
+        with open_regular(Path(path).expanduser()) as file:
+            data = file.read(LONGEST + 1)
+        if len(data) > LONGEST:
+            raise ValueError(f"longer than {LONGEST:,} bytes")
+        text = data.decode("utf-8")
+        if "${" in text:
+            raise ValueError("it contains ${, which a config would replace")
+    except (OSError, ValueError, RunError) as error:
+        reason = getattr(error, "strerror", None) or one_line(error)
+        raise ConfigError(f"{where}: {path} cannot be read as a template ({reason})") from error
+    return text

@@ -1,0 +1,61 @@
+"""The config of a run keeps the text of a chat template that a file has."""
+
+from pathlib import Path
+
+import pytest
+
+from selfplay.config import compose
+from selfplay.config.template_files import with_texts
+from selfplay.errors import ConfigError
+from selfplay.models.population import Population
+
+SHOWN = ["+experiment=smollm2/pipeline", "population=separate"]
+
+
+def test_the_text_of_a_file_takes_its_place(tmp_path: Path) -> None:
+    own, others = tmp_path / "own.jinja", tmp_path / "others.jinja"
+    own.write_text("{{ messages }} own\n")
+    others.write_text("{{ messages }} others")
+    config = compose.load(
+        [
+            *SHOWN,
+            f"policy.chat_template={own}",
+            f"+population.overrides.verifier.chat_template={others}",
+            "+population.overrides.refiner.model=another",
+        ]
+    )
+    own.unlink()
+    found = Population.of(config).policies
+    assert found["generator"].chat_template == "{{ messages }} own\n"
+    assert found["verifier"].chat_template == "{{ messages }} others"
+    assert found["refiner"].chat_template is None, "another model has a template of its own"
+
+
+def test_the_config_of_a_run_names_no_file(tmp_path: Path) -> None:
+    """Its author may be a stranger."""
+    (tmp_path / "own.jinja").write_text("secret")
+    run = {"chat_template": str(tmp_path / "own.jinja")}
+    (tmp_path / "config.yaml").write_text(f"policy: {{chat_template: {run['chat_template']}}}")
+    found = compose.load([], name=compose.RUN, folder=tmp_path)
+    assert found["policy"] == run
+
+
+def test_files_that_are_no_template_are_refused(tmp_path: Path) -> None:
+    place = tmp_path / "a.jinja"
+
+    def refused(said: str) -> None:
+        with pytest.raises(ConfigError, match=f"^policy.chat_template: .*a.jinja .*{said}"):
+            with_texts({"policy": {"chat_template": str(place)}})
+
+    refused("No such file")
+    place.write_bytes(b"\xff\xfe")
+    refused("utf-8")
+    place.write_bytes(b" " * 1_000_001)
+    refused("longer than 1,000,000 bytes")
+    place.write_text("{{ messages }} ${seed}")
+    refused("which a config would replace")
+    place.unlink()
+    place.mkdir()
+    refused("a folder")
+    kept = {"policy": {"chat_template": "{{ messages }}.jinja"}, "arena": {"chat_template": None}}
+    assert with_texts(kept) == kept
