@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from selfplay.errors import ConfigError, RunError, one_line
-from selfplay.run.untrusted import open_regular
+from selfplay.errors import ConfigError, one_line
 
 KEY = "chat_template"
 """Key whose value is a template, or the name of a file with one."""
@@ -46,14 +45,17 @@ def with_texts(settings: Mapping[str, Any], where: str = "") -> dict[str, Any]:
 
 def _text(path: str, where: str) -> str:
     try:
-        with open_regular(Path(path).expanduser()) as file:
-            data = file.read(LONGEST + 1)
+        file = Path(path).expanduser()
+        if not file.is_file():
+            raise ValueError("there is no file of this name")
+        with file.open("rb") as opened:
+            data = opened.read(LONGEST + 1)
         if len(data) > LONGEST:
             raise ValueError(f"longer than {LONGEST:,} bytes")
         text = data.decode("utf-8")
         if "${" in text:
             raise ValueError("it contains ${, which a config would replace")
-    except (OSError, ValueError, RunError) as error:
+    except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or one_line(error)
         raise ConfigError(f"{where}: {path} cannot be read as a template ({reason})") from error
     return text

@@ -7,7 +7,10 @@ import pytest
 from selfplay.config import compose
 from selfplay.config.template_files import with_texts
 from selfplay.errors import ConfigError
+from selfplay.models.policy_settings import Lora, PolicySettings
 from selfplay.models.population import Population
+from selfplay.models.warmstart_settings import WarmStartSettings
+from selfplay.rollout.policies import kept_base
 
 SHOWN = ["+experiment=smollm2/pipeline", "population=separate"]
 
@@ -47,7 +50,7 @@ def test_files_that_are_no_template_are_refused(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=f"^policy.chat_template: .*a.jinja .*{said}"):
             with_texts({"policy": {"chat_template": str(place)}})
 
-    refused("No such file")
+    refused("no file")
     place.write_bytes(b"\xff\xfe")
     refused("utf-8")
     place.write_bytes(b" " * 1_000_001)
@@ -56,6 +59,15 @@ def test_files_that_are_no_template_are_refused(tmp_path: Path) -> None:
     refused("which a config would replace")
     place.unlink()
     place.mkdir()
-    refused("a folder")
+    refused("no file")
     kept = {"policy": {"chat_template": "{{ messages }}.jinja"}, "arena": {"chat_template": None}}
     assert with_texts(kept) == kept
+
+
+def test_bases_of_adapters_with_other_templates_have_other_names_in_a_checkpoint() -> None:
+    tuning = WarmStartSettings(config={"_target_": "selfplay.learner.fine_tune.FineTune"})
+    names = {
+        kept_base(PolicySettings(model="m", lora=Lora(), chat_template=text), tuning)
+        for text in (None, "{{ a }}", "{{ b }}")
+    }
+    assert len(names) == 3

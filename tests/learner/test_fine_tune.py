@@ -23,11 +23,11 @@ from selfplay.learner.learner import Learner
 from selfplay.models import model_cache, partial_training, training_progress, warmstart
 from selfplay.models.lora import adapted, merge
 from selfplay.models.policy import load_policy
-from selfplay.models.policy_settings import Lora, PolicySettings
+from selfplay.models.policy_settings import Lora
 from selfplay.models.population import Population
 from selfplay.models.tiny import build_model, build_tokenizer
 from selfplay.models.warmstart_settings import WarmStartSettings
-from selfplay.rollout.policies import kept_base, load_policies
+from selfplay.rollout.policies import load_policies
 from selfplay.runtime.engine_worker import check_model_files
 from selfplay.types import Demonstration, Observation
 from tests.helpers.builders import same, weights
@@ -448,12 +448,3 @@ def test_a_base_without_a_chat_template_is_fine_tuned_with_a_given_one(
     assert made.renderer.tokenizer.decode(start).startswith("Chat.")
     with pytest.raises(ConfigError, match="the warm start is not in"):
         check_model_files(population("Talk. " + text))
-
-
-def test_bases_of_adapters_with_other_templates_have_other_names_in_a_checkpoint() -> None:
-    warmstart = WarmStartSettings(config=echo())
-    names = {
-        kept_base(PolicySettings(model="m", lora=Lora(), chat_template=text), warmstart)
-        for text in (None, "{{ a }}", "{{ b }}")
-    }
-    assert len(names) == 3
