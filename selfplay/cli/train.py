@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, redirect_stdout
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -359,14 +360,9 @@ def warmstart(options: argparse.Namespace, overrides: list[str]) -> None:
     if tunes:
         policies = experiment.population.policies.values()
         bases = {(each.model, each.chat_template): None for each in policies if each.learn}
+    report = partial(print, file=sys.stderr)
     for base, template in bases:
-        place = make(
-            node,
-            lambda text: print(text, file=sys.stderr),
-            base=base,
-            chat_template=template,
-        )
-        print(place)
+        print(make(node, report, base=base, chat_template=template))
 
 
 def _stem(run: Mapping[str, Any]) -> str:

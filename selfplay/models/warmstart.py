@@ -92,7 +92,7 @@ class ModelMaker(Protocol):
         report: Report,
         base: str | None,
         unfinished: PartialTraining,
-        chat_template: str | None = None,
+        chat_template: str | None,
     ) -> tuple[Any, Any]:
         """Return (model, tokenizer); `base` is the model to begin with if one is needed, and
         `chat_template` a template in place of its own, if there is one.
@@ -410,8 +410,7 @@ def _train(
     unfinished = PartialTraining(place.with_name(f".{place.name}.partial"))
 
     def write(folder: Path) -> None:
-        own = {} if chat_template is None else {"chat_template": chat_template}
-        model, tokenizer = warm.train(report, base, unfinished, **own)
+        model, tokenizer = warm.train(report, base, unfinished, chat_template)
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
 

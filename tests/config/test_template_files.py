@@ -1,12 +1,15 @@
 """The config of a run keeps the text of a chat template that a file has."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from selfplay.cli.main import main
 from selfplay.config import compose
 from selfplay.config.template_files import with_texts
 from selfplay.errors import ConfigError
+from selfplay.models import warmstart
 from selfplay.models.policy_settings import Lora, PolicySettings
 from selfplay.models.population import Population
 from selfplay.models.warmstart_settings import WarmStartSettings
@@ -32,6 +35,17 @@ def test_the_text_of_a_file_takes_its_place(tmp_path: Path) -> None:
     assert found["generator"].chat_template == "{{ messages }} own\n"
     assert found["verifier"].chat_template == "{{ messages }} others"
     assert found["refiner"].chat_template is None, "another model has a template of its own"
+
+
+def test_the_command_warmstart_makes_the_warm_start_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, made = tmp_path / "own.jinja", list[Any]()
+    own.write_text("{{ messages }}")
+    monkeypatch.setattr(warmstart, "make", lambda *given, **named: made.append(named))
+    settings = [*SHOWN, "policy.model=some/name", f"policy.chat_template={own}"]
+    assert main(["warmstart", *settings]) == 0
+    assert made == [{"base": "some/name", "chat_template": "{{ messages }}"}]
 
 
 def test_the_config_of_a_run_names_no_file(tmp_path: Path) -> None:

@@ -438,9 +438,9 @@ def test_a_base_without_a_chat_template_is_fine_tuned_with_a_given_one(
     text = "Chat. " + own.read_text()
     own.unlink()
 
-    def population(template: str, **overrides: Any) -> Population:
+    def population(template: str) -> Population:
         policy = {"model": str(base), "device": "cpu", "chat_template": template}
-        return population_of(["a"], warmstart=echo(), policy=policy, **overrides)
+        return population_of(["a"], warmstart=echo(), policy=policy)
 
     (made,) = load_policies(population(text), seed=0).values()
     check_model_files(population(text))

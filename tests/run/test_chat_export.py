@@ -195,7 +195,7 @@ def test_the_command_writes_a_new_file_that_can_be_learned(
 
 
 def test_a_full_disk_is_one_line_that_names_the_file(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "chats.jsonl"
     export = ChatExport(run=run, selection=Selection())
