@@ -123,6 +123,28 @@ def plan(
     )
 
 
+def memory_note(overrides: Sequence[str], *, search: Sequence[str] = ()) -> str | None:
+    """Return a line if a run would not fit into the GPUs of this machine by its plan.
+
+    `selfplay train` prints it before it loads the models. None without a GPU, and for a config that
+    a plan does not cover.
+    """
+    import torch
+
+    if not torch.cuda.is_available():
+        return None
+    try:
+        memory = plan((), overrides, search=search).memory
+    except ConfigError:
+        return None
+    if memory.fits:
+        return None
+    return (
+        f"this run may end for lack of memory: by `selfplay plan` {memory.complaints[0]}; "
+        "`selfplay plan` with the same words says what would help"
+    )
+
+
 def _hardware(own: Sequence[str]) -> tuple[ClusterSpec, dict[str, Any], list[str]]:
     """Return the cluster, its keys that are set by hand, and notes; by default this machine."""
     names = [o.partition("=")[2] for o in own if o.startswith("cluster=")]

@@ -56,10 +56,12 @@ def train(options: argparse.Namespace, overrides: list[str]) -> None:
         _sweep(options, overrides)
         return
     settings = load(options, overrides)
+    from selfplay.cli.plan import memory_note
     from selfplay.config.run_config import run_folder
     from selfplay.experiment.experiment import Experiment, check
     from selfplay.run.directory import Run
 
+    search = options.config_dir
     if options.cfg:
         notes = check(settings)
         run_folder(settings["run"])
@@ -80,6 +82,8 @@ def train(options: argparse.Namespace, overrides: list[str]) -> None:
         try:
             experiment = Experiment(settings)
             tell(experiment.notes)
+            if not options.config_path and (short := memory_note(overrides, search=search)):
+                note(short)
             _load(experiment, stage)
         except Exception:
             stage.discard()
@@ -254,6 +258,7 @@ def _load(experiment: Any, stage: _Stage, saved: Path | None = None) -> None:
     except BaseException:
         experiment.close()
         raise
+    experiment.runtime.report_to(stage.progress.note)
     experiment.load(saved)
 
 

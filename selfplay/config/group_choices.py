@@ -159,8 +159,15 @@ def _changed(
         bodies = {path: OmegaConf.load(file) for path, file in files.items()}
         new = any(each.implied and before.get(each.group) != each.name for each in choices)
         left: dict[str, str] = {}
+        recipes = {path: body for path, body in bodies.items() if path.startswith("recipe/")}
         for choice in choices:
-            if not (choice.implied and new and choice.group in METHOD):
+            changed = bodies
+            if choice.implied and new and choice.group in METHOD:
+                # What a recipe needs for its machines, it needs with another algorithm too.
+                of_recipes, old = _settings(recipes, choice), before.get(choice.group)
+                if of_recipes and (old == choice.name or _fits(choice, old, of_recipes, folders)):
+                    changed = {path: body for path, body in bodies.items() if path not in recipes}
+            else:
                 kept = choice.implied or choice.name != NOTHING
                 if before.get(choice.group) == choice.name and kept:
                     continue
@@ -170,7 +177,7 @@ def _changed(
                 of_algorithm = any(path.startswith(f"{ALGORITHM}/") for path in whose)
                 if not of_algorithm and _fits(choice, before.get(choice.group), whose, folders):
                     continue
-            left |= _without(choice, bodies, files, tell)
+            left |= _without(choice, changed, files, tell)
         if algorithm and (file := _file(f"{ALGORITHM}/{algorithm}", folders)):
             chosen_there = _chosen_by(file)
             mine = {f"{ALGORITHM}/{algorithm}": OmegaConf.load(file)}

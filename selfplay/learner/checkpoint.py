@@ -22,7 +22,7 @@ from selfplay.errors import RunError, one_line, printable
 from selfplay.learner import Sharded
 from selfplay.models.policy import Policy
 from selfplay.run.directory import reporting_disk
-from selfplay.run.files import sha256
+from selfplay.run.files import sha256_once
 from selfplay.run.record_reader import decode
 from selfplay.run.run_folder import checkpoints_in, step_of
 from selfplay.run.untrusted import is_confined
@@ -160,7 +160,7 @@ def fault_of(place: Path, name: str, expected: str) -> str | None:
         return "its manifest names a file outside it"
     if not os.path.isfile(path):  # False for a name that no disk can hold
         return f"{name} is missing"
-    return None if sha256(path) == expected else f"{name} is damaged"
+    return None if sha256_once(path) == expected else f"{name} is damaged"
 
 
 def hashes_of(place: Path, at: Path) -> dict[str, str]:

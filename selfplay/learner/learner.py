@@ -21,6 +21,7 @@ from selfplay.learner.objective import BatchCounts, LossInputs, Objective, Polic
 from selfplay.learner.packing import packer
 from selfplay.learner.precision import check_masters, in_bfloat16, mixed_precision
 from selfplay.learner.process_group import ProcessGroup, SingleProcess, shard, whole
+from selfplay.learner.state_memory import check_state_fits
 from selfplay.models.offload import offload
 from selfplay.models.out_of_memory import explained
 from selfplay.models.tree_attention import attending, evaluating, kernel_model_problem
@@ -35,8 +36,9 @@ PRETRAINED_FROM = 50_000_000
 HIGH_RATE = 1e-4
 """Learning rate from which a note is shown for a pretrained model whose weights all learn."""
 LESS_MEMORY = (
-    "lower learner.max_tokens, set learner.activation_checkpointing=true, or use more ranks "
-    "(runtime.learners) and one copy of the state (runtime.replicas=1)"
+    "lower learner.max_tokens, set learner.activation_checkpointing=true, learn an adapter "
+    "(policy.lora={rank: 16}), or use more ranks (runtime.learners) and one copy of the state "
+    "(runtime.replicas=1)"
 )
 """Keys with which an update needs less memory."""
 
@@ -140,6 +142,7 @@ class Learner(BaseLearner):
         if not self.parameters:
             raise ConfigError("the policy has no parameter that could be trained")
         check_masters(self.parameters)
+        check_state_fits(self.model.parameters())
         # The fused step rounds differently in the last bit.
         large = sum(p.numel() for p in self.parameters) >= FUSED_FROM
         fused = True if large and isinstance(self.peers, SingleProcess) else None
@@ -204,7 +207,7 @@ class Learner(BaseLearner):
         self.model.eval()
         if self.reference is not None:
             self.reference.eval()
-        self.optimizer.zero_grad(set_to_none=True)
+        self.drop_gradients()
         with explained(f"learning at step {step}", LESS_MEMORY):
             return self._optimize(samples, totals, step)
 
@@ -265,7 +268,7 @@ class Learner(BaseLearner):
         All processes call this together, because they agree on the fault. Raises DivergedError if
         too many steps in a row were skipped, or if a weight of any process is not finite.
         """
-        self.optimizer.zero_grad(set_to_none=True)
+        self.drop_gradients()
         self.skipped += 1
         named_parameters = self.model.named_parameters()
         broken = (name for name, weight in named_parameters if not shard(weight).isfinite().all())
@@ -310,9 +313,18 @@ class Learner(BaseLearner):
         )
 
     def weights(self) -> Mapping[str, torch.Tensor]:
-        """Return the model's own tensors by name."""
+        """Return the model's own tensors by name, and drop the gradients.
+
+        The training loop publishes the weights after the last optimizer step of a batch; the
+        gradients would hold memory while other policies learn and the engine samples.
+        """
+        self.drop_gradients()
         state: Mapping[str, torch.Tensor] = self.model.state_dict()
         return state
+
+    def drop_gradients(self) -> None:
+        """Free the memory of the gradients until the next optimizer step."""
+        self.optimizer.zero_grad(set_to_none=True)
 
     def fetch_weights(self) -> None:
         """Do nothing, because the policy has the learner's own tensors."""

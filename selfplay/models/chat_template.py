@@ -70,6 +70,15 @@ class Continuation(NamedTuple):
     """True if the template keeps the generation prompt and the answer before it as they were."""
 
 
+def require_template(tokenizer: Any, *, where: str) -> None:
+    """Raise ConfigError for a tokenizer without a chat template."""
+    if not getattr(tokenizer, "chat_template", None):
+        raise ConfigError(
+            f"{where}: its tokenizer has no chat template; set its chat_template to a .jinja "
+            "file with one, or choose an instruct model"
+        )
+
+
 class ChatTemplate:
     """A chat template with its settings, and the rules that it has for conversations.
 
@@ -94,12 +103,8 @@ class ChatTemplate:
         Raises ConfigError without a chat template, for a template that cannot be rendered, and for
         a setting that the template does not read.
         """
-        templates = getattr(tokenizer, "chat_template", None)
-        if not templates:
-            raise ConfigError(
-                f"{where}: its tokenizer has no chat template; set its chat_template to a .jinja "
-                "file with one, or choose an instruct model"
-            )
+        require_template(tokenizer, where=where)
+        templates = tokenizer.chat_template
         for source in templates.values() if isinstance(templates, Mapping) else [templates]:
             check_template(str(source), where=where)
         self._tokenizer, self._where = tokenizer, where

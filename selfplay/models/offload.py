@@ -35,8 +35,7 @@ def offload(modules: Iterable[Module], optimizer: Optimizer | None = None) -> Ca
         module._apply(in_main_memory)
     for state, key, _ in moments:
         state[key] = in_main_memory(state[key])
-    if torch.cuda.is_initialized():
-        torch.cuda.empty_cache()
+    free_cache()
 
     def restore() -> None:
         for module, device in places:
@@ -45,3 +44,9 @@ def offload(modules: Iterable[Module], optimizer: Optimizer | None = None) -> Ca
             state[key] = state[key].to(device)
 
     return restore
+
+
+def free_cache() -> None:
+    """Give memory of a GPU that torch keeps for later tensors back to other processes."""
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()

@@ -14,6 +14,7 @@ from selfplay.config.instantiate import call
 from selfplay.errors import ConfigError, RunError
 from selfplay.models import load_report, packaged
 from selfplay.models import lora as adapters
+from selfplay.models.chat_template import require_template
 from selfplay.models.float32_head import compute_logits_in_float32
 from selfplay.models.model_outline import config_of
 from selfplay.models.policy_settings import PolicySettings
@@ -210,24 +211,29 @@ def load_with_renderer(
     cannot be used.
     """
     target = device_of(device, where)
+    source = _loadable(model, where=where)
+    # The tokenizer comes first, so that a missing chat template is an error before all weights
+    # are loaded. Other errors wait, because one of the model explains more.
+    tokenizer, problem = None, None
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+    except Exception as error:  # the files of the folder can make transformers fail in any way
+        problem = error
+    # For a folder without a tokenizer, transformers makes one that has special tokens only.
+    known = tokenizer is not None and len(tokenizer) > len(tokenizer.all_special_ids)
+    if tokenizer is not None and known:
+        if chat_template:
+            tokenizer.chat_template = chat_template
+        require_template(tokenizer, where=where)
     if loaded is None:
         loaded = load_model(model, where=where, dtype=dtype)
         try:
             torch.nn.Module.to(loaded, target)
         except (RuntimeError, AssertionError) as error:
             raise ConfigError(f"{where}: device {device!r}: {_first_line(error)}") from error
-    source = _loadable(model, where=where)
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
-    except Exception as error:  # the files of the folder can make transformers fail in any way
-        raise ConfigError(f"{where}: no tokenizer in {model!r}: {_first_line(error)}") from error
-    # For a folder without a tokenizer, transformers makes one that has special tokens only.
-    if len(tokenizer) <= len(tokenizer.all_special_ids):
-        raise ConfigError(
-            f"{where}: no tokenizer in {model!r}; save_pretrained the tokenizer there"
-        )
-    if chat_template:
-        tokenizer.chat_template = chat_template
+    if tokenizer is None or not known:
+        reason = f": {_first_line(problem)}" if problem else "; save_pretrained the tokenizer there"
+        raise ConfigError(f"{where}: no tokenizer in {model!r}{reason}") from problem
     rows = int(loaded.get_input_embeddings().weight.shape[0])  # type: ignore[index]
     ends = end_tokens(loaded, rows, where=where)
     renderer = ChatRenderer(
@@ -370,4 +376,7 @@ def device_of(device: str, where: str) -> torch.device:
 
 def _first_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+    line = lines[0] if lines else type(error).__name__
+    if "gated repo" in line:
+        return f"{line.rstrip('.')}; accept its licence on huggingface.co and set HF_TOKEN"
+    return line

@@ -4,6 +4,7 @@ It makes the embedded default policy in a minute or two of CPU time. The result 
 everything that it depends on, and the same seed gives the same weights on one machine.
 """
 
+import gc
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -24,6 +25,7 @@ from selfplay.models.bfloat16 import fast_products
 from selfplay.models.demonstration_prompt import identified, prompt_ids, role_of
 from selfplay.models.legal_answers import legal_answers
 from selfplay.models.model_cache import alone, cached, identity, is_complete
+from selfplay.models.offload import free_cache
 from selfplay.models.partial_training import PartialTraining
 from selfplay.models.renderer import ChatRenderer
 from selfplay.models.tiny import build_model, build_tokenizer
@@ -416,3 +418,5 @@ def _train(
 
     cached(place, write)
     unfinished.drop()
+    gc.collect()  # the model and its optimizer, which refer to each other
+    free_cache()

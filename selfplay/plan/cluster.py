@@ -194,6 +194,9 @@ class ClusterSpec:
     """True if policies of one shape take turns in the memory of one engine."""
     stays: bool = False
     """True if the engine keeps its memory while the learner on the same device works."""
+    driver: bool = False
+    """True if weights pass through main memory: of a driver without a device, as that of
+    runtime=ray, of the first rank and of Ray's object store."""
     longest: int = 0
     """Tokens of the longest sequence that the engine must be able to hold; 0: as the workload."""
     usable: float = 0.92

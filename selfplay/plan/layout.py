@@ -20,8 +20,8 @@ PLACEMENT = ("rollout", "tensor", "shards")
 one."""
 DERIVED = (
     *("precision", "same_weights", "checkpointing", "logits", "offload", "asleep", "sequences"),
-    *("engine_bytes", "engine_share", "copies", "in_turns", "stays", "longest"),
-    *("lag", "continuous", "publish", "pause"),
+    *("engine_bytes", "engine_share", "copies", "in_turns", "stays", "driver"),
+    *("longest", "lag", "continuous", "publish", "pause"),
 )
 """Other keys that the config determines."""
 TRANSFORMERS = "selfplay.engines.transformers.TransformersEngine"
@@ -106,6 +106,8 @@ def derive(
         "continuous": False,
         "offload": False,
         "asleep": colocated and on_gpu,
+        # On a CPU all processes share the main memory in equal parts.
+        "driver": processes.workers > 0 and on_gpu,
         "publish": SENT if apart or colocated else COPY,
         "pause": 3.0 if engine == VLLM else 0.0,
     }
@@ -205,11 +207,11 @@ def _in_16_bits(
 def engines(members: Mapping[str, Member]) -> dict[object, list[str]]:
     """Return the names of the policies of each vLLM engine of a process.
 
-    Policies of one shape share an engine, and so do adapters over one base.
+    Policies of one shape share an engine, and so do adapters over one base (`engine_key`).
     """
     found: dict[object, list[str]] = {}
     for name, member in members.items():
-        found.setdefault((member.outline, bool(member.rank)), []).append(name)
+        found.setdefault(member.base if member.rank else member.outline, []).append(name)
     return found
 
 

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
 from selfplay.plan.cluster import GB, ClusterSpec
+from selfplay.plan.host_memory import host_memory
+from selfplay.plan.member import Member as Member  # also for those who plan memory
 from selfplay.plan.model_shape import ModelShape
 from selfplay.plan.pass_memory import PassMemory, pass_memory
 
@@ -21,24 +23,6 @@ COMPONENTS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Member:
-    """A policy's properties that determine memory and time."""
-
-    outline: ModelShape
-    """Shape of the model."""
-    learns: bool = True
-    """True if the policy has gradients and an optimizer."""
-    rank: int = 0
-    """Rank of the LoRA adapter; 0: all weights learn."""
-    reference: bool = False
-    """True if a reference policy is needed: the initial weights, or an average of the weights."""
-    average: bool = False
-    """True if the reference is an average of the weights; an adapter then has an averaged copy."""
-    frozen_bytes: int = 0
-    """Bytes per number of frozen weights, such as an adapter's base; 0: as the cluster."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class MemoryPlan:
     """Peak memory of one device, in bytes by component."""
 
@@ -52,12 +36,17 @@ class MemoryPlan:
     """Capacity of the cache per copy of the engine, in tokens; the smallest one of all copies."""
     tokens_of: Mapping[str, float] = field(default_factory=dict)
     """Capacity of the cache of the engines that hold a policy, in tokens, by policy."""
-    host: float = 0.0
-    """Bytes of main memory per machine for offloaded state and copies of policies."""
+    host_parts: Mapping[str, float] = field(default_factory=dict)
+    """Bytes of main memory of the driver's machine by component, beside the device's processes."""
     limit: float
     """Usable bytes per device."""
     complaints: tuple[str, ...] = field(default_factory=tuple)
     """A message for each part that does not fit, one line each."""
+
+    @property
+    def host(self) -> float:
+        """Bytes of main memory of the driver's machine."""
+        return sum(self.host_parts.values())
 
     @property
     def fits(self) -> bool:
@@ -81,11 +70,11 @@ def learning(
 
     Training of all weights in mixed precision needs float32 master weights, gradients and two
     AdamW moments: 4 + 4 + 8 bytes per parameter over N (1910.02054). An adapter of A parameters
-    needs 16 A / N, and its frozen base of P parameters 2 P / N. In one process all adapters share
-    the base, which is their reference too; with several ranks each learner has a base of its own,
-    and the reference another one. The reference of a policy that learns all weights is a copy of
-    them in float32. Policies do their passes one after another, so the memory that only passes need
-    is that of the largest policy (`pass_memory`).
+    needs 16 A / N, and its frozen base of P parameters 2 P / N. In one process all adapters over
+    one model share the base, which is their reference too; with several ranks each learner has a
+    base of its own, and the reference another one. The reference of a policy that learns all
+    weights is a copy of them in float32. Policies do their passes one after another, so the memory
+    that only passes need is that of the largest policy (`pass_memory`).
 
     Args:
         members: Policies by name.
@@ -93,18 +82,18 @@ def learning(
         micro_batch: Tokens of one forward pass on a device.
         completions: Tokens of the pass whose logits are needed; 0: all of them.
     """
-    shards, width = cluster.sharded, cluster.width
+    shards = cluster.sharded
     found = dict.fromkeys(COMPONENTS, 0.0)
     apart = cluster.learners > 1
-    bases: set[ModelShape] = set()
-    references: set[ModelShape] = set()
+    bases: set[object] = set()
+    references: set[object] = set()
     passes: list[PassMemory] = []
     for member in members.values():
-        outline, size = member.outline, _size(member)
-        base = (member.frozen_bytes or width) * outline.parameters / shards if member.rank else 0.0
-        if member.rank and (member.learns if apart else outline not in bases):
+        outline, size = member.outline, member.own
+        base = member.frozen_width(cluster) * outline.parameters / shards if member.rank else 0.0
+        if member.rank and (member.learns if apart else member.base not in bases):
             found["weights"] += base
-            bases.add(outline)
+            bases.add(member.base)
         if not member.learns:
             continue
         found["weights"] += 4 * size / shards
@@ -112,9 +101,9 @@ def learning(
         found["optimizer"] += 0.0 if cluster.offload else 8 * size / shards
         if member.reference and (member.average or not member.rank):
             found["reference"] += 4 * size / shards + (base if apart else 0.0)
-        elif member.reference and apart and outline not in references:
+        elif member.reference and apart and member.base not in references:
             found["reference"] += base
-            references.add(outline)
+            references.add(member.base)
         tokens = min(completions or micro_batch, micro_batch)
         passes.append(
             pass_memory(
@@ -140,6 +129,7 @@ def plan_memory(
     micro_batch: float,
     completions: float,
     longest: float,
+    background: bool = False,
 ) -> MemoryPlan:
     """Plan the memory of a device that learns, generates, or alternates both.
 
@@ -149,6 +139,7 @@ def plan_memory(
         micro_batch: Tokens of one forward pass on a device.
         completions: Tokens of the pass whose logits are needed.
         longest: Tokens of the longest prompt with its completion, which must fit in the cache.
+        background: True if a thread writes a copy of each checkpoint.
     """
     limit = cluster.usable * cluster.device.memory * GB
     learned = learning(members, cluster, micro_batch=micro_batch, completions=completions)
@@ -174,16 +165,19 @@ def plan_memory(
             f"generating leaves {max(left, 0.0) / GB:.1f} GB per device for the cache, and one "
             f"sequence of {longest:.0f} tokens takes {longest * per_token / GB:.1f} GB"
         )
-    on_host = float(8 * sum(_size(m) for m in members.values() if m.learns)) * cluster.offload
-    on_host = on_host / cluster.sharded + (state if cluster.asleep and together else 0.0)
-    if cluster.asleep and together:  # copies of policies rest there while the learner works
-        on_host += copies
-    host = on_host * min(cluster.node, cluster.devices)
+    beside = copies
     if cluster.copies and cluster.tensor > 1:
         # Each engine has one whole copy, which is in main memory.
         held = cluster.held(members)
-        parts = max(served({name: members[name] for name in names}, cluster) for names in held)
-        host += parts * min(cluster.node, cluster.generators)
+        beside = max(served({name: members[name] for name in names}, cluster) for names in held)
+    parts = host_memory(
+        members,
+        cluster,
+        state=state - learned["gradients"],
+        copies=beside,
+        background=background,
+    )
+    host = sum(parts.values())
     if host > cluster.host * GB:
         complaints.append(
             f"{host / GB:.0f} GB are needed in a machine's main memory of {cluster.host:.0f} GB"
@@ -198,7 +192,7 @@ def plan_memory(
             for names, (_, room, size) in zip(cluster.held(members), kinds, strict=True)
             for name in names
         },
-        host=host,
+        host_parts=parts,
         limit=limit,
         complaints=tuple(complaints),
     )
@@ -248,21 +242,11 @@ def _converts(member: Member, cluster: ClusterSpec) -> bool:
     return wide and cluster.sharded == 1 and cluster.precision == "mixed"
 
 
-def _size(member: Member) -> int:
-    return member.outline.adapter(member.rank) if member.rank else member.outline.parameters
-
-
 def served(members: Mapping[str, Member], cluster: ClusterSpec) -> float:
     """Return the engines' bytes of weights per device: each base once, and all adapters."""
-    bases: set[ModelShape] = set()
-    whole = 0
-    for member in members.values():
-        if member.rank:
-            bases.add(member.outline)
-            whole += member.outline.adapter(member.rank)
-        else:
-            whole += member.outline.parameters
-    return cluster.engine_width * (whole + sum(base.parameters for base in bases)) / cluster.tensor
+    bases = {m.base: m.outline.parameters for m in members.values() if m.rank}
+    whole = sum(member.own for member in members.values())
+    return cluster.engine_width * (whole + sum(bases.values())) / cluster.tensor
 
 
 def _cache(outline: ModelShape, cluster: ClusterSpec) -> float:

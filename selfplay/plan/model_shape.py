@@ -4,7 +4,7 @@ Symbols: q = query heads x head size, k = key-value heads x head size.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from selfplay.errors import ConfigError
@@ -42,6 +42,9 @@ class ModelShape:
     """Width of one expert."""
     extra: int = 0
     """Parameters of a layer that the formula does not count."""
+    model: str = field(default="", compare=False)
+    """Name or folder that the shape was read from; empty: no saved model. Models of other names may
+    have the same shape."""
 
     @property
     def query(self) -> int:
@@ -152,7 +155,7 @@ def read_outline(model: str) -> ModelShape:
             f"policy.model: the config of {model!r} cannot be read here; a folder with only its "
             "config.json is enough for a plan: policy.model=FOLDER"
         ) from error
-    return of_config(config, where=f"policy.model {model!r}")
+    return replace(of_config(config, where=f"policy.model {model!r}"), model=model)
 
 
 def of_config(config: Any, *, where: str) -> ModelShape:

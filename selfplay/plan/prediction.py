@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from selfplay.plan.checkpoint_size import DiskPlan, plan_disk
 from selfplay.plan.cluster import FAST, GB, LIKELY, SLOW, Case, ClusterSpec
 from selfplay.plan.memory import Member, MemoryPlan, plan_memory
 from selfplay.plan.step_time import (
@@ -69,7 +70,20 @@ class Prediction:
             micro_batch=tokens,
             completions=completions,
             longest=self.longest,
+            background=self._background,
         )
+
+    @cached_property
+    def disk(self) -> DiskPlan | None:
+        """Disk for checkpoints, in bytes; None if none are planned."""
+        run = self.workload.checkpoints
+        return None if run is None else plan_disk(self.members, self.workload.frozen, run)
+
+    @property
+    def _background(self) -> bool:
+        run = self.workload.checkpoints
+        # On a CPU the copy is in the memory that is planned as the device's.
+        return bool(run and run.background) and self.cluster.device.kind == "cuda"
 
     def generation(self, case: Case = LIKELY) -> GenerationTime:
         """Return the time of generation over all stages."""

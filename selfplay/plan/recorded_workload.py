@@ -10,6 +10,7 @@ from typing import Any
 
 from selfplay.errors import RunError
 from selfplay.models.population import Population
+from selfplay.plan.checkpoint_size import KeptCheckpoints
 from selfplay.plan.workload import (
     Flow,
     LengthDistribution,
@@ -82,6 +83,7 @@ def of_run(config: Mapping[str, Any], folder: Path, *, on_gpu: bool = False) -> 
         calls=_calls(folder),
         basis="recorded",
         notes=[f"lengths and counts: the episodes of {len(steps)} step(s) of {folder}"],
+        checkpoints=KeptCheckpoints.of(config),
     )
 
 

@@ -52,10 +52,12 @@ def as_json(
             "cache": memory.cache,
             "cache_tokens": memory.cache_tokens,
             "host": memory.host,
+            "host_parts": dict(memory.host_parts),
             "limit": memory.limit,
             "tight": memory.fits and memory.margin < TIGHT,
             "basis": "formula",
         },
+        **({"disk": {**asdict(prediction.disk), "basis": "formula"}} if prediction.disk else {}),
         "seconds": {
             name: {**prediction.seconds(case), "step": prediction.step(case)}
             for name, case in CASES.items()
@@ -106,14 +108,26 @@ def _memory(prediction: Prediction) -> list[str]:
     memory = prediction.memory
     lines = [f"GB per device, of {memory.limit / GB:.1f} that may be used"]
     for title, parts in (("learning", memory.learning), ("generating", memory.generating)):
-        shown = ", ".join(f"{name} {_gb(size)}" for name, size in parts.items() if size)
-        lines.append(f"  {title:<11} {_gb(sum(parts.values())):>7}   {shown}")
+        lines.append(f"  {title:<11} {_gb(sum(parts.values())):>7}   {_named(parts)}")
     lines.append(
         f"  {'cache':<11} {_gb(memory.cache):>7}   {_count(memory.cache_tokens)} tokens per engine"
     )
     if memory.host:
-        lines.append(f"  {'on the host':<11} {_gb(memory.host):>7}   per machine")
+        held = _named(memory.host_parts)
+        lines.append(f"  {'on the host':<11} {_gb(memory.host):>7}   of a machine: {held}")
+    if disk := prediction.disk:
+        whose = f"the {disk.kept} that are kept and the one being written"
+        if disk.most == disk.kept:
+            whose = "all that the run writes"
+        lines.append(
+            f"  {'on the disk':<11} {_bytes(disk.total)}   checkpoints of "
+            f"{_bytes(disk.checkpoint)} each: {whose}"
+        )
     return lines
+
+
+def _named(parts: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {_gb(size)}" for name, size in parts.items() if size)
 
 
 def _seconds(prediction: Prediction, measured: Mapping[str, float] | None) -> list[str]:
@@ -160,6 +174,13 @@ def sides(prediction: Prediction) -> dict[str, float]:
 
 def _gb(size: float) -> str:
     return f"{size / GB:.1f}" if size >= 0.05 * GB else f"{size / GB:.3f}"
+
+
+def _bytes(size: float) -> str:
+    for unit, name in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB")):
+        if size >= unit:
+            return f"{size / unit:.1f} {name}"
+    return f"{size / 1e3:.1f} kB"
 
 
 def _count(value: float) -> str:

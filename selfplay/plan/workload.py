@@ -23,6 +23,7 @@ from selfplay.config.instantiate import (
 )
 from selfplay.errors import ConfigError
 from selfplay.models.population import Population
+from selfplay.plan.checkpoint_size import KeptCheckpoints
 from selfplay.plan.cluster import check_positive
 from selfplay.rollout.sampling_settings import SamplingSettings
 from selfplay.rollout.schedule import make_scheduled
@@ -180,6 +181,8 @@ class Workload:
     """Source of the lengths and counts."""
     notes: Sequence[str] = field(default_factory=tuple)
     """Sentences about the assumptions."""
+    checkpoints: KeptCheckpoints | None = None
+    """Checkpoints of the run; None: none are planned."""
 
     @property
     def flows(self) -> list[Flow]:
@@ -248,6 +251,7 @@ def of_config(config: Mapping[str, Any], assumed: Assumptions, *, on_gpu: bool =
         episodes=max(played.values()) * _moves(sampler, len(stages) - 1),
         calls=assumed.calls * sum(flow.requests for flow in flows),
         notes=notes,
+        checkpoints=KeptCheckpoints.of(config),
     )
 
 

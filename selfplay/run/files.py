@@ -12,6 +12,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 
 LOCK = ".lock"
@@ -21,6 +22,10 @@ GRACE = 60.0
 it yet."""
 OLD = 86_400.0
 """Seconds for which a folder without a lock file is left alone."""
+LARGE = 2**24
+"""Bytes of a file from which its hash is kept in memory."""
+SETTLED = 2.0
+"""Seconds after its last change in which no hash of a file is kept."""
 
 
 @contextmanager
@@ -70,6 +75,25 @@ def sha256(path: Path) -> str:
     """Return the SHA-256 hash of a file in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sha256_once(path: Path) -> str:
+    """Return the SHA-256 hash of a file, which this process reads once if the file is large.
+
+    A resume asks for the same hashes several times, and a checkpoint of a large model takes minutes
+    to read. A file that has changed since, by size, inode or times, is read again, and so is one
+    that was changed in the last seconds, because two changes can have the same time.
+    """
+    now = path.stat()
+    if now.st_size < LARGE or time.time() - max(now.st_mtime, now.st_ctime) < SETTLED:
+        return sha256(path)
+    known = (now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns)
+    return _hash_of(path.resolve(), known)
+
+
+@lru_cache(maxsize=1024)
+def _hash_of(path: Path, known: tuple[int, ...]) -> str:
+    return sha256(path)
 
 
 def _abandoned(folder: Path) -> bool:

@@ -1,6 +1,6 @@
 """The interface of runtimes, which run rollouts and learners in this process or on a cluster."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -26,6 +26,13 @@ class Runtime(Protocol):
     @property
     def notes(self) -> Sequence[str]:
         """Hints for the user about this runtime, one line each."""
+        ...
+
+    def report_to(self, note: Callable[[str], None]) -> None:
+        """Show lines about lost processes through `note`, which any thread may call.
+
+        Before this call, and without it, they go to standard error.
+        """
         ...
 
     def check(self, players: RolloutSetup) -> None:

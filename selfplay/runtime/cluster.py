@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 import signal
 import socket
 import sys
@@ -14,7 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from selfplay.config.threads import SPIN_VARIABLES
-from selfplay.errors import ConfigError, RunError, SelfplayError, StalledError
+from selfplay.errors import (
+    ConfigError,
+    RunError,
+    SelfplayError,
+    StalledError,
+    one_line,
+    printable,
+)
 from selfplay.runtime.cluster_health import PlacementCheck, RayHealthCheck, shortage
 
 PORT = 6379
@@ -69,6 +77,8 @@ class RayCluster:
         self._placement: PlacementCheck | None = None
         self.connected_here = not self.ray.is_initialized()
         """True if this object made the connection to the cluster; `close` then ends it."""
+        self.log_folder: Path | None = None
+        """Folder of Ray's logs, on each machine; None if the connection was there before."""
         if self.connected_here:
             terminated = signal.getsignal(signal.SIGTERM)
             quiet = {"log_to_driver": False, "logging_level": "error"}
@@ -76,7 +86,7 @@ class RayCluster:
                 # Actors share the cores if they request more; one without cores needs a little.
                 cores = max(os.cpu_count() or 1, math.floor(cpus) + 1)
                 try:
-                    self.ray.init("local", num_cpus=cores, include_dashboard=False, **quiet)
+                    made = self.ray.init("local", num_cpus=cores, include_dashboard=False, **quiet)
                 except Exception as error:
                     if type(error) is not Exception:  # Ray has no class for this error
                         raise
@@ -90,7 +100,7 @@ class RayCluster:
                 # Ray sends this user's token only to a cluster that it finds itself.
                 here = address == "auto" and "RAY_ADDRESS" not in os.environ
                 try:
-                    self.ray.init("auto" if here else resolved, **quiet)
+                    made = self.ray.init("auto" if here else resolved, **quiet)
                 except (
                     ConnectionError,
                     RuntimeError,
@@ -102,6 +112,7 @@ class RayCluster:
                         "started with ~/.ray/auth_token needs the same file here, and "
                         "RAY_AUTH_MODE=token"
                     ) from error
+            self.log_folder = Path(made.address_info["session_dir"], "logs")
             if terminated and threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, terminated)  # Ray's own prints stacks and aborts
         self._health = RayHealthCheck(self.ray)
@@ -231,6 +242,11 @@ class RayCluster:
         return self.ray.put(value)
 
     @property
+    def log_hint(self) -> str:
+        """End of a line about a lost process, which names the folder of its log if it is known."""
+        return f"; its log is in {self.log_folder} on its machine" if self.log_folder else ""
+
+    @property
     def dead(self) -> bool:
         """True if a probe has found Ray dead."""
         return self._health.dead is not None
@@ -284,6 +300,20 @@ def selfplay_error(error: Any) -> BaseException:
     """Return the SelfplayError that an actor's method raised, or Ray's own error."""
     cause = getattr(error, "cause", None)
     return cause if isinstance(cause, SelfplayError) else error
+
+
+def death_reason(error: BaseException) -> str:
+    """Return the reason of an actor's death in one line, at most 300 characters.
+
+    Ray's own words begin with ids, which would take the place of the reason. What remains of them
+    is the number of the process, which is part of the name of its log, and its machine.
+    """
+    said = printable(str(error))
+    _, _, reason = said.partition("The actor is dead because ")
+    if not reason:
+        return one_line(error)
+    found = re.search(r" pid: (\d+) .*? ip: (\S+) ", said)
+    return (f"process {found[1]} on {found[2]}: {reason}" if found else reason)[:300]
 
 
 def reachable(address: str) -> str:

@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any, ClassVar, Generic, TypeVar
 
-from selfplay.errors import LearnersLost, RunError, one_line
-from selfplay.runtime.cluster import RayCluster, selfplay_error
+from selfplay.errors import LearnersLost, RunError
+from selfplay.runtime.cluster import RayCluster, death_reason, selfplay_error
 from selfplay.runtime.engine_worker import EngineWorker, LostWorker, WorkerConfig
+from selfplay.runtime.notes import Note, print_note
 from selfplay.runtime.updatable_engine import EngineDied
 from selfplay.runtime.weight_sync import Change, SyncState
 from selfplay.runtime.worker_metrics import WorkerMetrics
@@ -63,6 +64,7 @@ class EngineWorkerGroup(ABC, Generic[M]):
         load_timeout: float,
         max_restarts: int,
         resources: Mapping[str, float] | None = None,
+        note: Note = print_note,
     ) -> None:
         """Args:
         cluster: The cluster; its first bundles are for the workers.
@@ -72,8 +74,10 @@ class EngineWorkerGroup(ABC, Generic[M]):
             `timeout`.
         max_restarts: Maximum number of workers that may die with the same jobs or requests.
         resources: Each worker's part of its bundle; None: the whole bundle.
+        note: Shows the user a line for each worker that was lost.
         """
         self.cluster, self._members, self._resources = cluster, list(members), resources
+        self._note = note
         self.timeout, self.load_timeout = timeout, max(timeout, load_timeout)
         self.max_restarts = max_restarts
         self._present = [SyncState() for _ in {member.group for member in members}]
@@ -171,6 +175,13 @@ class EngineWorkerGroup(ABC, Generic[M]):
             member.loaded = False
         member.drop()
 
+    def _note_loss(self, member: M, why: str) -> None:
+        """Tell the user that a worker is replaced, and why."""
+        self._note(
+            f"runtime: worker {member.bundle} was lost and is replaced: {why}"
+            f"{self.cluster.log_hint}"
+        )
+
     def _limit(self, member: M) -> float:
         """Return the number of silent seconds after which a worker counts as hanging."""
         return self.timeout if member.loaded else self.load_timeout
@@ -198,4 +209,4 @@ class EngineWorkerGroup(ABC, Generic[M]):
                         self._give_up(each)
             raise selfplay_error(error) from None
         except exceptions.RayError as error:
-            return None, one_line(error)
+            return None, death_reason(error)

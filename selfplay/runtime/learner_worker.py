@@ -256,11 +256,13 @@ class LearnerWorker:
     ) -> Iterator[Packed | dict[str, int]]:
         """Yield all learned weights of a policy, in a type or their own, and then their checksums.
 
-        A thread computes the checksums while Ray stores the weights. Ranks other than the first one
-        yield no weights.
+        The gradients are dropped, because no later step reads them. A thread computes the checksums
+        while Ray stores the weights. Ranks other than the first one yield no weights.
         """
         keep = not dist.is_initialized() or dist.get_rank() == 0
-        weights = fsdp.gather(self._learner(name), keep=keep, dtype=dtype)
+        learner = self._learner(name)
+        learner.drop_gradients()
+        weights = fsdp.gather(learner, keep=keep, dtype=dtype)
         with ThreadPoolExecutor(1) as pool:
             checksums = pool.submit(
                 lambda: {name: checksum(tensor) for name, tensor in weights.items()}

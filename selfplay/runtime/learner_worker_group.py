@@ -3,6 +3,7 @@
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +13,20 @@ from selfplay.errors import LearnersLost, RunError, SelfplayError, one_line
 from selfplay.learner.objective import Objective
 from selfplay.learner.state_copies import Replicas, choose_copies, state_bytes
 from selfplay.rollout.setup import RolloutSetup
-from selfplay.runtime.cluster import TICK, RayCluster
+from selfplay.runtime.cluster import TICK, RayCluster, death_reason
 from selfplay.runtime.distributed_learner import DistributedLearner
 from selfplay.runtime.learner_worker import LearnerConfig, LearnerInfo, LearnerWorker
+from selfplay.runtime.notes import Note, print_note
 from selfplay.runtime.rank_progress import RankProgress
 
 LEARN, LISTEN, WRITE = "learn", "listen", "write"
 """Names of a rank's threads."""
-SLOW = (
-    *("node", "open", "join", "begin", "take", "load", "load_state"),
-    *("save", "begin_save", "end_save"),
-)
+SLOW = ("begin", "take", "load", "load_state", "save", "begin_save", "end_save")
 """Methods that load or write a model or its state."""
+CONNECT = ("open", "join")
+"""Methods in which ranks connect to each other."""
+COMPARED = 16
+"""Number of words, without those with a number, in which two losses of one reason agree."""
 GRACE = 5.0
 """Seconds in which a living rank must answer `alive`. The cause of a failure may also arrive this
 long after its consequences on other ranks."""
@@ -45,6 +48,7 @@ class LearnerWorkerGroup:
         dtype: torch.dtype | None = None,
         resources: Mapping[str, float] | None = None,
         before: Callable[[], None] = lambda: None,
+        note: Note = print_note,
     ) -> None:
         """Args:
         cluster: The cluster of the ranks.
@@ -59,9 +63,11 @@ class LearnerWorkerGroup:
         dtype: Type of the weights in the workers' engines; None: that of each policy.
         resources: Each rank's part of its bundle; None: the whole bundle.
         before: Called before every call of the ranks, so that workers on the same GPUs rest.
+        note: Shows the user a line for each loss of ranks that were starting.
         """
         self.cluster, self.count = cluster, len(bundles)
         self._bundles, self._resources, self._before = bundles, resources, before
+        self._note, self._worked = note, False
         self.gpu, self.dtype = gpu, dtype
         self.timeout, self.max_restarts = timeout, max_restarts
         self.load_timeout, self.replicas = load_timeout, replicas
@@ -164,11 +170,23 @@ class LearnerWorkerGroup:
     def _begin(self, saved: Path | None) -> dict[str, LearnerInfo]:
         if saved is not None:
             saved = saved.resolve()  # the ranks run in other folders
+        reasons = set[str]()
         while True:
             try:
-                return self._start(saved)
+                about = self._start(saved)
             except LearnersLost as lost:
+                reason = reason_of(lost)
+                if reason in reasons and not self._worked:
+                    # Each attempt loads the whole model; ranks that worked may have bad luck twice.
+                    raise RunError(
+                        f"runtime: the learner ranks did not start: twice the same loss: {lost}"
+                    ) from lost
+                reasons.add(reason)
                 self._count_loss(lost)
+                self._note(f"runtime: the learner ranks did not start, and start again: {lost}")
+            else:
+                self._worked = True
+                return about
 
     def _count_loss(self, lost: LearnersLost) -> None:
         """Count a loss; raise RunError if there were too many."""
@@ -315,20 +333,33 @@ class LearnerWorkerGroup:
             answers: True if these ranks answer `alive`.
         """
         broken = self.cluster.ray.exceptions.RayTaskError
+        hint = self.cluster.log_hint
         causes = {rank: getattr(error, "cause", None) for rank, error in faults.items()}
         for cause in causes.values():
             if isinstance(cause, SelfplayError):
                 return cause
         for rank, error in faults.items():
             if not isinstance(error, broken):
-                return LearnersLost(f"learner rank {rank} died ({method}): {one_line(error)}")
+                why = death_reason(error)
+                return LearnersLost(f"learner rank {rank} died ({method}): {why}{hint}")
         for rank, error in faults.items():
             why = one_line(causes[rank] or error)
-            return LearnersLost(f"learner rank {rank} failed ({method}): {why}")
+            return LearnersLost(f"learner rank {rank} failed ({method}): {why}{hint}")
         names = "rank " + ", ".join(map(str, late)) if len(late) == 1 else f"ranks {list(late)}"
         what = "is not done" if answers else "does not answer"
         key = "load_timeout" if method in SLOW else "timeout"
+        network = "check that their nodes reach each other on all ports; "
         return LearnersLost(
             f"learner {names} {what} after {self._limit(method):g} s without progress ({method}); "
-            f"if this is too short, raise runtime.{key}"
+            f"{network if method in CONNECT else ''}if this is too short, raise runtime.{key}{hint}"
         )
+
+
+def reason_of(lost: LearnersLost) -> str:
+    """Return the part of a loss that is the same whenever it has the same reason.
+
+    Numbers of ranks, processes, ports and seconds are left out.
+    """
+    words = str(lost).replace("learner ranks", "learner rank").split()
+    plain = (word for word in words if not any(map(str.isdigit, word)))
+    return " ".join(islice(plain, COMPARED))

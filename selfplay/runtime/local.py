@@ -1,6 +1,6 @@
 """The runtime of one process that alternates between rollouts and learning."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from selfplay.engines import Engine
@@ -21,6 +21,9 @@ class Local:
     device = None
     learner_device = None
     notes: Sequence[str] = ()
+
+    def report_to(self, note: Callable[[str], None]) -> None:
+        """Do nothing, because no other process can be lost."""
 
     def check(self, players: RolloutSetup) -> None:
         """Raise ConfigError if the engine cannot be built, or if a policy learns on a device for

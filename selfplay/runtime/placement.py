@@ -1,5 +1,6 @@
 """The GPUs of a run on Ray: the part that every actor gets, and the type of its weights."""
 
+import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -321,3 +322,11 @@ def worker_dtype(kind: WorkerType, placement: Placement) -> torch.dtype | None:
     """Return the type of float32 models in workers; None for float32 itself."""
     short = kind == "bfloat16" or (kind == "auto" and placement.worker_gpus > 0)
     return torch.bfloat16 if short else None
+
+
+def shared_memory() -> float | None:
+    """Return the bytes of /dev/shm, or None on a system without it."""
+    try:
+        return float(shutil.disk_usage("/dev/shm").total)
+    except OSError:
+        return None

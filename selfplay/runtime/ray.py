@@ -2,7 +2,6 @@
 
 import os
 import pickle
-import shutil
 import socket
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -29,6 +28,7 @@ from selfplay.runtime.colocation import Colocation, check_colocated
 from selfplay.runtime.engine_worker import WorkerConfig
 from selfplay.runtime.learner_worker_group import LearnerWorkerGroup
 from selfplay.runtime.local import Local
+from selfplay.runtime.notes import Note, print_note, slow_start
 from selfplay.runtime.placement import (
     Placement,
     WorkerType,
@@ -36,6 +36,7 @@ from selfplay.runtime.placement import (
     check_engine,
     placed,
     sent_bytes,
+    shared_memory,
     store_notes,
     worker_dtype,
 )
@@ -173,6 +174,7 @@ class RayRuntime:
         self._sent: dict[str, bytes] = {}
         self._store_notes: Sequence[str] = ()
         self._node_notes: Sequence[str] = ()
+        self._show: Note = print_note
 
     @property
     def notes(self) -> Sequence[str]:
@@ -187,6 +189,13 @@ class RayRuntime:
                 f"runtime: actors request {asked:g} cores and share the {cores} of this machine"
             )
         return notes
+
+    def report_to(self, note: Note) -> None:
+        """Show lines about lost processes through `note` from now on."""
+        self._show = note
+
+    def _note(self, line: str) -> None:
+        self._show(line)
 
     @property
     def learner_device(self) -> str | None:
@@ -251,6 +260,7 @@ class RayRuntime:
             "timeout": self.timeout,
             "max_restarts": self.max_restarts,
             "load_timeout": self.load_timeout,
+            "note": self._note,
         }
         self._workers: RolloutWorkers | SamplingWorkers
         self._engine: RemoteEngine
@@ -290,7 +300,7 @@ class RayRuntime:
         self._store_notes = store_notes(
             sum(sent_bytes(policy, dtype) for policy in policies),
             self.cluster.store_bytes(),
-            _shared_memory() if self.cluster.connected_here and self.address is None else None,
+            shared_memory() if self.cluster.connected_here and self.address is None else None,
             saved=sum(sent_bytes(policy, None) for policy in policies if placement.learners),
         )
         receives = self._workers_receive(placement)
@@ -298,6 +308,8 @@ class RayRuntime:
             if receives and policy.learn and policy.base is None:
                 self._engine.publish(name, policy.model.state_dict(), policy.version)
         self._engine.seconds = 0.0
+        if slow := slow_start(players.config, gpus=placement.worker_gpus):
+            self._note(slow)
         # All workers together use the number of threads of this process.
         threads = max(1, torch.get_num_threads() // self.workers)
         self._workers.start(
@@ -328,6 +340,7 @@ class RayRuntime:
             load_timeout=self.load_timeout,
             replicas=self.replicas,
             dtype=dtype,
+            note=self._note,
         )
         self._opened.callback(self._ranks.close)
         if placement.colocated and isinstance(self._workers, RolloutWorkers):
@@ -412,14 +425,6 @@ class RayRuntime:
     def _cores(self, placement: Placement) -> float:
         worker, learner = self._cpus
         return placement.workers * worker + placement.learners * learner
-
-
-def _shared_memory() -> float | None:
-    """Return the bytes of /dev/shm, or None on a system without it."""
-    try:
-        return float(shutil.disk_usage("/dev/shm").total)
-    except OSError:
-        return None
 
 
 def newest(saved: Path | None) -> Path | None:

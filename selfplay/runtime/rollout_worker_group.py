@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from selfplay.errors import RunError
+from selfplay.errors import RunError, one_line
 from selfplay.rollout.episode_runner import EpisodeSpec
 from selfplay.rollout.shared_loop import SharedLoop
 from selfplay.run.activity import ACTIVITY, Tally
-from selfplay.runtime.cluster import TICK, RayCluster
+from selfplay.runtime.cluster import TICK, RayCluster, death_reason
 from selfplay.runtime.engine_worker import WorkerConfig
 from selfplay.runtime.engine_worker_group import LISTEN, PLAY, EngineWorkerGroup, WorkerMember
+from selfplay.runtime.notes import Note, print_note
 from selfplay.runtime.rollout_worker import RolloutResult, RolloutWorker
 from selfplay.runtime.weight_sync import Change
 from selfplay.types import Episode
@@ -105,9 +106,10 @@ class RolloutWorkers(EngineWorkerGroup[_Member]):
         max_restarts: int,
         load_timeout: float = 0.0,
         resources: Mapping[str, float] | None = None,
+        note: Note = print_note,
     ) -> None:
         """Args:
-        cluster, timeout, max_restarts, load_timeout, resources: See `EngineWorkerGroup`.
+        cluster, timeout, max_restarts, load_timeout, resources, note: See `EngineWorkerGroup`.
         count: Number of workers.
         chunks: Number of chunks per worker that a list of jobs is divided into.
         """
@@ -118,6 +120,7 @@ class RolloutWorkers(EngineWorkerGroup[_Member]):
             load_timeout=load_timeout,
             max_restarts=max_restarts,
             resources=resources,
+            note=note,
         )
         self.chunks = chunks
         self._calls: list[_Call] = []
@@ -213,7 +216,8 @@ class RolloutWorkers(EngineWorkerGroup[_Member]):
             if member.actor is not None
         }
         patience = max(map(self._limit, asked.values()), default=0.0)
-        waiting, lost, end = list(asked), [], time.monotonic() + patience
+        key = "timeout" if all(member.loaded for member in asked.values()) else "load_timeout"
+        waiting, lost, end = list(asked), dict[Any, str](), time.monotonic() + patience
         while waiting and time.monotonic() < end:
             ready, waiting = self.cluster.ray.wait(waiting, timeout=TICK)
             self.cluster.check()
@@ -221,10 +225,14 @@ class RolloutWorkers(EngineWorkerGroup[_Member]):
                 try:
                     self.cluster.ray.get(answer)
                     asked[answer].loaded = True  # it began before it rested
-                except self.cluster.ray.exceptions.RayError:
-                    lost.append(answer)
+                except self.cluster.ray.exceptions.RayTaskError as error:
+                    lost[answer] = one_line(error.cause)
+                except self.cluster.ray.exceptions.RayError as error:
+                    lost[answer] = death_reason(error)
+        late = f"it did not rest within {patience:g} s (runtime.{key})"
         for answer in (*lost, *waiting):
             self._metrics.deaths += 1
+            self._note_loss(asked[answer], lost.get(answer, late))
             self._give_up(asked[answer])
 
     def _give_up(self, member: _Member) -> None:
@@ -251,7 +259,9 @@ class RolloutWorkers(EngineWorkerGroup[_Member]):
             raise RunError(
                 f"runtime: {most} workers died while they played the same jobs "
                 f"(runtime.max_restarts is {self.max_restarts}); the last one: {why}"
+                f"{self.cluster.log_hint}"
             )
+        self._note_loss(member, why)
         self._start(member)
 
     def _submit(self, member: _Member, call: _Call, index: int) -> None:

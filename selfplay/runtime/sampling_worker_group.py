@@ -11,6 +11,7 @@ from selfplay.rollout.episode_runner import EpisodeSpec
 from selfplay.rollout.rollout import RolloutFn
 from selfplay.runtime.cluster import TICK, RayCluster
 from selfplay.runtime.engine_worker_group import PLAY, EngineWorkerGroup, WorkerMember
+from selfplay.runtime.notes import Note, print_note
 from selfplay.runtime.policy_groups import PolicyGroup
 from selfplay.runtime.sampling_worker import SampleResult, SamplingWorker
 from selfplay.runtime.weight_sync import Change, LoadState
@@ -72,9 +73,10 @@ class SamplingWorkers(EngineWorkerGroup[_Sampler]):
         load_timeout: float,
         max_restarts: int,
         in_step: bool,
+        note: Note = print_note,
     ) -> None:
         """Args:
-        cluster, timeout, load_timeout, max_restarts: See `EngineWorkerGroup`.
+        cluster, timeout, load_timeout, max_restarts, note: See `EngineWorkerGroup`.
         groups: The groups of workers with their policies, in the order of the bundles.
         in_step: True if all workers with requests take their steps together, so that batches, and
             results to the last bit, do not depend on time. False: none waits for another one.
@@ -86,6 +88,7 @@ class SamplingWorkers(EngineWorkerGroup[_Sampler]):
             timeout=timeout,
             load_timeout=load_timeout,
             max_restarts=max_restarts,
+            note=note,
         )
         self.groups, self.in_step = groups, in_step
         self._group_of = {
@@ -225,6 +228,8 @@ class SamplingWorkers(EngineWorkerGroup[_Sampler]):
             raise RunError(
                 f"runtime: {member.deaths} workers of policy {names} died with the same requests "
                 f"(runtime.max_restarts is {self.max_restarts}); the last one: {why}"
+                f"{self.cluster.log_hint}"
             )
+        self._note_loss(member, why)
         member.begins = True
         self._start(member)

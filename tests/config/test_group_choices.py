@@ -1,5 +1,6 @@
 """Groups chosen on the command line beside an experiment that sets keys below them."""
 
+from functools import cache
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,18 @@ def loaded(*overrides: str, **settings: Any) -> tuple[dict[str, Any], list[str]]
     return compose.load(overrides, tell=told.append, **settings), told
 
 
+@cache
+def loaded_alone(choice: str) -> dict[str, Any]:
+    """Return the config of a choice without an experiment."""
+    return compose.load([choice])
+
+
 def fits(experiment: str, choice: str) -> None:
     """The choice composes and has its own keys alone."""
     composed, told = loaded(f"+experiment={experiment}", choice)
     plain_data.check_config(composed)
     group, _, name = choice.partition("=")
-    alone = compose.load([choice])[group]
+    alone = loaded_alone(choice)[group]
     assert composed[group].get("_target_") == alone.get("_target_")
     if any(f" {group}." in line for line in told):
         assert composed[group] == alone
@@ -185,3 +192,12 @@ def test_the_reason_behind_a_failed_composition_is_told(tmp_path: Path) -> None:
         compose.load(["+experiment=odd", "learner.lr=1"], search=[str(tmp_path)])
     said = str(caught.value)
     assert not said.endswith("raised while composing config:") and "\n" not in said
+
+
+def test_a_recipe_keeps_its_correction_of_stale_samples_with_another_algorithm() -> None:
+    machine = ("+experiment=paper/absolute_zero_7b", "+recipe=gpu_8_full_7b")
+    config, said = loaded(*machine, "algorithm=rloo")
+    assert config["objective"]["ratio"] == "none"
+    assert config["objective"]["correction"] == "truncated"
+    assert config["runtime"]["max_staleness"] == 1
+    assert not any(line.startswith("recipe") for line in said)

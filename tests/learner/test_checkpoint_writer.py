@@ -23,6 +23,7 @@ from selfplay.learner.learner import Learner
 from selfplay.learner.learner_settings import LearnerSettings
 from selfplay.learner.objective import PolicyLoss
 from selfplay.models.policy import Policy
+from selfplay.run import files
 from selfplay.run.hashing_file import HashingFile
 from tests.helpers.builders import llama, same, sample, weights
 from tests.helpers.held_ranks import HeldRanks
@@ -139,7 +140,7 @@ def test_large_files_are_not_read_again_for_their_hashes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[str] = []
-    hash_of = checkpoint.sha256
+    hash_of = files.sha256
 
     def noted(path: Path) -> str:
         read.append(path.name)

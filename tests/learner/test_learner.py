@@ -170,6 +170,14 @@ def test_a_loss_that_is_not_finite_stops_before_the_weights(broken: float) -> No
     assert not same(before, weights(model)) and all(w.isfinite().all() for w in weights(model))
 
 
+def test_published_weights_leave_no_gradients_behind() -> None:
+    learner = Learner(llama(), objective=REINFORCE)
+    learner.update(samples(), step=1)
+    assert any(parameter.grad is not None for parameter in learner.parameters)
+    learner.weights()
+    assert all(parameter.grad is None for parameter in learner.parameters)
+
+
 def test_a_gradient_that_is_not_finite_stops_before_the_weights() -> None:
     model = llama()
     model.model.norm.weight.register_hook(lambda gradient: gradient * math.nan)

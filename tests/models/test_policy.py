@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from selfplay.engines.transformers import TransformersEngine
 from selfplay.errors import ConfigError, RunError
@@ -129,6 +129,28 @@ def test_an_interrupted_loading_leaves_no_report(
         logger.removeHandler(handler)
     assert len(reports) == (0 if interrupted else 1)
     assert not logger.filters
+
+
+def test_a_missing_chat_template_is_found_before_the_weights_are_loaded(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "chat_template.jinja").unlink()
+    loads = []
+    monkeypatch.setattr(
+        "selfplay.models.policy.load_model", lambda *given, **_: loads.append(given)
+    )
+    refused(folder, "no chat template")
+    assert not loads
+
+
+def test_the_error_of_a_gated_model_says_what_to_do(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gated(*_: Any, **__: Any) -> None:
+        raise OSError("You are trying to access a gated repo.\nMake sure to have access to it.")
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", gated)
+    refused(folder, r"a gated repo; accept its licence on huggingface\.co and set HF_TOKEN")
 
 
 def test_tokenizers_that_cannot_serve(folder: Path, tmp_path: Path) -> None:

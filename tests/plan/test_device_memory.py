@@ -1,14 +1,18 @@
 """Memory per device, against sums made by hand and published measurements."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from selfplay.learner.logprobs import most_logits
+from selfplay.models.policy import Bases, load_policy
+from selfplay.models.policy_settings import Lora
 from selfplay.plan.cluster import GB, ClusterSpec, load_cluster
-from selfplay.plan.memory import Member, learning, plan_memory
-from selfplay.plan.model_shape import ModelShape
+from selfplay.plan.memory import Member, learning, plan_memory, served
+from selfplay.plan.model_shape import ModelShape, read_outline
+from tests.helpers.builders import save_tiny
 from tests.helpers.model_shapes import (
     LLAMA_8B,
     QWEN_05B,
@@ -134,6 +138,46 @@ def test_learners_on_ranks_do_not_share_the_base_of_their_adapters(
     parts = learning({"a": member, "b": member}, cluster(devices), micro_batch=8192)
     found = [parts[name] / GB for name in ("weights", "reference")]
     assert found == pytest.approx([weights, reference], abs=0.002)
+
+
+@pytest.mark.parametrize(
+    ("devices", "first", "second", "weights", "reference"),
+    [
+        # In one process each model is one base: 15.231 GB, and each adapter has 0.323 GB.
+        (1, "one", "one", 15.231 + 2 * 0.323, 0),
+        (1, "one", "two", 2 * (15.231 + 0.323), 0),
+        # On four ranks each learner has its own base; policies of one model share the reference.
+        (4, "one", "one", 2 * (15.231 + 0.323) / 4, 15.231 / 4),
+        (4, "one", "two", 2 * (15.231 + 0.323) / 4, 2 * 15.231 / 4),
+    ],
+)
+def test_adapters_share_the_base_of_their_model_and_not_of_its_shape(
+    devices: int, first: str, second: str, weights: float, reference: float
+) -> None:
+    members = {
+        str(place): Member(outline=replace(QWEN_7B, model=model), rank=32, reference=True)
+        for place, model in enumerate((first, second))
+    }
+    parts = learning(members, cluster(devices), micro_batch=8192)
+    found = [parts[name] / GB for name in ("weights", "reference")]
+    assert found == pytest.approx([weights, reference], abs=0.002)
+    # The engine has 2 bytes for each number of a base and of an adapter.
+    bases = len({first, second})
+    assert served(members, cluster(devices)) / GB == pytest.approx(bases * 15.231 + 0.323, abs=0.01)
+
+
+def test_a_process_loads_as_many_bases_as_the_plan_counts(tmp_path: Path) -> None:
+    pytest.importorskip("peft")
+    bases: Bases = {}
+    members = {}
+    for name, model in (("a", "one"), ("b", "two"), ("c", "one")):
+        folder = str(tmp_path / model)
+        if not Path(folder).exists():
+            save_tiny(tmp_path / model, hidden=16, layers=1, heads=2, intermediate=16)
+        load_policy(name, bases=bases, model=folder, device="cpu", lora=Lora(rank=2))
+        members[name] = Member(outline=read_outline(folder), rank=2, frozen_bytes=4)
+    assert len({member.outline for member in members.values()}) == 1
+    assert len(bases) == len({member.base for member in members.values()}) == 2
 
 
 def test_cached_tokens_per_engine() -> None:

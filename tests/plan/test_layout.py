@@ -11,7 +11,7 @@ import torch
 from selfplay.cli.plan import plan
 from selfplay.errors import ConfigError
 from selfplay.plan.cluster import GB, ClusterSpec, EngineGroup, load_cluster, this_machine
-from selfplay.plan.layout import VLLM, Processes, derive
+from selfplay.plan.layout import VLLM, Processes, derive, engines
 from selfplay.plan.memory import Member, learning, plan_memory
 from selfplay.plan.model_shape import ModelShape
 from tests.helpers.model_shapes import QWEN_3B, QWEN_7B, QWEN_32B
@@ -102,9 +102,9 @@ def test_pairs_of_worker_and_rank_use_all_devices() -> None:
     share = 0.9 - 2 * QWEN_7B.parameters / 80e9
     assert found.engine_share == pytest.approx(share)
     planned = plan_memory(ONE, found, micro_batch=16384, completions=8192, longest=16384)
-    # The ranks' weights, gradients and moments: 16 bytes per parameter over 8 devices. The
-    # workers' copies of the policy: 2 bytes per parameter on each of them.
-    assert planned.host == pytest.approx((16 + 8 * 2) * QWEN_7B.parameters)
+    # The driver's copy: 4 bytes per parameter. The ranks' weights and moments: 12 over 8 devices.
+    # The workers' copies of the policy: 2 on each of them. Two versions in the store: 2 each.
+    assert planned.host == pytest.approx((4 + 12 + 8 * 2 + 2 * 2) * QWEN_7B.parameters)
     assert planned.fits and not planned.generating["learner's state"]
     two, notes = made(config("vllm", sleep=True), replace(ALTERNATING, workers=2, learners=2))
     assert (two.devices, two.node) == (2, 2) and notes == ["6 of the 8 devices have no work"]
@@ -181,11 +181,11 @@ def test_an_engine_of_several_shards_takes_as_many_devices() -> None:
     planned = plan_memory(ONE, found, micro_batch=16384, completions=8192, longest=16384)
     assert planned.generating["engine weights"] == QWEN_7B.parameters  # half of 2 bytes each
     assert not planned.generating["copies"]
-    assert planned.host == 2 * 2 * QWEN_7B.parameters, "one whole copy for each engine"
+    assert planned.host_parts["engines' copies"] == 2 * 2 * QWEN_7B.parameters, "one per engine"
     small = plan_memory(
         ONE, replace(found, host=20.0), micro_batch=16384, completions=8192, longest=16384
     )
-    assert small.complaints == ("30 GB are needed in a machine's main memory of 20 GB",)
+    assert small.complaints == ("152 GB are needed in a machine's main memory of 20 GB",)
     one, _ = made(config("vllm"), SPLIT)
     alone = plan_memory(ONE, one, micro_batch=16384, completions=8192, longest=16384)
     assert alone.generating["copies"] and planned.cache_tokens > 2 * alone.cache_tokens
@@ -304,6 +304,17 @@ def test_two_engines_of_a_worker_have_a_cache_each() -> None:
     )
     assert 0 < small < large < 1
     assert (large - small) * GPUS.device.memory * GB == pytest.approx(2 * 4 * 2**30)
+
+
+def test_adapters_over_two_models_of_one_shape_need_two_engines() -> None:
+    """Their bases are two models, and full policies of one shape take turns in one engine."""
+    shapes = [replace(QWEN_7B, model=name) for name in ("one", "two")]
+    full = {shape.model: Member(outline=shape, frozen_bytes=4) for shape in shapes}
+    adapted = {name: replace(member, rank=16) for name, member in full.items()}
+    assert len(engines(full)) == 1 and len(engines(adapted)) == 2
+    assert len(engines({**adapted, "third": replace(adapted["one"], rank=8)})) == 2
+    with pytest.raises(ConfigError, match="policies 'one' and 'two' need two vLLM engines"):
+        made(config("vllm"), SPLIT, members=adapted)
 
 
 def test_many_equal_prompts_need_no_full_pass() -> None:

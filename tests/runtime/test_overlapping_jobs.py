@@ -40,8 +40,13 @@ class Office:
         self.asked: list[Ask] = []
         self.started = 0
         package = SimpleNamespace(wait=self.wait, get=self.get, exceptions=ray.exceptions)
-        cluster: Any = SimpleNamespace(ray=package, check=lambda now=False: None, kill=self.kill)
-        self.workers = RolloutWorkers(cluster, count=2, chunks=1, timeout=300, max_restarts=1)
+        cluster: Any = SimpleNamespace(
+            ray=package, check=lambda now=False: None, kill=self.kill, log_hint="; see its log"
+        )
+        self.said: list[str] = []
+        self.workers = RolloutWorkers(
+            cluster, count=2, chunks=1, timeout=300, max_restarts=1, note=self.said.append
+        )
         monkeypatch.setattr(self.workers, "_ask", self.ask)
         monkeypatch.setattr(self.workers, "_start", self.start)
 
@@ -135,6 +140,20 @@ def test_a_worker_that_dies_loses_its_chunks_of_all_steps(office: Office) -> Non
     counts = office.workers.counts()
     assert (counts["runtime/worker_deaths"], counts["runtime/resubmitted_jobs"]) == (1, 4)
     assert counts["played"] == 8
+    (line,) = office.said
+    assert line.startswith(f"runtime: worker {victim.bundle} was lost and is replaced: RayActorErr")
+    assert line.endswith("; see its log")
+
+
+def test_the_death_that_ends_a_run_is_told_once(office: Office) -> None:
+    office.workers.max_restarts = 0
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(office.workers.run, jobs(1))
+        until(lambda: len(office.asked) == 2)
+        office.asked[0].answer = ray.exceptions.RayActorError()
+        with pytest.raises(RunError, match=r"the last one: RayActorError: .*; see its log$"):
+            call.result(LONG)
+    assert office.said == []
 
 
 def test_an_error_of_the_jobs_ends_all_calls_and_others_can_be_played(office: Office) -> None:

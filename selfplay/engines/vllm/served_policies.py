@@ -1,6 +1,7 @@
 """The policies of one vLLM engine: their weights, and the order of their requests."""
 
 import json
+import sys
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from functools import partial
@@ -27,6 +28,25 @@ from selfplay.engines.vllm.weight_update import (
 from selfplay.errors import RunError
 from selfplay.types import Request, Versions
 
+OTHER_KEYS = frozenset(
+    {
+        "_name_or_path",
+        "architectures",
+        "attention_dropout",
+        "bos_token_id",
+        "dtype",
+        "eos_token_id",
+        "id2label",
+        "initializer_range",
+        "label2id",
+        "pad_token_id",
+        "transformers_version",
+        "use_cache",
+    }
+)
+"""Keys of a model's config that do not change what its layers compute, such as the end tokens,
+which each policy passes with its requests."""
+
 _NUMBERS = count(1)
 """Increasing numbers for policies and weight loads."""
 
@@ -51,6 +71,7 @@ class ServedPolicy:
         shards: Number of the engine's shards.
         """
         self.policy, self.model, self.end_ids = policy, model, frozenset(end_ids)
+        self.limit = own_limit(model)
         self.version = 0
         self.loaded = False
         """True if vLLM has the policy's current weights."""
@@ -328,6 +349,16 @@ def engine_key(model: PreTrainedModel) -> Hashable:
     if rank_of(model) is not None:
         embeddings: Any = model.get_input_embeddings()
         return id(embeddings.weight)
-    config = {name: v for name, v in model.config.to_dict().items() if name != "_name_or_path"}
-    shape = json.dumps(config, sort_keys=True, default=str)
+    config = model.config.to_dict()
+    left_out = set(OTHER_KEYS)
+    if (config.get("rope_parameters") or {}).get("rope_type") == "default":
+        left_out.add("max_position_embeddings")  # a limit, and not the size of a table of weights
+    # A key that is empty in one config may be missing in the other.
+    kept = {name: value for name, value in config.items() if value and name not in left_out}
+    shape = json.dumps(kept, sort_keys=True, default=str)
     return type(model).__name__, str(model.device), model.dtype, shape
+
+
+def own_limit(model: PreTrainedModel) -> int:
+    """Return the largest number of positions that a model's config names; else a huge number."""
+    return getattr(model.config.get_text_config(), "max_position_embeddings", None) or sys.maxsize

@@ -86,6 +86,27 @@ def test_adapters_in_float32_are_refused_on_a_gpu(monkeypatch: pytest.MonkeyPatc
         engine.serve("p", model, [END])
 
 
+def test_an_engine_serves_models_that_differ_in_tokens_and_limits_alone() -> None:
+    first = make(1)
+    for key, value, shared in [
+        ("eos_token_id", 5, True),
+        ("_name_or_path", "elsewhere", True),
+        ("max_position_embeddings", 64, True),
+        ("use_mrope", False, True),
+        ("rms_norm_eps", 1e-3, False),
+        ("sliding_window", 16, False),
+        ("tie_word_embeddings", not first.config.tie_word_embeddings, False),
+    ]:
+        other = make(1)
+        setattr(other.config, key, value)
+        assert (engine_key(other) == engine_key(first)) is shared, key
+    scaled = [make(1), make(1)]
+    for each, positions in zip(scaled, (64, 128), strict=True):
+        each.config.rope_parameters = {"rope_type": "yarn", "factor": 2.0, "rope_theta": 1e4}
+        each.config.max_position_embeddings = positions
+    assert len({engine_key(each) for each in [first, *scaled]}) == 3  # yarn reads the positions
+
+
 def test_adapters_share_an_engine_after_their_base_has_moved() -> None:
     """A learner that rests gives its memory away, and gets other memory back."""
     model = adapted(make(1).requires_grad_(False), Lora(rank=4), seed=0, where="p").eval()

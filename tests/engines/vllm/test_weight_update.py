@@ -14,6 +14,7 @@ from transformers import (
     PreTrainedModel,
 )
 
+from selfplay.engines import PromptTooLong
 from selfplay.engines.vllm import served_policies
 from selfplay.engines.vllm.adapter_arrival import AdapterArrival
 from selfplay.engines.vllm.engine import VLLMEngine
@@ -202,9 +203,16 @@ def test_no_prefix_of_other_weights_or_of_another_policy_is_read(
 
 def test_policies_of_one_shape_take_turns_and_none_waits_forever(engine: VLLMEngine) -> None:
     models = {name: make(seed) for seed, name in enumerate("pqr")}
+    # As in a base model and its instruction-tuned sibling.
+    models["q"].config.eos_token_id = 5
+    models["q"].config.max_position_embeddings //= 2
     for name, each in models.items():
         engine.serve(name, each, [END])
     assert len(engine._groups) == 1
+    limit = models["q"].config.max_position_embeddings
+    long = Request(id=40, policy="q", prompt_ids=(7,) * limit, seed=0, max_tokens=1)
+    with pytest.raises(PromptTooLong, match=f"exceeds the model's {limit}"):
+        engine.add(long)
     found: dict[int, Completion] = {}
     upcoming = [
         Request(id=n, policy="ppqr"[n % 4], prompt_ids=(7, 8, 9), seed=n, max_tokens=1 + n % 9)

@@ -1,0 +1,60 @@
+"""The line about missing memory that `selfplay train` prints before it loads models."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from selfplay.cli.main import main
+from selfplay.cli.plan import memory_note
+from tests.cli.test_plan import SEVEN
+
+PAPER = "+experiment=paper/absolute_zero_7b"
+
+
+@pytest.fixture
+def seven(tmp_path: Path) -> str:
+    """A folder with the config of a 7B model and nothing else."""
+    (tmp_path / "config.json").write_text(json.dumps(SEVEN))
+    return f"policy.model={tmp_path}"
+
+
+@pytest.fixture
+def one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One H100, as far as a plan asks for it."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H100 80GB HBM3")
+    size = SimpleNamespace(total_memory=80 * 10**9)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: size)
+
+
+@pytest.mark.usefixtures("one_gpu")
+def test_all_weights_of_7b_do_not_fit_and_an_adapter_does(seven: str) -> None:
+    line = memory_note([PAPER, seven])
+    assert line is not None and "learning needs 139.5 GB of the 73.6 GB per device" in line
+    assert memory_note([PAPER, "+recipe=gpu_1_lora_7b", seven]) is None
+    assert memory_note(["+experiment=tiny/kuhn"]) is None
+
+
+@pytest.mark.usefixtures("one_gpu")
+def test_a_config_without_a_plan_has_no_line(tmp_path: Path) -> None:
+    assert memory_note([PAPER, f"policy.model={tmp_path / 'nothing'}"]) is None
+
+
+def test_without_a_gpu_there_is_no_line(seven: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert memory_note([PAPER, seven]) is None
+
+
+@pytest.mark.usefixtures("one_gpu")
+def test_the_command_prints_it_before_it_loads(
+    seven: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", PAPER, seven, f"run.folder={tmp_path / 'runs'}"]) == 2
+    said = [line for line in capsys.readouterr().err.splitlines() if line.strip()]
+    notes = [number for number, line in enumerate(said) if "for lack of memory" in line]
+    failed = [number for number, line in enumerate(said) if "cannot load model" in line]
+    assert notes and failed and notes[0] < failed[0]
