@@ -335,8 +335,8 @@ def one_gpu() -> list[Row]:
 
 
 def split() -> list[Row]:
-    """Return the figures of a short run with workers and ranks."""
-    many = 2 if torch.cuda.device_count() >= 4 else 1
+    """Return the figures of a short run with a worker or a rank on each device."""
+    many = max(1, torch.cuda.device_count() // 2)
     actors = ["runtime=ray", f"runtime.workers={many}", f"runtime.learners={many}"]
     engine = "vllm" if ON_GPU and installed("vllm") else "transformers"
     return _trained(f"{many} worker(s), {many} rank(s)", [SMOKE, *actors, f"engine={engine}"])
@@ -344,7 +344,7 @@ def split() -> list[Row]:
 
 def colocated() -> list[Row]:
     """Return the figures of a short run with a worker and a rank on each device."""
-    many = max(1, min(2, torch.cuda.device_count()))
+    many = max(1, torch.cuda.device_count())
     actors = ["runtime=ray", f"runtime.workers={many}", "runtime.colocated=true"]
     engine = ["engine=transformers"]
     if ON_GPU and installed("vllm"):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from selfplay.errors import ConfigError
+from selfplay.errors import ConfigError, one_line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,8 +152,8 @@ def read_outline(model: str) -> ModelShape:
         config = AutoConfig.from_pretrained(source, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"policy.model: the config of {model!r} cannot be read here; a folder with only its "
-            "config.json is enough for a plan: policy.model=FOLDER"
+            f"policy.model: the config of {model!r} cannot be read here ({one_line(error)[:160]}); "
+            "a folder with only its config.json is enough for a plan: policy.model=FOLDER"
         ) from error
     return replace(of_config(config, where=f"policy.model {model!r}"), model=model)
 
