@@ -10,7 +10,7 @@ from typing import Any
 from selfplay.config import compose, plain_data
 from selfplay.config.instantiate import TARGET, build, call, make
 from selfplay.engines.shards import shards_of
-from selfplay.errors import ConfigError
+from selfplay.errors import ConfigError, one_line
 from selfplay.models.population import Population
 from selfplay.plan import recorded_workload as records
 from selfplay.plan import workload as workloads
@@ -137,6 +137,8 @@ def memory_note(overrides: Sequence[str], *, search: Sequence[str] = ()) -> str 
         memory = plan((), overrides, search=search).memory
     except ConfigError:
         return None
+    except Exception as error:  # a fault of the plan must not stop a run that may fit
+        return f"selfplay plan cannot tell if this run fits: {one_line(error)}"
     if memory.fits:
         return None
     return (

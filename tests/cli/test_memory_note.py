@@ -44,6 +44,18 @@ def test_a_config_without_a_plan_has_no_line(tmp_path: Path) -> None:
     assert memory_note([PAPER, f"policy.model={tmp_path / 'nothing'}"]) is None
 
 
+@pytest.mark.usefixtures("one_gpu")
+def test_a_fault_of_the_plan_is_a_line_and_no_error(
+    seven: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr("selfplay.cli.plan.plan", broken)
+    line = memory_note([PAPER, seven])
+    assert line is not None and line.endswith("ZeroDivisionError: division by zero")
+
+
 def test_without_a_gpu_there_is_no_line(seven: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert memory_note([PAPER, seven]) is None
