@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from selfplay.cli.train import _load
 from selfplay.errors import ConfigError, LearnersLost, RunError
 from selfplay.learner.objective import PolicyLoss
-from selfplay.run.declarations import RunMetrics
 from selfplay.runtime.cluster import death_reason
 from selfplay.runtime.learner_worker_group import LearnerWorkerGroup, reason_of
 from selfplay.runtime.local import Local
@@ -20,7 +20,6 @@ from selfplay.runtime.policy_groups import PolicyGroup
 from selfplay.runtime.ray import RayRuntime
 from selfplay.runtime.rollout_worker_group import RolloutWorkers
 from selfplay.runtime.sampling_worker_group import SamplingWorkers
-from selfplay.train import Trainer
 from selfplay.types import Request
 
 ray = pytest.importorskip("ray")
@@ -288,8 +287,8 @@ def test_the_driver_says_before_it_waits_that_vllm_compiles(
 
 
 @pytest.mark.parametrize("kind", [RayRuntime, Local])
-def test_a_run_shows_the_lines_of_its_runtime(
-    kind: Callable[[], Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_the_command_shows_the_lines_of_a_runtime_while_it_loads(
+    kind: Callable[[], Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     runtime: Any = kind()
     ray_too = kind is RayRuntime
@@ -297,14 +296,12 @@ def test_a_run_shows_the_lines_of_its_runtime(
         runtime._note("worker 1 \n was lost")
     assert capsys.readouterr().err == ("worker 1 was lost\n" if ray_too else "")
     said: list[str] = []
-    progress: Any = SimpleNamespace(note=said.append)
-    experiment: Any = SimpleNamespace(
-        runtime=runtime, credit=None, declared=RunMetrics(), policies={}, learners={}
-    )
-    folder: Any = SimpleNamespace(folder=tmp_path)
-    Trainer(experiment, folder, progress)._announce()
-    said.clear()
-    if ray_too:
-        runtime._note("worker 2 was lost")
+
+    def load(saved: object) -> None:
+        if ray_too:
+            runtime._note("worker 2 was lost")
+
+    stage: Any = SimpleNamespace(open=lambda: None, progress=SimpleNamespace(note=said.append))
+    _load(SimpleNamespace(runtime=runtime, load=load), stage)
     assert said == (["worker 2 was lost"] if ray_too else [])
     assert capsys.readouterr().err == ""
