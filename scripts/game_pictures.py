@@ -64,7 +64,7 @@ PROGRAMS: list[TablePicture] = [
         name="growing_depths",
         title="Held-out programs by depth of composition",
         label="held-out accuracy, %",
-        sources=[TableSource(section="Tasks that grow against fixed tasks", table=2)],
+        sources=[TableSource(section="Tasks that grow against fixed tasks", table=3)],
         sets={
             "before training": SeedValues(columns=["growing"], side="before"),
             "after training on growing tasks": SeedValues(columns=["growing"]),
