@@ -6,7 +6,8 @@ scripted reader answers from the bank:
 - add: adds every sentence;
 - update first: replaces the first entry that it sees, and adds if it sees none;
 - update first, no chatter: the same, but ignores sentences that state nothing;
-- perfect: replaces the entry about the same person and topic, deletes what is denied, adds others.
+- perfect: replaces the entry about the same person and topic, deletes what is denied, adds other
+  statements, and ignores sentences that state nothing.
 
 The second table needs no bank: the fraction of the questions whose answer is the first value, or
 the last one, that the dialogue states for the person and topic.
@@ -24,7 +25,7 @@ from typing import Any
 from hydra.utils import instantiate
 
 from arenas.memory.arena import MANAGER
-from arenas.memory.dialogues import QUESTION, STATEMENT
+from arenas.memory.dialogues import QUESTION, STATEMENT, best_operation
 from arenas.memory.small_talk import asked_for, stated
 from selfplay.config.compose import load
 from selfplay.credit.rewards import mean
@@ -63,14 +64,17 @@ def update_first(fact: str, shown: Shown) -> dict[str, str]:
 
 def perfect(fact: str, shown: Shown) -> dict[str, str]:
     """Keep one entry for each person and topic."""
-    said = statement(fact)
+    if ": " not in fact:
+        operation: dict[str, str] = json.loads(best_operation(fact, shown))
+        return operation
+    said = stated(fact)
     if said is None:
         return NOOP
     for entry in shown:
-        known = statement(entry["text"])
+        known = stated(entry["text"])
         if known and known[:2] == said[:2]:
-            return {"event": "DELETE" if said[3] else "UPDATE", "id": entry["id"]}
-    return NOOP if said[3] else ADD
+            return {"event": "UPDATE", "id": entry["id"]}
+    return ADD
 
 
 RULES: Mapping[str, Rule] = {

@@ -82,10 +82,8 @@ def plan(
         folder: Folder of a run whose config and recorded lengths are used.
         search: More folders of config groups.
     """
-    from selfplay.learner.learner_settings import LearnerSettings  # loads torch
-
-    cluster, given, notes = _hardware(own)
-    on_gpu = cluster.device.kind == "cuda"
+    hardware = _hardware(own)
+    on_gpu = hardware[0].device.kind == "cuda"
     asked_of = [o.removeprefix("workload.") for o in own if o.startswith("workload.")]
     if folder is None:
         # The primary config has no choice for these groups, so Hydra needs a plus.
@@ -103,6 +101,19 @@ def plan(
         Run.open(folder)
         config = compose.load(list(overrides), name="config", folder=folder, search=search)
         asked = records.of_run(config, folder, on_gpu=on_gpu)
+    return _predicted(config, asked, *hardware)
+
+
+def _predicted(
+    config: Mapping[str, Any],
+    asked: Any,
+    cluster: ClusterSpec,
+    given: Mapping[str, Any],
+    notes: list[str],
+) -> Prediction:
+    """Return the prediction for a config, its workload, and the cluster that `_hardware` found."""
+    from selfplay.learner.learner_settings import LearnerSettings  # loads torch
+
     learner = make(LearnerSettings, config["learner"], where="learner")
     models = members(config)
     own_layout = not any(key in given for key in PLACEMENT)
@@ -123,8 +134,8 @@ def plan(
     )
 
 
-def memory_note(overrides: Sequence[str], *, search: Sequence[str] = ()) -> str | None:
-    """Return a line if a run would not fit into the GPUs of this machine by its plan.
+def memory_note(config: Mapping[str, Any]) -> str | None:
+    """Return a line if a run of a config would not fit into the GPUs of this machine by its plan.
 
     `selfplay train` prints it before it loads the models. None without a GPU, and for a config that
     a plan does not cover.
@@ -134,7 +145,8 @@ def memory_note(overrides: Sequence[str], *, search: Sequence[str] = ()) -> str 
     if not torch.cuda.is_available():
         return None
     try:
-        memory = plan((), overrides, search=search).memory
+        asked = workloads.of_config(config, workloads.assumptions([]), on_gpu=True)
+        memory = _predicted(config, asked, *_hardware([])).memory
     except ConfigError:
         return None
     except Exception as error:  # a fault of the plan must not stop a run that may fit
@@ -143,7 +155,7 @@ def memory_note(overrides: Sequence[str], *, search: Sequence[str] = ()) -> str 
         return None
     return (
         f"this run may end for lack of memory: by `selfplay plan` {memory.complaints[0]}; "
-        "`selfplay plan` with the same words says what would help"
+        "`selfplay plan` with the same overrides says what would help"
     )
 
 

@@ -56,12 +56,10 @@ def train(options: argparse.Namespace, overrides: list[str]) -> None:
         _sweep(options, overrides)
         return
     settings = load(options, overrides)
-    from selfplay.cli.plan import memory_note
     from selfplay.config.run_config import run_folder
     from selfplay.experiment.experiment import Experiment, check
     from selfplay.run.directory import Run
 
-    search = options.config_dir
     if options.cfg:
         notes = check(settings)
         run_folder(settings["run"])
@@ -82,8 +80,6 @@ def train(options: argparse.Namespace, overrides: list[str]) -> None:
         try:
             experiment = Experiment(settings)
             tell(experiment.notes)
-            if not options.config_path and (short := memory_note(overrides, search=search)):
-                note(short)
             _load(experiment, stage)
         except Exception:
             stage.discard()
@@ -253,7 +249,11 @@ class _Stage:
 
 def _load(experiment: Any, stage: _Stage, saved: Path | None = None) -> None:
     """Open the stage, then load the models or a checkpoint, which may take minutes."""
+    from selfplay.cli.plan import memory_note
+
     try:
+        if short := memory_note(experiment.config):
+            note(short)
         stage.open()
     except BaseException:
         experiment.close()

@@ -1,20 +1,15 @@
 """The copies of the learners' state on ranks of several nodes (HSDP)."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
-
-if TYPE_CHECKING:
-    from selfplay.models.policy import Policy
+from typing import Literal, TypeAlias
 
 Replicas: TypeAlias = int | Literal["auto"]
 """Number of copies of the learners' state; auto: one per node if that is possible."""
 SHARE = 0.5
 """Largest fraction of a GPU's memory for a rank's part of the state, if auto makes one copy per
 node. The rest is for activations, gathered weights, reference policies and averages of weights."""
-GRADIENT_AND_MOMENTS = 12
-"""Bytes of a trained number's gradient and AdamW moments in float32."""
 GB = 1e9
 
 
@@ -85,15 +80,3 @@ def _per_node(ranks: Counter[str], state: float, memory: float | None) -> tuple[
             f"{SHARE:.0%} of its GPU's {memory / GB:.1f} GB"
         )
     return len(ranks), ""
-
-
-def state_bytes(policies: Iterable["Policy"]) -> float:
-    """Return the bytes of one copy of the learners' weights, gradients and AdamW moments."""
-    return float(
-        sum(
-            tensor.numel() * (tensor.itemsize + GRADIENT_AND_MOMENTS * tensor.requires_grad)
-            for policy in policies
-            if policy.learn
-            for tensor in policy.model.parameters()
-        )
-    )

@@ -1,4 +1,4 @@
-"""Memory that a learner's state needs on its GPU, which is checked before the first step."""
+"""Memory of the learners' state, which is compared with the GPU before the first step."""
 
 from collections.abc import Iterable
 
@@ -8,8 +8,8 @@ from torch import Tensor
 from selfplay.errors import ConfigError
 from selfplay.learner.process_group import shard
 
-COPIES = 4
-"""Numbers that AdamW holds for a trained one: the weight, its gradient and two moments."""
+GRADIENT_AND_MOMENTS = 12
+"""Bytes of a trained number's gradient and AdamW moments in float32."""
 
 
 def state_bytes(parameters: Iterable[Tensor]) -> int:
@@ -18,7 +18,9 @@ def state_bytes(parameters: Iterable[Tensor]) -> int:
     Of a sharded parameter the part of this process counts, and of a frozen one the weight alone.
     """
     parts = [(shard(each), each.requires_grad) for each in parameters]
-    return sum(part.nbytes * (COPIES if trained else 1) for part, trained in parts)
+    return sum(
+        part.numel() * (part.itemsize + GRADIENT_AND_MOMENTS * trained) for part, trained in parts
+    )
 
 
 def check_state_fits(parameters: Iterable[Tensor]) -> None:

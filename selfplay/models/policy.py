@@ -214,14 +214,8 @@ def load_with_renderer(
     source = _loadable(model, where=where)
     # The tokenizer comes first, so that a missing chat template is an error before all weights
     # are loaded. Other errors wait, because one of the model explains more.
-    tokenizer, problem = None, None
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
-    except Exception as error:  # the files of the folder can make transformers fail in any way
-        problem = error
-    # For a folder without a tokenizer, transformers makes one that has special tokens only.
-    known = tokenizer is not None and len(tokenizer) > len(tokenizer.all_special_ids)
-    if tokenizer is not None and known:
+    tokenizer, problem = _read_tokenizer(source)
+    if tokenizer is not None:
         if chat_template:
             tokenizer.chat_template = chat_template
         require_template(tokenizer, where=where)
@@ -231,9 +225,8 @@ def load_with_renderer(
             torch.nn.Module.to(loaded, target)
         except (RuntimeError, AssertionError) as error:
             raise ConfigError(f"{where}: device {device!r}: {_first_line(error)}") from error
-    if tokenizer is None or not known:
-        reason = f": {_first_line(problem)}" if problem else "; save_pretrained the tokenizer there"
-        raise ConfigError(f"{where}: no tokenizer in {model!r}{reason}") from problem
+    if tokenizer is None:
+        raise ConfigError(f"{where}: no tokenizer in {model!r}{problem}")
     rows = int(loaded.get_input_embeddings().weight.shape[0])  # type: ignore[index]
     ends = end_tokens(loaded, rows, where=where)
     renderer = ChatRenderer(
@@ -249,6 +242,18 @@ def load_with_renderer(
             f"{rows}; they do not belong together"
         )
     return loaded, renderer
+
+
+def _read_tokenizer(source: str) -> tuple[Any, str]:
+    """Return the tokenizer of a name or folder; None and the end of an error without one."""
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+    except Exception as error:  # the files of the folder can make transformers fail in any way
+        return None, f": {_first_line(error)}"
+    # For a folder without a tokenizer, transformers makes one that has special tokens only.
+    if len(tokenizer) <= len(tokenizer.all_special_ids):
+        return None, "; save_pretrained the tokenizer there"
+    return tokenizer, ""
 
 
 def end_tokens(model: PreTrainedModel, rows: int, *, where: str) -> tuple[int, ...]:

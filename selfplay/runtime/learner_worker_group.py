@@ -11,7 +11,8 @@ import torch
 
 from selfplay.errors import LearnersLost, RunError, SelfplayError, one_line
 from selfplay.learner.objective import Objective
-from selfplay.learner.state_copies import Replicas, choose_copies, state_bytes
+from selfplay.learner.state_copies import Replicas, choose_copies
+from selfplay.learner.state_memory import state_bytes
 from selfplay.rollout.setup import RolloutSetup
 from selfplay.runtime.cluster import TICK, RayCluster, death_reason
 from selfplay.runtime.distributed_learner import DistributedLearner
@@ -212,10 +213,11 @@ class LearnerWorkerGroup:
         alone, patience, copies = self.count == 1, self._limit("begin"), 1
         if not alone:
             nodes, memory = zip(*self._ask("node", [()] * self.count, {}), strict=True)
+            learned = [policy for policy in self._players.policies.values() if policy.learn]
             chosen = choose_copies(
                 nodes,
                 self.replicas,
-                state=state_bytes(self._players.policies.values()),
+                state=sum(state_bytes(policy.model.parameters()) for policy in learned),
                 memory=min(memory) if self.gpu else None,
             )
             copies, self.notes = chosen.count, [chosen.note] if chosen.note else []

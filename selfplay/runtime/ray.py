@@ -5,7 +5,7 @@ import pickle
 import socket
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from selfplay.engines import Engine
 from selfplay.engines.shards import shards_of
 from selfplay.errors import ConfigError, LearnersLost, RunError
 from selfplay.learner import PolicyLearner
-from selfplay.learner.checkpoint import MANIFEST, broken, kept
+from selfplay.learner.checkpoint import broken, kept
 from selfplay.learner.objective import Objective
 from selfplay.learner.state_copies import Replicas
 from selfplay.rollout.episode_runner import EpisodeSpec
@@ -434,15 +434,4 @@ def newest(saved: Path | None) -> Path | None:
     """
     if saved is None:
         return None
-    return next((path for path in kept(saved.parent) if _whole(path)), saved)
-
-
-def _whole(path: Path) -> bool:
-    """Return True if a checkpoint is complete; its files are read once for all workers."""
-    manifest = path / MANIFEST
-    return manifest.is_file() and _read_whole(path, manifest.stat().st_mtime_ns)
-
-
-@cache
-def _read_whole(path: Path, written: int) -> bool:
-    return broken(path) is None
+    return next((path for path in kept(saved.parent) if broken(path) is None), saved)

@@ -9,6 +9,7 @@ import torch
 
 from selfplay.cli.main import main
 from selfplay.cli.plan import memory_note
+from selfplay.config.compose import load
 from tests.cli.test_plan import SEVEN
 
 PAPER = "+experiment=paper/absolute_zero_7b"
@@ -33,15 +34,15 @@ def one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("one_gpu")
 def test_all_weights_of_7b_do_not_fit_and_an_adapter_does(seven: str) -> None:
-    line = memory_note([PAPER, seven])
+    line = memory_note(load([PAPER, seven]))
     assert line is not None and "learning needs 139.5 GB of the 73.6 GB per device" in line
-    assert memory_note([PAPER, "+recipe=gpu_1_lora_7b", seven]) is None
-    assert memory_note(["+experiment=tiny/kuhn"]) is None
+    assert memory_note(load([PAPER, "+recipe=gpu_1_lora_7b", seven])) is None
+    assert memory_note(load(["+experiment=tiny/kuhn"])) is None
 
 
 @pytest.mark.usefixtures("one_gpu")
 def test_a_config_without_a_plan_has_no_line(tmp_path: Path) -> None:
-    assert memory_note([PAPER, f"policy.model={tmp_path / 'nothing'}"]) is None
+    assert memory_note(load([PAPER, f"policy.model={tmp_path / 'nothing'}"])) is None
 
 
 @pytest.mark.usefixtures("one_gpu")
@@ -51,14 +52,14 @@ def test_a_fault_of_the_plan_is_a_line_and_no_error(
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("division by zero")
 
-    monkeypatch.setattr("selfplay.cli.plan.plan", broken)
-    line = memory_note([PAPER, seven])
+    monkeypatch.setattr("selfplay.cli.plan.members", broken)
+    line = memory_note(load([PAPER, seven]))
     assert line is not None and line.endswith("ZeroDivisionError: division by zero")
 
 
 def test_without_a_gpu_there_is_no_line(seven: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert memory_note([PAPER, seven]) is None
+    assert memory_note(load([PAPER, seven])) is None
 
 
 @pytest.mark.usefixtures("one_gpu")

@@ -1,12 +1,8 @@
 """Number of copies of the learners' state, and the ranks of each copy."""
 
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
-import torch
 
-from selfplay.learner.state_copies import Replicas, choose_copies, state_bytes
+from selfplay.learner.state_copies import Replicas, choose_copies
 
 GB = 1e9
 TWO = "2 copies of the learners' state, each sharded over 2 ranks"
@@ -67,10 +63,3 @@ def test_a_copy_per_node_must_leave_half_of_each_gpu(
     assert choose_copies(nodes, 2, state=state, memory=memory).count == 2
     alone = choose_copies(nodes[:8], "auto", state=state, memory=memory)
     assert (alone.count, alone.note) == (1, "")
-
-
-def test_the_state_is_weights_gradients_and_moments() -> None:
-    model = torch.nn.Linear(3, 2)  # 6 weights and 2 biases
-    model.weight = torch.nn.Parameter(model.weight.bfloat16(), requires_grad=False)
-    policies: Any = [SimpleNamespace(model=model, learn=learn) for learn in (True, False)]
-    assert state_bytes(policies) == 6 * 2 + 2 * 16

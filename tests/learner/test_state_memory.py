@@ -19,6 +19,9 @@ def test_trained_numbers_are_held_four_times_and_frozen_ones_once() -> None:
     frozen.requires_grad_(False)
     assert state_bytes(trained.parameters()) == 4 * 10 * 20 * 4
     assert state_bytes([*trained.parameters(), *frozen.parameters()]) == 3200 + 10 * 30 * 2
+    both = Linear(3, 2)  # 6 weights and 2 biases
+    both.weight = torch.nn.Parameter(both.weight.bfloat16(), requires_grad=False)
+    assert state_bytes(both.parameters()) == 6 * 2 + 2 * 16
 
 
 def test_a_state_that_is_larger_than_the_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

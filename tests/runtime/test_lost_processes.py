@@ -34,7 +34,7 @@ DIED = (
     "(1) the process was killed by the OOM killer due to high memory usage, (2) ray stop --force "
     "was called, or (3) the worker crashed unexpectedly due to SIGSEGV or another unexpected error."
 )
-"""What Ray 2.60 says of an actor whose process was killed."""
+"""Message of Ray 2.60 about an actor whose process was killed."""
 
 
 def died(pid: int = 9763) -> Exception:
@@ -302,6 +302,6 @@ def test_the_command_shows_the_lines_of_a_runtime_while_it_loads(
             runtime._note("worker 2 was lost")
 
     stage: Any = SimpleNamespace(open=lambda: None, progress=SimpleNamespace(note=said.append))
-    _load(SimpleNamespace(runtime=runtime, load=load), stage)
+    _load(SimpleNamespace(runtime=runtime, load=load, config={}), stage)
     assert said == (["worker 2 was lost"] if ray_too else [])
     assert capsys.readouterr().err == ""

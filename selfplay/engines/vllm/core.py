@@ -218,7 +218,7 @@ class EngineCore:
 
     def _arguments(self, model: PreTrainedModel, rank: int | None) -> dict[str, Any]:
         settings, on_cpu = self.settings, self.on_cpu
-        limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+        limit = own_limit(model)
         if settings.max_length is not None:
             limit = min(settings.max_length, limit or settings.max_length)
         # Between the chunks of a prompt vLLM resets a random stream, which is impossible on a CPU.
@@ -434,3 +434,9 @@ class EngineCore:
             client.shutdown()
         del self.engine
         self._folder.cleanup()
+
+
+def own_limit(model: PreTrainedModel) -> int | None:
+    """Return the largest number of positions that a model's config names; None if it names none."""
+    limit: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    return limit

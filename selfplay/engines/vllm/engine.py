@@ -248,7 +248,7 @@ class VLLMEngine(Engine):
         only the length of the prompt is the reason.
         """
         served, group = self._served(request.policy)
-        check_lengths(request, min(group.host.limit, served.limit))
+        check_lengths(request, min(group.host.limit, served.limit or group.host.limit))
         if 0 < request.temperature < LOWEST_TEMPERATURE:
             raise ConfigError(
                 f"policy {request.policy!r}: vLLM samples at temperature 0, or at "

@@ -1,7 +1,6 @@
 """The policies of one vLLM engine: their weights, and the order of their requests."""
 
 import json
-import sys
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from functools import partial
@@ -71,7 +70,7 @@ class ServedPolicy:
         shards: Number of the engine's shards.
         """
         self.policy, self.model, self.end_ids = policy, model, frozenset(end_ids)
-        self.limit = own_limit(model)
+        self.limit = core.own_limit(model)
         self.version = 0
         self.loaded = False
         """True if vLLM has the policy's current weights."""
@@ -357,8 +356,3 @@ def engine_key(model: PreTrainedModel) -> Hashable:
     kept = {name: value for name, value in config.items() if value and name not in left_out}
     shape = json.dumps(kept, sort_keys=True, default=str)
     return type(model).__name__, str(model.device), model.dtype, shape
-
-
-def own_limit(model: PreTrainedModel) -> int:
-    """Return the largest number of positions that a model's config names; else a huge number."""
-    return getattr(model.config.get_text_config(), "max_position_embeddings", None) or sys.maxsize
