@@ -5,11 +5,15 @@ each other's numbers and change the random numbers of the library's own code.
 """
 
 import random
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+
+_LOCK = threading.RLock()
+"""Held inside every `swapped`, because a process has one pair of global generators."""
 
 
 class PrivateRandom:
@@ -22,13 +26,17 @@ class PrivateRandom:
 
     @contextmanager
     def swapped(self) -> Iterator[None]:
-        """Use the private state inside the block, and restore the global state after it."""
-        outside: Any = random.getstate(), np.random.get_state()
-        random.setstate(self._python)
-        np.random.set_state(self._numpy)
-        try:
-            yield
-        finally:
-            self._python, self._numpy = random.getstate(), np.random.get_state()
-            random.setstate(outside[0])
-            np.random.set_state(outside[1])
+        """Use the private state inside the block, and restore the global state after it.
+
+        A block of another thread waits for the end of this one.
+        """
+        with _LOCK:
+            outside: Any = random.getstate(), np.random.get_state()
+            random.setstate(self._python)
+            np.random.set_state(self._numpy)
+            try:
+                yield
+            finally:
+                self._python, self._numpy = random.getstate(), np.random.get_state()
+                random.setstate(outside[0])
+                np.random.set_state(outside[1])

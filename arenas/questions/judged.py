@@ -3,7 +3,8 @@
 This is Multi-Agent Evolve (2510.23595): one policy in three roles, and rewards only from the
 judges' scores. The reward of a question combines its quality and low grades of its answers; that of
 an answer comes from its grade; that of a verdict is 1 if it contains a score. A judge without a
-score is asked again; a question or an answer that stays without a score is left out of learning.
+score is asked again, and then earns the fraction of its verdicts that contain a score; a question
+or an answer that stays without a score is left out of learning.
 
 With a rule, a verifier grades answers too: alone where it accepts them (rule, then judge), or with
 a weight beside the judge's score (hybrid reward).
@@ -266,13 +267,15 @@ class JudgedQuestions(Arena):
         self._end()
 
     def _score(self, judge: str, action: Action | None) -> float | None:
-        """Return a verdict's fraction of the best score, and pay the judge 1 for a valid one.
+        """Return a verdict's fraction of the best score, and pay the judge for a valid one.
 
+        The pay is 1, or 1 / n for the n-th verdict: a credit method that compares returns gives all
+        turns of an episode the same, and would otherwise reward the verdicts without a score too.
         Returns None while the judge is asked again, and then `no_score`.
         """
         share = read_score(action, self.best_score)
         self.verdicts.append(share is not None)
-        self.pay(judge, float(share is not None))
+        self.pay(judge, 0.0 if share is None else 1 / (1 + self.missed[judge]))
         self.note(judge, verdict="none" if share is None else "score")
         if share is None:
             self.missed[judge] += 1

@@ -34,6 +34,8 @@ METHOD = ("credit", "objective")
 """Groups in which a new algorithm drops all settings of an experiment."""
 OVERRIDE = re.compile(r"override\s+/?([\w/]+)")
 """Pattern of a key in a defaults list that chooses another config for a group."""
+COMPOSED = re.compile(r"^(defaults:|#\s*@package\s)", re.MULTILINE)
+"""Pattern of a line in a config that consists of other configs, or whose keys go elsewhere."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -271,6 +273,9 @@ def _fits(
 
 def _node(choice: ConfigChoice, name: str, folders: Sequence[Path]) -> Any:
     """Return the values of the config `name` of the choice's group, interpolations unresolved."""
+    file = _file(f"{choice.group}/{name}", folders)
+    if file is not None and not COMPOSED.search(file.read_text(encoding="utf-8")):
+        return _plain(OmegaConf.load(file))  # a tenth of the time of a composition
     with TemporaryDirectory(prefix="selfplay-") as place:
         Path(place, "alone.yaml").write_text(f"defaults: [{choice.group}: {name}]\n")
         composed = compose(Path(place), "alone", search_path(folders))

@@ -26,7 +26,7 @@ class RunSettings:
     steps: int
     """Number of training steps."""
     name: str | None = None
-    """Name of the run folder; None: made from the experiment and the time."""
+    """Name of the run folder; None: made from the experiment, the seed and the time."""
     folder: str = "runs"
     """Folder of the run folders."""
     experiment: str = "train"

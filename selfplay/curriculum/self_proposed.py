@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Literal
 
@@ -11,17 +12,29 @@ from selfplay.rng import derive
 from selfplay.types import Group, Status, Task
 
 
+@dataclass(frozen=True, kw_only=True)
+class ProposalCounts:
+    """Numbers of the proposals that one step asked for. `ProposalCurriculum` makes and reads it."""
+
+    played: Counter[str] = field(default_factory=Counter)
+    """Number of tasks to propose that were played, by type."""
+    valid: Counter[str] = field(default_factory=Counter)
+    """Number of valid proposals of these tasks, by type."""
+
+
 class ProposalCurriculum:
     """Requests proposals of every type and fills the solvers' batch from the buffer (2505.03335).
 
     For each type, `proposals` tasks ask a proposer for a new task and show it `references` entries
     of the buffer. Solvers attempt new proposals and again `solver_batch` - n entries of the buffer,
-    where n is the number of valid proposals of the last step. If that step had several rounds
-    (refills), n is the mean per round. Nothing is learned until every type has `seed_size` entries
-    (4 batches in the paper).
+    where n is `proposals` times the fraction of valid proposals in the last step that asked for
+    some. The fraction counts all rounds of that step (refills), and all steps over which a mixture
+    hands out its tasks. Nothing is learned until every type has `seed_size` entries (4 batches in
+    the paper).
 
     With phases, steps only propose for a while and then only solve; if the buffer has too few tasks
-    for the solvers, proposals fill their batch.
+    for the solvers, proposals fill their batch. In a mixture, tasks have the phase of the step in
+    which the whole batch was drawn.
     """
 
     def __init__(
@@ -75,11 +88,9 @@ class ProposalCurriculum:
         self.given = {kind: list(sources) for kind, sources in (given or {}).items()}
         self.seed = seed
         self._step: int | None = None
-        self._rounds = self._added = self._duplicates = 0
-        self._valid: Counter[str] = Counter()
-        """Number of valid proposals of the step that is being observed, by type."""
-        self._before: dict[str, float] = {}
-        """Number of valid proposals per round of the step before that, by type."""
+        self._added = self._duplicates = 0
+        self._asked: dict[int, ProposalCounts] = {}
+        """Counts of the last two steps that asked for proposals, the newest last."""
         for task in seeds:
             buffer.add(task, step=-1)
         self._check()
@@ -120,7 +131,6 @@ class ProposalCurriculum:
     def tasks(self, step: int, attempt: int = 0) -> list[Task]:
         """Return proposals to make and tasks to solve, type by type."""
         rng = Random(derive(self.seed, "curriculum", step, attempt))
-        valid = self._before if step == self._step else self._valid_per_round()
         phase = self.phase(step)
         tasks = []
         for kind in self.types:
@@ -131,9 +141,16 @@ class ProposalCurriculum:
                 continue
             tasks += self._ask(kind, self.proposals, step, attempt, rng)
             if phase == "both" and self.replay:
-                count = max(0, self.solver_batch - round(valid.get(kind, 0)))
+                count = max(0, self.solver_batch - round(self._valid(kind, step)))
                 tasks += self._again(kind, count, rng)
         return tasks
+
+    def _valid(self, kind: str, step: int) -> float:
+        """Return the number of valid ones among `proposals` proposals, by the last step before."""
+        asked = next((self._asked[each] for each in reversed(self._asked) if each != step), None)
+        if asked is None:
+            return 0.0
+        return self.proposals * asked.valid[kind] / max(asked.played[kind], 1)
 
     def phase(self, step: int) -> Literal["both", "propose", "solve"]:
         """Return the kind of a step's tasks. The first step is 1; gathering comes before it."""
@@ -152,9 +169,9 @@ class ProposalCurriculum:
     def _ask(self, kind: str, count: int, step: int, attempt: int, rng: Random) -> list[Task]:
         """Return tasks that ask for proposals."""
         names = (f"{kind}-propose-{step}-{attempt}-{number}" for number in range(count))
-        return [self._proposal(kind, name, rng) for name in names]
+        return [self._proposal(kind, name, step, rng) for name in names]
 
-    def _proposal(self, kind: str, name: str, rng: Random) -> Task:
+    def _proposal(self, kind: str, name: str, step: int, rng: Random) -> Task:
         sources = self.given.get(kind)
         shown = [] if sources else self._references(kind, rng)
         given = self.buffer.sample(sources, 1, rng) if sources else []
@@ -163,6 +180,7 @@ class ProposalCurriculum:
             type=kind,
             payload={
                 "mode": "propose",
+                "step": step,
                 "references": [dict(entry.task.payload) for entry in shown],
                 "given": dict(given[0].task.payload) if given else None,
                 "parents": [entry.number for entry in [*shown, *given]],
@@ -180,16 +198,15 @@ class ProposalCurriculum:
     def observe(self, groups: Sequence[Group], step: int) -> None:
         """Keep the valid proposals, and count the attempts at every task. Called once a round."""
         if step != self._step:
-            self._before, self._step = self._valid_per_round(), step
-            self._valid.clear()
-            self._rounds = self._added = self._duplicates = 0
-        self._rounds += 1
+            self._step = step
+            self._added = self._duplicates = 0
         for group in groups:
+            counts = self._counts(group, step)
             for episode in group.episodes:
                 if episode.status is Status.FAILED:
                     continue
                 for task in episode.created:
-                    self._valid[task.type] += 1
+                    counts.valid[task.type] += 1
                     author = episode.turns[0]
                     added = self.buffer.add(
                         task,
@@ -211,8 +228,17 @@ class ProposalCurriculum:
                 "lower curriculum.seed_size"
             )
 
-    def _valid_per_round(self) -> dict[str, float]:
-        return {kind: count / max(self._rounds, 1) for kind, count in self._valid.items()}
+    def _counts(self, group: Group, step: int) -> ProposalCounts:
+        """Count a group that proposes; return the counts of the step that asked for it."""
+        task = group.episodes[0].task
+        if task.payload.get("mode") != "propose":
+            return ProposalCounts()
+        asked = int(task.payload.get("step", step))
+        counts = self._asked.setdefault(asked, ProposalCounts())
+        counts.played[task.type] += 1
+        while len(self._asked) > 2:
+            del self._asked[next(iter(self._asked))]
+        return counts
 
     def ready(self) -> bool:
         """Return True if every type has its seed entries."""
@@ -228,15 +254,15 @@ class ProposalCurriculum:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the buffer, and the last step's valid proposals."""
-        return {
-            "buffer": self.buffer.state_dict(),
-            "valid": dict(self._valid),
-            "rounds": self._rounds,
-        }
+        """Return the buffer, and the counts of the last steps' proposals."""
+        asked = [[step, dict(each.played), dict(each.valid)] for step, each in self._asked.items()]
+        return {"buffer": self.buffer.state_dict(), "asked": asked}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned."""
         self.buffer.load_state_dict(state["buffer"])
-        self._valid, self._rounds = Counter(state["valid"]), int(state["rounds"])
+        self._asked = {
+            int(step): ProposalCounts(played=Counter(played), valid=Counter(valid))
+            for step, played, valid in state.get("asked", ())  # missing in older runs
+        }
         self._step = None

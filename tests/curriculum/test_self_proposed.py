@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from selfplay.curriculum.mixture import MixtureCurriculum, routed, unrouted
 from selfplay.curriculum.self_proposed import ProposalCurriculum
 from selfplay.curriculum.task_buffer import TaskBuffer
 from selfplay.errors import CollapsedError, ConfigError
@@ -28,14 +30,14 @@ def made(**changes: Any) -> ProposalCurriculum:
     return ProposalCurriculum(**{**settings, **changes})
 
 
-def proposal(name: str, kind: str = "d", **fields: Any) -> Group:
-    """An episode that created a task which 3 of 8 solvers solved."""
+def proposal(name: str, kind: str = "d", *, valid: bool = True, **fields: Any) -> Group:
+    """An episode that created a task which 3 of 8 solvers solved, or an invalid one."""
     asked = Task(id=f"ask-{name}", type=kind, payload={"mode": "propose", "parents": [0]})
     return group(
         episode(
             turn("proposer_0", version=5),
             task=asked,
-            created=(Task(id=name, type=kind),),
+            created=(Task(id=name, type=kind),) if valid else (),
             metrics={"attempts": 8, "solved": 3},
             **fields,
         )
@@ -85,26 +87,62 @@ def test_attempts_at_old_tasks_are_booked() -> None:
 def test_the_solvers_batch_is_filled_from_the_buffer() -> None:
     curriculum = made()
     curriculum.observe([proposal(f"old-{n}") for n in range(6)], 1)
-    curriculum.observe([proposal("x")], 2)
+    curriculum.observe([proposal(f"{n}", valid=n == 0) for n in range(3)], 2)
     assert solved(curriculum.tasks(3), "d") == 4 - 1
     assert solved(curriculum.tasks(3), "a") == 1  # all there is
-    curriculum.observe([proposal(f"new-{n}") for n in range(9)], 3)
-    assert solved(curriculum.tasks(4), "d") == 0
+    curriculum.observe([proposal(f"new-{n}") for n in range(3)], 3)
+    assert solved(curriculum.tasks(4), "d") == 4 - 3
     assert solved(made(replay=False).tasks(1), "d") == 0
 
 
 def test_refills_of_a_step_are_one_step() -> None:
-    """Figures add up over a step's rounds; the fill is by last step's mean per round."""
-    curriculum = made(solver_batch=8)
+    """Metrics add up over a step's rounds, and so does the fraction of valid proposals."""
+    curriculum = made(solver_batch=8, proposals=4)
     curriculum.observe([proposal(f"old-{n}") for n in range(20)], 1)
-    curriculum.observe([proposal(f"first-{n}") for n in range(2)], 2)
-    assert solved(curriculum.tasks(2, 1), "d") == 0  # by step 1's twenty, as in attempt 0
+    curriculum.observe([proposal(f"first-{n}", valid=n < 2) for n in range(4)], 2)
+    assert solved(curriculum.tasks(2, 1), "d") == 8 - 4  # by step 1, as in attempt 0
     curriculum.observe([proposal(f"second-{n}") for n in range(4)], 2)
     assert curriculum.metrics()["added"] == 6
     assert solved(curriculum.tasks(3), "d") == 8 - 3
-    curriculum.observe([], 3)
+    curriculum.observe([], 3)  # no proposal was played: the fraction is still that of step 2
     assert curriculum.metrics()["added"] == 0
-    assert solved(curriculum.tasks(4), "d") == 8
+    assert solved(curriculum.tasks(4), "d") == 8 - 3
+
+
+def test_a_mixture_fills_the_solvers_batch_as_the_part_alone_does() -> None:
+    """A mixture hands out a batch over several steps; the whole batch is counted."""
+
+    def played(task: Task, *, part: str = "") -> Group:
+        asks = task.payload.get("mode") == "propose"
+        made_of = (Task(id=f"by-{task.id}", type="d"),) if asks and task.id[-1] != "0" else ()
+        groups = group(episode(turn("proposer_0"), task=task, created=made_of))
+        if not part:
+            return groups
+        (own,) = groups.episodes
+        created = tuple(routed(part, each) for each in own.created)
+        return group(replace(own, task=routed(part, task), created=created))
+
+    def counts(tasks: Sequence[Task]) -> tuple[int, int]:
+        return len(tasks) - solved(tasks, "d"), solved(tasks, "d")
+
+    settings: dict[str, Any] = {"types": ["d"], "given": {}, "proposals": 4, "solver_batch": 8}
+    alone, old = made(**settings), [proposal(f"old-{n}") for n in range(20)]
+    alone.observe(old, 0)
+    batches = []
+    for step in range(1, 5):
+        tasks = alone.tasks(step)
+        batches.append(counts(tasks))
+        alone.observe([played(task) for task in tasks], step)
+    assert batches == [(4, 4), (4, 5), (4, 5), (4, 5)]  # one proposal of four is invalid
+    inside, drawn = made(**settings), []
+    inside.observe(old, 0)
+    mixture = MixtureCurriculum(parts={"p": inside}, batch=3, shares={"p": 1})
+    for step in range(1, 13):
+        tasks = [unrouted(task)[1] for task in mixture.tasks(step)]
+        drawn += tasks
+        mixture.observe([played(task, part="p") for task in tasks], step)
+    assert counts(drawn[:8]) == (4, 4)
+    assert [counts(drawn[start : start + 9]) for start in (8, 17, 26)] == [(4, 5)] * 3
 
 
 def test_draws_depend_on_seed_step_and_attempt() -> None:

@@ -223,7 +223,10 @@ def metrics_of(
         count: Number of actions for the diversity of actions.
         words: Number of words for the diversity of words.
     """
-    spoken = [word for turn in drawn for word in turn.text.split()][:words]
+    spoken, left = [], words
+    for turn in drawn:
+        spoken.append(turn.text.split()[:left])
+        left -= len(spoken[-1])
     _, k3, surprisal = drift(drawn[:MOST_TURNS], base)
     return {
         "distinct-2": distinct(spoken),

@@ -131,6 +131,13 @@ class Draws:
         return len(self.tasks) if self._within else len(self.groups)
 
     @property
+    def freedom(self) -> int:
+        """Degrees of freedom of the variance of the resamples: within each task, one is lost."""
+        if self._within:
+            return len(self.tasks) - len(self.groups)
+        return len(self.groups) - 1
+
+    @property
     def _within(self) -> bool:
         """True if episodes are drawn, not tasks. Tasks with one episode each are always drawn."""
         return len(self.groups) < 2 or (self.given and len(self.groups) < len(self.tasks))
@@ -138,7 +145,7 @@ class Draws:
     @property
     def method(self) -> str:
         """Name of the method that makes intervals from the resamples, see `ends`."""
-        shape = "Student's t" if self.count < MANY else "expanded percentile"
+        shape = "Student's t" if self.freedom + 1 < MANY else "expanded percentile"
         return f"bootstrap, {self.resamples} resamples, {shape}"
 
     @cached_property
@@ -243,10 +250,10 @@ class Draws:
         Resamples that are not finite are left out; the ends are NaN if none is finite.
         """
         known = found[np.isfinite(found)]
-        if not len(known) or self.count < 2:
+        if not len(known) or self.freedom < 1:
             return math.nan, math.nan
-        wide = student(self.count - 1, level)
-        if self.count < MANY:
+        wide = student(self.freedom, level)
+        if self.freedom + 1 < MANY:
             half = wide * float(known.std())
             return value - half, value + half
         low, high = percentiles(known, level=level)

@@ -36,9 +36,14 @@ def effective_number(items: Sequence[Hashable]) -> float:
     return float(np.exp(-(chances * np.log(chances)).sum()))
 
 
-def distinct(tokens: Sequence[Hashable], n: int = 2) -> float:
-    """Return the number of different n-grams over that of all n-grams; NaN without n-grams."""
-    grams = [tuple(tokens[place : place + n]) for place in range(len(tokens) - n + 1)]
+def distinct(texts: Iterable[Sequence[Hashable]], n: int = 2) -> float:
+    """Return the number of different n-grams over that of all n-grams; NaN without n-grams.
+
+    The n-grams are those inside of each text, which is given as its words.
+    """
+    grams = [
+        tuple(words[place : place + n]) for words in texts for place in range(len(words) - n + 1)
+    ]
     return len(set(grams)) / len(grams) if grams else math.nan
 
 

@@ -100,11 +100,12 @@ def test_a_judge_without_a_score_is_asked_again() -> None:
     play(arena, "good")
     assert arena.stage == ("judge_0",) and arena.view("judge_0").fields["asked_again"]
     play(arena, "8")
-    assert arena.metrics["quality"] == 0.8 and arena.paid["judge_0"] == 1.0
+    assert arena.metrics["quality"] == 0.8 and arena.paid["judge_0"] == 0.5  # by the second try
     play(arena, argued("7"), argued("9"))
     play(arena, "10", "ten")
     assert arena.stage == ("judge_2",) and not arena.view("judge_1").fields["asked_again"]
     play(arena, "2")
+    assert arena.paid["judge_1"] == 1.0 and arena.paid["judge_2"] == 0.5
     assert arena.finished and not arena.left_out and arena.metrics["ungraded"] == 0.0
     assert arena.paid["solver_0"] == 1.0 and arena.paid["solver_1"] == pytest.approx(0.6)
     assert arena.metrics["verdict"] == 3 / 5

@@ -86,9 +86,11 @@ def test_a_trend() -> None:
 
 
 def test_diversity() -> None:
-    assert distinct(["a", "b", "a", "b"], 1) == 0.5 and distinct(
-        ["a", "b", "a", "b"]
-    ) == pytest.approx(2 / 3)
+    assert distinct([["a", "b", "a", "b"]], 1) == 0.5
+    assert distinct([["a", "b", "a", "b"]]) == pytest.approx(2 / 3)
+    # No pair goes across two texts.
+    assert distinct([["yes", "sir"]] * 3 + [["no", "sir"]] * 3) == pytest.approx(2 / 6)
+    assert isnan(distinct([["red"], ["blue"]] * 4))
     assert effective_number("aaab") == pytest.approx(1.754765, abs=1e-6)
     assert effective_number("abcd") == pytest.approx(4) and isnan(effective_number([]))
 
@@ -228,7 +230,8 @@ def test_figures_by_role_are_of_equally_much() -> None:
     ]
     found = by_role([(1, many), (2, few)], {})["solver"]
     assert (found[1]["kinds of action"], found[2]["kinds of action"]) == (1, 2)
-    assert found[1]["distinct-2"] == pytest.approx(2 / 3)  # of four words, as many as step 2 has
+    # Of four words, as many as step 2 has: once "a b a b", or twice "a b".
+    assert (found[1]["distinct-2"], found[2]["distinct-2"]) == pytest.approx((2 / 3, 1 / 2))
     assert (found[1]["cut off"], found[2]["cut off"]) == (0, 1) and found[1]["tokens"] == 1
 
 

@@ -120,6 +120,18 @@ def test_the_interval_of_a_mean_covers_it() -> None:
     assert 0.91 <= hits / 300 <= 0.98  # nominal 0.95, three standard errors and the percentile bias
 
 
+@pytest.mark.parametrize(("tasks", "episodes"), [(6, 2), (5, 2), (4, 3), (10, 2)])
+def test_the_interval_of_fixed_tasks_covers_their_mean(tasks: int, episodes: int) -> None:
+    """With N - 1 degrees of freedom for N episodes, 6 x 2 episodes covered it in 89 %."""
+    rng, names = np.random.default_rng(0), [str(task) for task in range(tasks)] * episodes
+    draws, held = Draws(tasks=names, resamples=200, given=True), 0
+    assert draws.freedom == tasks * (episodes - 1)
+    for _ in range(1000):
+        found = draws.mean("x", rng.normal(size=tasks * episodes), null=0.0)
+        held += found.low <= 0.0 <= found.high
+    assert 0.93 <= held / 1000 <= 0.97
+
+
 def test_intervals_over_runs_cover_cross_play() -> None:
     """Additive effects of both players: a bootstrap over cells would cover 62 % of the time."""
     rng = np.random.default_rng(2)

@@ -1,0 +1,38 @@
+"""A private copy of the global random generators."""
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+from time import sleep
+
+import numpy as np
+
+from arenas.external.private_random import PrivateRandom
+
+
+def drawn(private: PrivateRandom) -> list[float]:
+    """Six numbers, with a pause in each block, so that another thread can begin its own."""
+    found: list[float] = []
+    for _ in range(3):
+        with private.swapped():
+            found.append(random.random())
+            sleep(0.002)
+            found.append(float(np.random.random()))
+    return found
+
+
+def test_games_in_threads_draw_what_they_draw_alone() -> None:
+    before = random.getstate(), np.random.get_state()[1].tolist()
+    alone = [drawn(PrivateRandom(seed)) for seed in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        beside = list(pool.map(drawn, map(PrivateRandom, range(4))))
+    assert beside == alone and len({each[0] for each in alone}) == 4
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == before
+
+
+def test_a_game_inside_a_game_has_its_own_numbers() -> None:
+    (first, second) = (drawn(PrivateRandom(seed)) for seed in (1, 2))
+    outer = PrivateRandom(1)
+    with outer.swapped():
+        assert random.random() == first[0]
+        assert drawn(PrivateRandom(2)) == second
+        assert float(np.random.random()) == first[1]
