@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 AGENT = "credit.group_by=agent"
 BRANCH = ("sampler=branch", "sampler.group_size=42", "sampler.initial=22")
+NOOP = '{"event":"NOOP"}'
 NINE = ("sampler=independent", "sampler.group_size=9")
 
 
@@ -102,6 +103,8 @@ GAMES: Mapping[str, Game] = {
         methods={
             **_methods(("rloo", "grpo", "reinforce_pp", "turn", "gigpo"), AGENT),
             **_methods(("trr", "rae", "gae", "magrpo", "team", "counterfactual")),
+            # The operation in place of the manager's leaves the bank as it was.
+            "counterfactual, NOOP": ("credit=counterfactual", f"credit.default='{NOOP}'"),
         },
     ),
     # One policy, three agents, two rounds, and a reward in each round.

@@ -1,9 +1,13 @@
 """The table of metric names has all that a run writes, whatever tracker it is sent to."""
 
+import importlib
 import json
+import pkgutil
 import re
 from pathlib import Path
 
+import arenas
+from selfplay.arena import Arena
 from tests.helpers.command_process import finished
 from tests.helpers.repository import ROOT
 
@@ -42,3 +46,25 @@ def test_every_name_that_a_run_writes_is_in_the_table() -> None:
         "policy/base/los",
     ]
     assert unknown({"policy/base/staleness_max", "role/solver/verdict/wrong"}) == []
+
+
+def test_every_metric_that_a_shipped_arena_declares_is_on_the_page() -> None:
+    """Verdicts are under the roles, and the memories of an answer too."""
+    for module in pkgutil.walk_packages(arenas.__path__, "arenas."):
+        importlib.import_module(module.name)
+    names = re.findall("`([^`]+)`", TABLE.read_text(encoding="utf-8"))
+    known = [re.compile(re.sub("<[^>]+>", ".+", re.escape(each))) for each in names]
+    shipped = [each for each in arenas_below(Arena) if each.__module__.startswith("arenas.")]
+    assert len(shipped) >= 30
+    missing = [
+        (each.__name__, name)
+        for each in shipped
+        for name in each.measures
+        if not name.startswith("verdict/")
+        if not any(pattern.fullmatch(name.replace("*", "x")) for pattern in known)
+    ]
+    assert missing == []
+
+
+def arenas_below(made: type[Arena]) -> list[type[Arena]]:
+    return [each for below in made.__subclasses__() for each in (below, *arenas_below(below))]

@@ -9,6 +9,11 @@ import numpy as np
 from arenas.external.private_random import PrivateRandom
 
 
+def state() -> str:
+    """The state of the process's global generators."""
+    return repr((random.getstate(), np.random.get_state(legacy=False)))
+
+
 def drawn(private: PrivateRandom) -> list[float]:
     """Six numbers, with a pause in each block, so that another thread can begin its own."""
     found: list[float] = []
@@ -21,12 +26,12 @@ def drawn(private: PrivateRandom) -> list[float]:
 
 
 def test_games_in_threads_draw_what_they_draw_alone() -> None:
-    before = random.getstate(), np.random.get_state()[1].tolist()
+    before = state()
     alone = [drawn(PrivateRandom(seed)) for seed in range(4)]
     with ThreadPoolExecutor(4) as pool:
         beside = list(pool.map(drawn, map(PrivateRandom, range(4))))
     assert beside == alone and len({each[0] for each in alone}) == 4
-    assert (random.getstate(), np.random.get_state()[1].tolist()) == before
+    assert state() == before
 
 
 def test_a_game_inside_a_game_has_its_own_numbers() -> None:
