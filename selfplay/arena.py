@@ -19,7 +19,7 @@ from gymnasium import spaces
 from pettingzoo import AECEnv
 
 from selfplay.drawing import StateDrawing
-from selfplay.errors import ConfigError, nearest
+from selfplay.errors import ConfigError, changing, named_agents, nearest, role_counts
 from selfplay.rng import derive
 from selfplay.types import (
     LONGEST_TEXT,
@@ -75,10 +75,12 @@ class Arena(AECEnv):
     """Chief metrics of an episode, the most important first; pages show them before others."""
     blocking: ClassVar[bool] = False
     """True if `advance` waits for a service; the rollout then advances many arenas at once."""
+    _may_pay = False
+    """True while `setup` or `advance` runs."""
 
     def __init__(self, roles: Mapping[str, int] | None = None) -> None:
         super().__init__()
-        self.roles = dict(roles if roles is not None else type(self).roles)
+        self.roles = role_counts(type(self), type(self).roles if roles is None else roles)
         self.metadata = {"name": self.name, "render_modes": ["ansi"], "is_parallelizable": False}
         self.render_mode = "ansi"
         self.possible_agents = [
@@ -220,10 +222,16 @@ class Arena(AECEnv):
         With `move`, the reward is for the agent's move of that number (from 0), whose value is
         known only now: records add it to that move and not to the latest move.
 
-        Raises KeyError if `agent` is unknown, and ValueError for a reward that is not finite, or a
-        `move` that was not made. In a run, the episode then counts as failed.
+        `setup` and `advance` may call it. Raises KeyError if `agent` is unknown, and ValueError for
+        a call from elsewhere, a reward that is not finite, or a `move` that was not made. In a run,
+        the episode then counts as failed.
         """
         self._check_entered(agent)
+        if not self._may_pay:
+            raise ValueError(
+                f"{self.name}: pay({agent!r}, {reward!r}) was called outside of setup and advance; "
+                "only these methods may pay"
+            )
         if isinstance(reward, str) or not isinstance(reward, float | int | SupportsFloat):
             raise ValueError(f"{self.name}: the reward of {agent} is {reward!r}, not a number")
         paid = self.paid[agent] + float(reward)
@@ -322,7 +330,8 @@ class Arena(AECEnv):
         self._moves: dict[str, Action | None] = {}
         self._waiting: list[str] = []
         self.agent_selection = next(iter(self.agents), "")
-        self.setup(task, self.rng)
+        with changing(self):
+            self.setup(task, self.rng)
         self._go_on()
 
     def play_stage(self, actions: Mapping[str, Action | None]) -> dict[str, float]:
@@ -413,7 +422,8 @@ class Arena(AECEnv):
         self.history.append(moves)
         self.notes = {}
         potentials = {name: self.potential(name) for name in moves}
-        self.advance(moves)
+        with changing(self):
+            self.advance(moves)
         for name, potential in potentials.items():
             if potential is not None:
                 self.note(name, potential=float(potential))
@@ -424,18 +434,7 @@ class Arena(AECEnv):
         if self.finished:
             self.terminations = dict.fromkeys(self.agents, True)
             return
-        named: Any = self.acting()
-        self._waiting = [] if named is None or isinstance(named, str) else list(named)
-        different = set(self._waiting)
-        if not different or not different <= set(self.agents):
-            absent = [agent for agent in self._waiting if agent in self.to_come()]
-            hint = f"; call add({absent[0]!r}) first" if absent else ""
-            hint = hint if named != [] else "; to end the game, call finish()"
-            raise ValueError(
-                f"{self.name}: acting() returned {named!r}, not agents of the episode{hint}"
-            )
-        if len(different) < len(self._waiting):
-            raise ValueError(f"{self.name}: acting() named an agent twice: {self._waiting}")
+        self._waiting = named_agents(self, self.acting())
         self.agent_selection = self._waiting[0]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Arena":

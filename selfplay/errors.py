@@ -4,7 +4,7 @@ import json
 import os
 import sysconfig
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from numbers import Real
@@ -18,6 +18,34 @@ INSTALLED = tuple(sysconfig.get_path(name) + os.sep for name in ("purelib", "pla
 """Folders of installed packages."""
 PYTHON = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib"))
 """Folders of Python's own code; those of installed packages may be inside."""
+
+KEPT_BY_ARENA = (
+    "agents",
+    "created",
+    "delayed_rewards",
+    "finished",
+    "history",
+    "infos",
+    "left_out",
+    "metrics",
+    "notes",
+    "paid",
+    "possible_agents",
+    "rewards",
+    "roles",
+    "seed",
+    "task",
+    "terminations",
+    "truncations",
+    "_cumulative_rewards",
+    "_moves",
+    "_waiting",
+)
+"""Attributes that `Arena` keeps: `setup` and `advance` of a subclass assign nothing to them.
+
+They change through methods such as `pay`, `note`, `add` and `finish`. `finished` may be assigned
+True or False.
+"""
 
 
 class SelfplayError(Exception):
@@ -167,7 +195,7 @@ class Measurable(Protocol):
 
 
 def stated_metrics(part: Measurable, where: str) -> dict[str, float]:
-    """Return the metrics of a credit method or a curriculum.
+    """Return the metrics of a credit method, a curriculum or a sampler.
 
     Args:
         part: The object, which may be an author's own.
@@ -219,6 +247,76 @@ def saved_state(part: Saved, where: str, *, advice: str = "") -> dict[str, Any]:
     return dict(state)
 
 
+def role_counts(kind: type, given: Any) -> dict[str, int]:
+    """Return the number of agents of each role.
+
+    Args:
+        kind: Class of the arena.
+        given: Its roles, as the author wrote them.
+    Raises:
+        ConfigError: If `given` is not a mapping.
+    """
+    if isinstance(given, Mapping):
+        return dict(given)
+    named = isinstance(given, Sequence) and not isinstance(given, str)
+    first = next(iter(given), "player") if named else "player"
+    raise ConfigError(
+        f"{kind.__name__}.roles: {given!r} is no mapping of roles to numbers of agents; "
+        f'write {{"{first}": 1, ...}}'
+    )
+
+
+def named_agents(arena: Any, named: Any) -> list[str]:
+    """Return the agents of the next stage.
+
+    Args:
+        arena: The arena.
+        named: The result of its `acting`.
+    Raises:
+        ValueError: If `named` is not a sequence of different agents of the episode, at least one.
+    """
+    listed = [] if named is None or isinstance(named, str) else list(named)
+    different = set(listed)
+    if not different or not different <= set(arena.agents):
+        absent = [agent for agent in listed if agent in arena.to_come()]
+        hint = f"; call add({absent[0]!r}) first" if absent else ""
+        if isinstance(named, str):
+            hint = f"; return a list: {[named] if named in arena.agents else arena.agents[:1]}"
+        elif named == []:
+            hint = "; to end the game, call finish()"
+        raise ValueError(
+            f"{arena.name}: acting() returned {named!r}, not agents of the episode{hint}"
+        )
+    if len(different) < len(listed):
+        raise ValueError(f"{arena.name}: acting() named an agent twice: {listed}")
+    return listed
+
+
+@contextmanager
+def changing(arena: Any) -> Iterator[None]:
+    """A context for a call of `setup` or `advance`: only in it, the arena may pay.
+
+    Raises:
+        ValueError: At the end of the context, if an attribute of `KEPT_BY_ARENA` is another object
+            than before, `history` has other stages, `agents` are others than those that entered, or
+            `finished` is no bool. It replaces an error of the method, which may follow from this.
+    """
+    before, stages = [getattr(arena, name) for name in KEPT_BY_ARENA], len(arena.history)
+    arena._may_pay, raised = True, None
+    try:
+        yield
+    except Exception as error:
+        raised = error
+    finally:
+        arena._may_pay = False
+    if changed := _changed(arena, before, stages):
+        raise ValueError(
+            f"{arena.name} changed self.{changed}, which Arena keeps; choose another name"
+        ) from raised
+    if raised is not None:
+        raise raised
+
+
 def is_own(part: object) -> bool:
     """Return True if this library defines the class of an object."""
     return type(part).__module__.partition(".")[0] == _HERE.name
@@ -235,3 +333,15 @@ def _calls(
         elif not call.filename.startswith((*LIBRARY, *PYTHON, "<")):
             own.append(call)
     return own, installed
+
+
+def _changed(arena: Any, before: Sequence[Any], stages: int) -> str:
+    """Return the name of an attribute that was changed; "" if there is none."""
+    for name, value in zip(KEPT_BY_ARENA, before, strict=True):
+        if getattr(arena, name, None) is not value and name != "finished":
+            return name
+    if not isinstance(arena.finished, bool):
+        return "finished"
+    if len(arena.history) != stages:
+        return "history"
+    return "" if arena.agents == list(arena.paid) else "agents"

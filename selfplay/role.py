@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 from jinja2 import StrictUndefined, TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from selfplay.errors import ConfigError, SelfplayError, with_place
+from selfplay.errors import ConfigError, SelfplayError, nearest, with_place
 from selfplay.sandbox.templates import bounded, check_template
 from selfplay.tools.toolbox import Toolbox, check_toolbox
 from selfplay.types import (
@@ -63,6 +63,8 @@ class Role:
     system: ClassVar[str] = ""
     skip_thinking: bool = False
     tools: Toolbox | None = None
+    where: str = ""
+    """Config key of the role, such as "roles.solver", for errors; "" for a role without one."""
 
     def __init__(
         self,
@@ -93,16 +95,22 @@ class Role:
         self._random = re.search("random|lipsum", self._template) is not None
         self._rendered: dict[Any, str] = {}
 
+    @property
+    def _title(self) -> str:
+        """The role for errors: config key, if it has one, and class."""
+        kind = type(self).__name__
+        return f"{self.where} ({kind})" if self.where else kind
+
     @cached_property
     def _compiled(self) -> Any:
         environment = ImmutableSandboxedEnvironment(
             undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
         )
-        check_template(self._template, where=type(self).__name__)
+        check_template(self._template, where=self._title)
         try:
             return environment.from_string(self._template)
         except TemplateError as error:
-            raise ConfigError(f"{type(self).__name__}: template does not parse: {error}") from error
+            raise ConfigError(f"{self._title}: template does not parse: {error}") from error
 
     def prompt(self, observation: Observation) -> list[Message]:
         """Return the chat messages that show `observation`. Raises ConfigError if a field is
@@ -133,7 +141,9 @@ class Role:
             RecursionError,
             MemoryError,
         ) as error:
-            raise ConfigError(f"{type(self).__name__}: template cannot render: {error}") from error
+            unknown = re.fullmatch("'(\\w+)' is undefined", str(error))
+            hint = f"; {nearest(unknown[1], shown)}" if unknown else ""
+            raise ConfigError(f"{self._title}: template cannot render: {error}{hint}") from error
         return well_formed(text.strip("\n"))
 
     def parse(self, text: str) -> Action:

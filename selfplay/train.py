@@ -22,6 +22,7 @@ from selfplay.run.declarations import write_declared
 from selfplay.run.directory import Run, reporting_disk
 from selfplay.run.metrics import StepTimer
 from selfplay.run.progress import Progress
+from selfplay.sampler.asked import groups_of, played_of
 from selfplay.types import Group, Sample, Status
 
 
@@ -320,14 +321,15 @@ class Trainer:
             if is_ready(experiment.curriculum):
                 return
             self.progress.phase(f"gathering first tasks, round {attempt}")
-            experiment.sampler.sample(
+            groups_of(
+                experiment.sampler,
                 experiment.curriculum,
                 sampled_at(experiment.rollout_fn, 0),
                 step=-attempt,
                 seed=experiment.seed,
             )
             played = [
-                episode for group in experiment.sampler.played() for episode in group.episodes
+                episode for group in played_of(experiment.sampler) for episode in group.episodes
             ]
             error = metrics.commonest_error(played)
             if fault := self._failures(metrics.of_episodes(played), error):

@@ -4,6 +4,7 @@ import copy
 import math
 import pickle
 import random
+import re
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from pettingzoo.test import api_test, seed_test
 
 from selfplay.arena import Arena
+from selfplay.errors import KEPT_BY_ARENA, ConfigError
 from selfplay.rollout.episode_runner import EpisodeRunner, EpisodeSpec
 from selfplay.run.metrics import of_episodes
 from selfplay.types import LONGEST_TEXT, Action, Observation, Status, Task, well_formed
@@ -169,9 +171,11 @@ def test_text_that_is_too_long_is_an_invalid_action() -> None:
 
 def test_a_reward_may_be_for_an_earlier_move() -> None:
     arena = started()
+    arena._may_pay = True  # as in advance
     with pytest.raises(ValueError, match="guesser_0 has made 0 moves"):
         arena.pay("guesser_0", 1.0, move=0)
     arena.play_stage({"guesser_0": "x", "guesser_1": "x"})
+    arena._may_pay = True
     paid = arena.paid["guesser_0"]
     arena.pay("guesser_0", 1.0, move=0)
     assert arena.paid["guesser_0"] == paid + 1.0
@@ -202,13 +206,16 @@ def test_wrong_stage_and_unknown_agents_are_refused() -> None:
     [
         ([], "not agents of the episode; to end the game, call finish"),
         (["guesser_7"], "not agents of the episode"),
+        ("guesser_1", r"'guesser_1', not agents of the episode; return a list: \['guesser_1'\]"),
+        ("guesser", r"'guesser', not agents of the episode; return a list: \['guesser_0'\]"),
         (["guesser_0", "guesser_0"], "an agent twice"),
     ],
 )
-def test_acting_must_name_agents_of_the_arena_once(named: list[str], words: str) -> None:
+def test_acting_must_name_agents_of_the_arena_once(named: Any, words: str) -> None:
     class Confused(Guess):
         def acting(self) -> Sequence[str]:
-            return named
+            acts: Sequence[str] = named
+            return acts
 
     with pytest.raises(ValueError, match=words):
         Confused().begin(Task(id="t"), seed=0)
@@ -253,6 +260,7 @@ def test_the_end_comes_to_every_agent_once_with_what_it_was_paid() -> None:
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_pay_and_metrics_are_finite(value: float) -> None:
     arena = started()
+    arena._may_pay = True  # as in advance
     with pytest.raises(ValueError, match=r"guess_v0: pay\('guesser_0', .*finite"):
         arena.pay("guesser_0", value)
     with pytest.raises(ValueError, match=r"guess_v0: measure\(score=.*finite"):
@@ -265,11 +273,116 @@ def test_pay_and_metrics_are_finite(value: float) -> None:
 
 def test_pay_of_none_is_refused() -> None:
     refused: list[tuple[Any, str]] = [(None, "None"), ("1.0", "'1.0'"), ([1.0], r"\[1.0\]")]
+    arena = started()
+    arena._may_pay = True  # as in advance
     for value, shown in refused:
         with pytest.raises(
             ValueError, match=f"guess_v0: the reward of guesser_0 is {shown}, not a number"
         ):
-            started().pay("guesser_0", value)
+            arena.pay("guesser_0", value)
+
+
+@pytest.mark.parametrize("method", ["view", "acting"])
+def test_only_setup_and_advance_may_pay(method: str) -> None:
+    class Generous(Guess):
+        def acting(self) -> Sequence[str]:
+            if method == "acting":
+                self.pay("guesser_0", 0.1)
+            return super().acting()
+
+        def view(self, agent: str) -> Observation:
+            self.pay(agent, 0.1)
+            return super().view(agent)
+
+    arena = Generous()
+    words = r"guess_v0: pay\('guesser_0', 0.1\) was called outside of setup and advance; only these"
+    with pytest.raises(ValueError, match=words):
+        arena.begin(Task(id="t"), seed=0)
+        arena.view("guesser_0")
+    assert arena.paid["guesser_0"] == 0.0
+
+
+CHANGES: dict[str, Any] = {
+    "agents": [],
+    "notes": [],
+    "task": 3,
+    "history": [],
+    "finished": 1,
+    "_moves": {},
+    "roles": {"guesser_0": "wolf"},
+}
+"""Values that an author's code may give to attributes of `Arena`."""
+
+
+@pytest.mark.parametrize("method", ["setup", "advance"])
+@pytest.mark.parametrize("name", CHANGES)
+def test_an_attribute_that_arena_keeps_is_named_if_it_is_changed(name: str, method: str) -> None:
+    class Careless(Guess):
+        def setup(self, task: Task, rng: random.Random) -> None:
+            super().setup(task, rng)
+            if method == "setup":
+                setattr(self, name, CHANGES[name])
+
+        def advance(self, actions: Mapping[str, Action | None]) -> None:
+            setattr(self, name, CHANGES[name])
+            super().advance(actions)  # with notes as a list, this raises AttributeError
+
+    arena, words = Careless(), f"guess_v0 changed self.{name}, which Arena keeps; choose another"
+    if method == "setup":
+        with pytest.raises(ValueError, match=words):
+            arena.begin(Task(id="t"), seed=0)
+    else:
+        arena.begin(Task(id="t"), seed=0)
+        with pytest.raises(ValueError, match=words):
+            arena.play_stage({"guesser_0": "1", "guesser_1": "1"})
+
+
+@pytest.mark.parametrize("name", ["history", "agents"])
+def test_a_list_that_arena_keeps_is_named_if_it_is_appended_to(name: str) -> None:
+    class Appending(Guess):
+        def advance(self, actions: Mapping[str, Action | None]) -> None:
+            getattr(self, name).append("1")
+            super().advance(actions)
+
+    arena = Appending()
+    arena.begin(Task(id="t"), seed=0)
+    with pytest.raises(ValueError, match=f"guess_v0 changed self.{name}, which Arena keeps"):
+        arena.play_stage({"guesser_0": "1", "guesser_1": "1"})
+
+
+def test_an_error_of_advance_alone_stays_as_it_is() -> None:
+    class Faulty(Guess):
+        def advance(self, actions: Mapping[str, Action | None]) -> None:
+            raise LookupError("mine")
+
+    arena = Faulty()
+    arena.begin(Task(id="t"), seed=0)
+    with pytest.raises(LookupError, match="mine"):
+        arena.play_stage({"guesser_0": "1", "guesser_1": "1"})
+    assert not arena._may_pay
+
+
+def test_every_kept_name_is_an_attribute_of_an_episode() -> None:
+    arena = started()
+    assert not [name for name in KEPT_BY_ARENA if name not in vars(arena)]
+
+
+@pytest.mark.parametrize(
+    ("roles", "words"),
+    [
+        (["proposer", "solver"], 'no mapping of roles to numbers of agents; write {"proposer": 1,'),
+        ([], 'write {"player": 1,'),
+        ("solver", "Listed.roles: 'solver' is no mapping"),
+        (3, "Listed.roles: 3 is no mapping"),
+    ],
+)
+def test_roles_that_are_no_mapping_are_refused(roles: Any, words: str) -> None:
+    class Listed(Guess):
+        pass
+
+    Listed.roles = roles
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        Listed()
 
 
 @pytest.mark.parametrize("what", ["pay", "measure"])

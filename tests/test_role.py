@@ -42,6 +42,20 @@ def test_a_template_that_cannot_render_is_one_clear_error(template: str) -> None
         Role(template=template).prompt(Observation(text="x"))
 
 
+def test_an_error_of_a_template_names_the_role_and_the_nearest_field() -> None:
+    role, seen = Role(template="{{ secrett }}"), Observation(fields={"secret": "red"})
+    with pytest.raises(ConfigError, match=r"^Role: template cannot render: .secrett. is undefined"):
+        role.prompt(seen)
+    role.where = "roles.critic"
+    words = r"^roles\.critic \(Role\): template cannot render: .* did you mean 'secret'\?$"
+    with pytest.raises(ConfigError, match=words):
+        role.prompt(seen)
+    role = Role(template="{% if %}")
+    role.where = "roles.critic"
+    with pytest.raises(ConfigError, match=r"^roles\.critic \(Role\): template does not parse"):
+        role.prompt(seen)
+
+
 @pytest.mark.parametrize(
     ("text", "action", "rest"),
     [

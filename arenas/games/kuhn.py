@@ -52,6 +52,8 @@ class Kuhn(Arena):
         if illegal not in get_args(Illegal):
             raise ValueError(f"illegal is one of {', '.join(get_args(Illegal))}, not {illegal!r}")
         self.illegal: Illegal = illegal
+        self.players = tuple(self.possible_agents)
+        """Names of the first and the second player. A subclass may add other agents."""
 
     def default_task(self, rng: Random) -> Task:
         """Return a hand with cards from the episode's seed."""
@@ -68,11 +70,11 @@ class Kuhn(Arena):
 
     def acting(self) -> Sequence[str]:
         """Return the player in turn."""
-        return [self.possible_agents[len(self.moves) % 2]]
+        return [self.players[len(self.moves) % 2]]
 
     def view(self, agent: str) -> Observation:
         """Return the agent's own card and the moves of both players."""
-        return seen(self.cards[self.possible_agents.index(agent)], self.moves)
+        return seen(self.cards[self.players.index(agent)], self.moves)
 
     def advance(self, actions: Mapping[str, Action | None]) -> None:
         """Play one move; the hand ends after two passes or the answer to a bet."""
@@ -82,7 +84,7 @@ class Kuhn(Arena):
         if not legal:
             self.note(agent, verdict="illegal")
             if self.illegal == "forfeit":
-                first = agent == self.possible_agents[0]
+                first = agent == self.players[0]
                 self._settle(-2.0 if first else 2.0)
                 return
         self.moves.append(str(action) if legal else "pass")
@@ -91,7 +93,7 @@ class Kuhn(Arena):
 
     def _settle(self, won: float) -> None:
         """Pay both players and end the hand; `won` is the payoff of player_0."""
-        first, second = self.possible_agents
+        first, second = self.players
         self.pay(first, won)
         self.pay(second, -won)
         self.measure(player_0_payoff=won, bets=self.moves.count("bet"), illegal=self.refused > 0)
@@ -102,7 +104,7 @@ class Kuhn(Arena):
         """Return the cards, face down if the agent does not see them, and the moves."""
         dealt = [
             (name, card if agent in (None, name) else "")
-            for name, card in zip(self.possible_agents, self.cards, strict=True)
+            for name, card in zip(self.players, self.cards, strict=True)
         ]
         moves = ", ".join(self.moves) or "no move yet"
         return cards(dealt, title=f"Cards of {len(dealt)} players; {moves}", lines=[moves])
@@ -116,7 +118,7 @@ class Kuhn(Arena):
         return [
             InformationSet(
                 key=f"{CARDS.index(card)}{''.join(move[0] for move in moves)}",
-                agent=self.possible_agents[len(moves) % 2],
+                agent=self.players[len(moves) % 2],
                 observation=seen(card, moves),
                 actions={move: number for number, move in enumerate(MOVES)},
             )

@@ -97,7 +97,7 @@ class Leduc(TurnGame):
         """Return the cards, face down if the agent does not see them, the moves and the chips."""
         dealt = [
             (name, card if agent in (None, name) else "")
-            for name, card in zip(self.possible_agents, self.cards, strict=False)
+            for name, card in zip(self.players, self.cards, strict=False)
         ]
         dealt.append(("shared", self.cards[2] if second(self.rounds) else ""))
         moves = [", ".join(each) for each in self.rounds if each] or ["no move yet"]
@@ -113,7 +113,7 @@ class Leduc(TurnGame):
         return [
             InformationSet(
                 key=_key(player, card, opened, rounds),
-                agent=self.possible_agents[player],
+                agent=self.players[player],
                 observation=shown(card, opened, rounds, legal, ""),
                 actions={move: MOVES.index(move) for move in legal},
             )

@@ -63,6 +63,8 @@ class Matrix(Arena):
         """
         names = list(players)
         super().__init__(dict.fromkeys(names, 1) if names[0] != names[1] else {names[0]: 2})
+        self.players = tuple(self.possible_agents)
+        """Names of the row and the column player. A subclass may add other agents."""
         self.moves = (tuple(actions), tuple(actions if columns is None else columns))
         for legal in self.moves:
             if not legal or len(set(legal)) < len(legal) or not all(a.strip() == a for a in legal):
@@ -117,8 +119,8 @@ class Matrix(Arena):
     def acting(self) -> Sequence[str]:
         """Return the speakers, then both players."""
         if self.talking:
-            return [self.possible_agents[player] for player in self.speakers]
-        return self.possible_agents
+            return [self.players[player] for player in self.speakers]
+        return self.players
 
     def messengers(self) -> Sequence[str]:
         """Return the speakers in a stage of messages, otherwise ()."""
@@ -126,7 +128,7 @@ class Matrix(Arena):
 
     def view(self, agent: str) -> Observation:
         """Return the phase, the legal moves and the player's history of actions and messages."""
-        me = self.possible_agents.index(agent)
+        me = self.players.index(agent)
         phase = "message" if self.talking else "move"
         state = self.state if me in self.informed else ""
         heard = "" if self.talking else self.said[1 - me]
@@ -182,18 +184,18 @@ class Matrix(Arena):
         if self.talking:
             for player in self.speakers:
                 # A message has one line, so that it cannot look like the game's own words.
-                text = " ".join((actions[self.possible_agents[player]] or "").split())
+                text = " ".join((actions[self.players[player]] or "").split())
                 self.said[player] = text[: self.message_length]
             self.talking = False
             return
         moves = [
             action if action in self.moves[player] else None
-            for player, action in enumerate(actions[agent] for agent in self.possible_agents)
+            for player, action in enumerate(actions[agent] for agent in self.players)
         ]
         pay = [self.malformed if move is None else 0.0 for move in moves]
         if None not in moves:
             pay = list(self.payoffs[self.state][str(moves[0]), str(moves[1])])
-        for player, agent in enumerate(self.possible_agents):
+        for player, agent in enumerate(self.players):
             if moves[player] is None:
                 self.note(agent, verdict="illegal")
             self.pay(agent, self._paid((pay[0], pay[1]))[player])
@@ -218,7 +220,7 @@ class Matrix(Arena):
 
     def draw(self, agent: str | None = None) -> StateDrawing:
         """Return the payoffs, those of player 1 after those of player 0, with the last moves."""
-        me = None if agent is None else self.possible_agents.index(agent)
+        me = None if agent is None else self.players.index(agent)
         known = me is None or me in self.informed or len(self.payoffs) == 1
         state = self.state if known else next(iter(self.payoffs))
         cells = {
@@ -236,7 +238,7 @@ class Matrix(Arena):
 
     def explain(self) -> str:
         """Return the rules, with the payoffs of every joint action."""
-        first, second = self.possible_agents
+        first, second = self.players
         lines = [
             f"{f'{state}: ' if state else ''}{first} {row}, {second} {column}: "
             f"{first} gets {paid[0]:g}, {second} gets {paid[1]:g}"
@@ -270,7 +272,7 @@ class Matrix(Arena):
                 observation=self.view(agent),
                 actions={move: number for number, move in enumerate(self.moves[player])},
             )
-            for player, agent in enumerate(self.possible_agents)
+            for player, agent in enumerate(self.players)
         ]
 
 

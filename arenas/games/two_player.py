@@ -36,6 +36,8 @@ class TurnGame(Arena):
         """
         first, second = players
         super().__init__({first: 2} if first == second else {first: 1, second: 1})
+        self.players = tuple(self.possible_agents)
+        """Names of the first and the second player. A subclass may add other agents."""
         check_rule(illegal, retries)
         self.illegal, self.retries = illegal, retries
         self.illegal_reward, self.other_reward = illegal_reward, other_reward
@@ -83,11 +85,11 @@ class TurnGame(Arena):
 
     def acting(self) -> Sequence[str]:
         """Return the player in turn."""
-        return [self.possible_agents[self.mover()]]
+        return [self.players[self.mover()]]
 
     def view(self, agent: str) -> Observation:
         """Return the agent's observation, with its refused move if it is asked again."""
-        player = self.possible_agents.index(agent)
+        player = self.players.index(agent)
         mine = not self.finished and player == self.mover()
         return self.seen(player, self.refused if mine else "")
 
@@ -110,12 +112,12 @@ class TurnGame(Arena):
             self.move(move)
             return
         pay = [self.other_reward, self.other_reward]
-        pay[self.possible_agents.index(agent)] = self.illegal_reward
+        pay[self.players.index(agent)] = self.illegal_reward
         self.settle(pay, forfeit=1, **self.forfeited())
 
     def settle(self, pay: Sequence[float], **metrics: float) -> None:
         """End the game with these rewards of the first and the second player."""
-        for agent, reward in zip(self.possible_agents, pay, strict=True):
+        for agent, reward in zip(self.players, pay, strict=True):
             self.pay(agent, reward)
             self.measure(**{f"{agent}_payoff": reward})
         fraction = self.illegal_moves / max(self.asked, 1)

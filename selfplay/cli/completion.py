@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
 from selfplay.cli.arguments import nothing_more
-from selfplay.config import compose
+from selfplay.config import compose, plain_data
 from selfplay.errors import ConfigError, nearest
 
 OVERRIDDEN = ("train", "warmstart", "check", "play", "replay", "plan")
@@ -138,7 +138,7 @@ def _commands(parser: argparse.ArgumentParser) -> Mapping[str, argparse.Argument
 def _choices(search: Sequence[str]) -> Iterator[str]:
     """Yield every config of every group, as the override that chooses it."""
     for group in compose.groups(search):
-        plus = "+" if group in compose.GROUPS_WITH_PLUS else ""
+        plus = "+" if group in plain_data.GROUPS_WITH_PLUS else ""
         for name in compose.choices(group, search):
             yield f"{plus}{group}={name}"
 

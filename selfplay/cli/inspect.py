@@ -126,7 +126,7 @@ def replay(options: argparse.Namespace, overrides: list[str]) -> None:
     from selfplay.run.directory import Run
 
     Run.open(options.run)
-    settings = compose.load_changed(options.run, overrides)
+    settings = compose.load_changed(options.run, overrides, search=options.config_dir)
     plain_data.check_config(settings)
     if options.draw:
         drawer = RunDrawer(options.run, settings)

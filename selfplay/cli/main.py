@@ -169,9 +169,10 @@ def _add_training(add: Add) -> None:
     evaluate = add(
         "evaluate",
         commands.evaluate,
-        help="evaluate a checkpoint of a run, by default the newest",
+        help="evaluate a checkpoint of a run: selfplay evaluate RUN [evaluations.NAME.samples=400]",
         description="Play the evaluations of a run with the policies of one of its checkpoints, by "
-        "default the newest, and print their metrics.",
+        "default the newest, and print their metrics. key=value changes an evaluation, or the "
+        "engine.",
     )
     evaluate.add_argument("run", help=study.PLAYER)
     evaluate.add_argument("--json", action="store_true", help="print the metrics as JSON")
@@ -246,6 +247,7 @@ def _add_records(add: Add) -> None:
     )
     replay.set_defaults(later_overrides=[])
     replay.add_argument("--json", action="store_true", help="print all differences as JSON")
+    _takes_folders(replay)
     takes_trust(replay)
     shown = add(
         "show",
@@ -320,9 +322,10 @@ def _add_files(add: Add, parser: argparse.ArgumentParser) -> None:
     created = add(
         "new",
         new.new,
-        help="write a new part: selfplay new arena|role|credit|measure NAME",
-        description="Write the code, the config and the test of a new arena, role, credit method "
-        "or study measure into the current folder, ready to run. It overwrites no file.",
+        help="write a new part: selfplay new arena|role|credit|curriculum|sampler|measure NAME",
+        description="Write the code, the config and the test of a new arena, role, credit method, "
+        "curriculum, sampler or study measure into the current folder, ready to run. It overwrites "
+        "no file.",
     )
     created.add_argument("kind", metavar="KIND", help=", ".join(new.KINDS))
     created.add_argument("part", metavar="NAME", help="such as rock_paper_scissors")

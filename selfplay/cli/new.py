@@ -1,4 +1,4 @@
-"""The command that writes a new arena, role, credit method or study measure, with its test."""
+"""The command that writes a new part, such as an arena or a curriculum, with its test."""
 
 import argparse
 import re
@@ -20,10 +20,14 @@ LONGEST_NAME = 60
 TAKEN = frozenset(
     [
         "AgentSpec",
+        "Any",
         "Arena",
         "ByteRenderer",
+        "ClassVar",
+        "Curriculum",
         "Episode",
         "EpisodeSpec",
+        "FixedTasks",
         "Floats",
         "Group",
         "GroupRelative",
@@ -37,6 +41,7 @@ TAKEN = frozenset(
         "Result",
         "Role",
         "Rollout",
+        "RolloutFn",
         "Sample",
         "ScriptedEngine",
         "Sequence",
@@ -77,6 +82,16 @@ KINDS = {
     "credit": Kind(
         groups=("credit",),
         command="selfplay train --config-dir @configs@ +experiment=tiny/kuhn credit=@name@ "
+        "run.steps=20",
+    ),
+    "curriculum": Kind(
+        groups=("curriculum",),
+        command="selfplay train --config-dir @configs@ +experiment=tiny/tools curriculum=@name@ "
+        "run.steps=20",
+    ),
+    "sampler": Kind(
+        groups=("sampler",),
+        command="selfplay train --config-dir @configs@ +experiment=tiny/tools sampler=@name@ "
         "run.steps=20",
     ),
     "measure": Kind(command="python -m @package@.@name@ runs/NAME"),

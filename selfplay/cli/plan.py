@@ -87,7 +87,7 @@ def plan(
     asked_of = [o.removeprefix("workload.") for o in own if o.startswith("workload.")]
     if folder is None:
         # The primary config has no choice for these groups, so Hydra needs a plus.
-        groups = tuple(f"{group}=" for group in compose.GROUPS_WITH_PLUS)
+        groups = tuple(f"{group}=" for group in plain_data.GROUPS_WITH_PLUS)
         with_plus = [f"+{o}" if o.startswith(groups) else o for o in overrides]
         config = compose.load(with_plus, search=search)
         assumed = workloads.assumptions(asked_of)

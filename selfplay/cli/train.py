@@ -306,8 +306,9 @@ def evaluate(options: argparse.Namespace, rest: list[str]) -> None:
 
     By default everything runs in this process.
     """
+    known = (*plain_data.LOCAL_DEFAULTS, "evaluations")
+    nothing_more([each for each in rest if _place(each).lstrip("+~") not in known], options)
     elsewhere = [each for each in rest if _place(each) in plain_data.LOCAL_DEFAULTS]
-    nothing_more([each for each in rest if each not in elsewhere], options)
     from selfplay.experiment.experiment import Experiment
     from selfplay.run.directory import Run
     from selfplay.study.players import Reference
@@ -316,7 +317,7 @@ def evaluate(options: argparse.Namespace, rest: list[str]) -> None:
     run = Run.open(reference.run)
     place = reference.place()
     folder = reference.run
-    settings = compose.load_changed(folder, elsewhere) if elsewhere else run.config()
+    settings = compose.load_changed(folder, rest) if rest else run.config()
     if not settings.get("evaluations"):
         raise RunError(
             f"run {folder} has no evaluations; train with some, such as evaluations=NAME (see "

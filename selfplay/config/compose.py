@@ -8,11 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from hydra.errors import (
-    ConfigCompositionException,
-    HydraException,
-    MissingConfigException,
-)
+from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from yaml import YAMLError
@@ -26,10 +22,9 @@ from selfplay.config.group_choices import (
     with_choices_of_algorithm,
     without_settings_of_others,
 )
-from selfplay.config.instantiate import TARGET, import_target, signature
+from selfplay.config.instantiate import TARGET
+from selfplay.config.override_errors import one_line, paths, refused
 from selfplay.config.plain_data import (
-    ADDED,
-    GROUPS_WITH_PLUS,
     KEYS,
     LOCAL_DEFAULTS,
     REQUIRED,
@@ -37,7 +32,7 @@ from selfplay.config.plain_data import (
     check_folder_sizes,
 )
 from selfplay.config.template_files import with_texts
-from selfplay.errors import ConfigError, closest, nearest
+from selfplay.errors import ConfigError, nearest
 
 RUN = "config"
 """Name of the primary config of a run folder, in which all values are resolved."""
@@ -45,10 +40,6 @@ BASE = "base"
 """Name of the primary config that experiments and overrides change."""
 UNNAMED = "train"
 """`run.experiment` of a config that gives none; the chosen experiment's name replaces it."""
-OPEN = ("roles", "services", "sampling", "evaluations", "shaping", "trackers")
-"""Keys below which a config may add names of its own."""
-MOST_HINTS = 3
-"""Maximum number of keys that an error suggests."""
 NESTED = ("experiment",)
 """Groups whose configs are in subfolders, such as experiment/tiny/kuhn.yaml."""
 OWN_PACKAGES = ("selfplay", "roles", "arenas", "configs")
@@ -119,9 +110,11 @@ def load(
         key = str(error.full_key)
         raise ConfigError(f"{key}: missing; set {key}=VALUE") from error
     except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(_refused(error, home, name, overrides, search)) from error
+        raise ConfigError(
+            refused(error, overrides, lambda rest: _composed(home, name, rest, search))
+        ) from error
     except ValueError as error:  # from Hydra, e.g. for a group that is set to null
-        raise ConfigError(_one_line(error)) from error
+        raise ConfigError(one_line(error)) from error
     except RecursionError as error:
         raise ConfigError(f"{home / name}.yaml: a value contains itself") from error
     except YAMLError as error:
@@ -158,6 +151,14 @@ def _compose(
         if place == home:
             return compose(home, name, [*whole, *_search_path(search)])
         return compose(place, name, [*whole, *_search_path([str(home), *search])])
+
+
+def _composed(home: Path, name: str, overrides: Sequence[str], search: Sequence[str]) -> DictConfig:
+    """Compose the config, without any override if one of them has a fault."""
+    try:
+        return _compose(home, name, overrides, search)
+    except (HydraException, OmegaConfBaseException):
+        return compose(home, name, [])
 
 
 def _refuse_overrides(overrides: Sequence[str], folders: Sequence[Path]) -> None:
@@ -206,19 +207,22 @@ def _refuse_empty(overrides: Sequence[str], plain: Mapping[str, Any]) -> None:
             )
 
 
-def load_changed(folder: Path, overrides: Sequence[str]) -> dict[str, Any]:
+def load_changed(
+    folder: Path, overrides: Sequence[str], *, search: Sequence[str] = ()
+) -> dict[str, Any]:
     """Return a run's config with overrides.
 
     A run folder has no config groups, so an override such as `credit=rloo` replaces the run's
-    settings by the shipped config.
+    settings by the shipped config, or by that of one of the folders `search`.
     """
     plain = load([], name=RUN, folder=folder)
     rest = []
     for override in overrides:
         group, _, name = override.partition("=")
-        if group in (*KEYS, ALGORITHM) and choices(group) and name.isidentifier():
-            found = load([override])
-            plain |= {key: found[key] for key in keys_of(override, [config_folder()])}
+        if group in (*KEYS, ALGORITHM) and choices(group, search) and name.isidentifier():
+            found = load([override], search=search)
+            folders = [config_folder(), *map(Path, search)]
+            plain |= {key: found[key] for key in keys_of(override, folders)}
         else:
             rest.append(override)
     with TemporaryDirectory() as place:
@@ -297,7 +301,7 @@ def _configs(place: Path) -> Iterator[Path]:
 
 def default_keys() -> list[str]:
     """Return every key of the default config, such as learner.lr."""
-    return sorted(_paths(compose(config_folder(), BASE, [])))
+    return sorted(paths(compose(config_folder(), BASE, [])))
 
 
 def to_yaml(config: Mapping[str, Any]) -> str:
@@ -340,7 +344,7 @@ def _missing(error: MissingConfigException, search: Sequence[str]) -> str:
     first = missing.partition("/")[0]
     group, _, name = missing.partition("/") if first in NESTED else missing.rpartition("/")
     if not group:
-        return _one_line(error)
+        return one_line(error)
     known = choices(group, search)
     if not known:
         return f"no group {group!r}; {nearest(group, groups(search))}"
@@ -348,103 +352,3 @@ def _missing(error: MissingConfigException, search: Sequence[str]) -> str:
     if not search and hint.startswith("choose from"):
         hint += "; --config-dir FOLDER adds configs of your own"
     return f"no {group} named {name!r}; {hint}"
-
-
-def _refused(
-    error: Exception, home: Path, name: str, overrides: Sequence[str], search: Sequence[str]
-) -> str:
-    """Return the error line for an override that Hydra refused, with the nearest key."""
-    text = str(error)
-    if "@experiment" in text:
-        chosen = [text for text in overrides if text.startswith("+experiment=")][-1:]
-        named = "".join(chosen) or "the experiment"
-        return f"{named}: its file must begin with the line '# @package _global_'"
-    full = re.search(r"full_key: (\S+)", text)
-    found = full or re.search(r"Could not override '([^']+)'", text)
-    if found and found.group(1) in GROUPS_WITH_PLUS:
-        group = found.group(1)
-        typed = next((text for text in overrides if text.startswith(f"{group}=")), f"{group}=NAME")
-        return f"{typed}: the config has no {group} yet; add one with a plus: +{typed}"
-    if found and ("is not in struct" in text or "Could not override" in text):
-        return _unknown_key(found.group(1), home, name, overrides, search)
-    found = re.search(r"An item is already at '([^']+)'", text)
-    if found:
-        return f"+{found.group(1)}: the config has this key already; write it without the plus"
-    found = re.search(r"Multiple values for ([^ ]+)\. To override", text)
-    found = found or re.search(r"^(\S+) appears more than once in the final defaults list", text)
-    if found:
-        group = found.group(1)
-        if group in GROUPS_WITH_PLUS:
-            return f"+{group}: given more than once; keep one"
-        return f"+{group}: the config chooses one already; write {group}=NAME without the plus"
-    found = re.search(r"No match in the defaults list.*'\+?([^']+)'", text)
-    if found:
-        group = found.group(1).partition("=")[0]
-        return f"unknown key {group!r}; {nearest(group, [*KEYS, ALGORITHM, *ADDED])}"
-    if isinstance(error, ConfigCompositionException) and error.__cause__:
-        return f"{_one_line(error)} ({_one_line(error.__cause__)})"
-    return _one_line(error)
-
-
-def _unknown_key(
-    key: str, home: Path, name: str, overrides: Sequence[str], search: Sequence[str]
-) -> str:
-    """Return the error line for an unknown key, with the nearest key of the same node."""
-    rest = [override for override in overrides if key not in override]
-    try:
-        composed = _compose(home, name, rest, search)
-    except (HydraException, OmegaConfBaseException):  # the overrides have a second fault
-        composed = compose(home, name, [])
-    known = list(_paths(composed))
-    if key in known:
-        return f"{key}: to add new keys to it, write +{key}=..."
-    if below := [path for path in known if path.endswith(f".{key}")]:
-        nearby = sorted(below, key=lambda path: (path.count("."), path))[:MOST_HINTS]
-        return f"unknown key {key!r}; did you mean {' or '.join(map(repr, nearby))}?"
-    parent, beside = key, list[str]()
-    while parent and not beside:
-        parent, _, own = parent.rpartition(".")
-        prefix = f"{parent}." if parent else ""
-        inside = [path.removeprefix(prefix) for path in known if path.startswith(prefix)]
-        beside = [name for name in inside if "." not in name and name != TARGET]
-        beside += [] if parent else [ALGORITHM, *ADDED]
-        taken = _parameters(composed, parent) if TARGET in inside else ()
-        # An empty mapping, such as population.overrides, or a parameter that the file leaves out.
-        if own in taken or (parent in known and not inside):
-            return f"unknown key {key!r}; to add it, write +{key}=..."
-        beside += [name for name in taken if name not in beside]
-        if parent in known and not beside:
-            return f"unknown key {key!r}; {parent} takes no settings"
-    rest_of_key = key.removeprefix(prefix + own)
-    meant = f"{prefix}{closest(own, beside)}{rest_of_key}"
-    if rest_of_key and meant in known:
-        return f"unknown key {key!r}; did you mean {meant!r}?"
-    hint = nearest(own, beside, prefix)
-    if parent in OPEN and not hint.startswith("did you mean"):
-        hint = f"to add it, write +{key}=..."
-    return f"unknown key {key!r}; {hint}"
-
-
-def _parameters(composed: DictConfig, path: str) -> tuple[str, ...]:
-    """Return what the `_target_` of a node takes; nothing if it cannot be imported."""
-    try:
-        target = import_target(OmegaConf.select(composed, f"{path}.{TARGET}"), path)
-        return signature(target, path).known
-    except ConfigError:  # a second fault, which is found when this one is repaired
-        return ()
-
-
-def _paths(node: Any, prefix: str = "") -> Iterator[str]:
-    if isinstance(node, DictConfig):
-        for key in node:
-            path = f"{prefix}.{key!s}" if prefix else str(key)
-            yield path
-            yield from _paths(node._get_node(key), path)
-
-
-def _one_line(error: BaseException) -> str:
-    """Return an error's first line, and the second line if the first one ends with a colon."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    if len(lines) > 1 and lines[0].endswith(":"):
-        return f"{lines[0]} {lines[1]}"
-    return lines[0] if lines else type(error).__name__

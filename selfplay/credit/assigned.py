@@ -19,7 +19,8 @@ def assigned(credit: Credit, groups: Sequence[Group], where: str = "credit") -> 
         where: Config key of the method, for errors.
     Raises:
         ConfigError: In one line that names the method, if code outside this library raises an
-            error, and if the result is not a list of samples with finite advantages.
+            error, and if the result is not a list of samples with finite advantages, one or as
+            many as completion tokens.
     """
     name = f"{where}: {type(credit).__name__}.assign"
     with naming(name, credit):
@@ -36,6 +37,13 @@ def assigned(credit: Credit, groups: Sequence[Group], where: str = "credit") -> 
                     f"{name} gave {sample.turn.agent} the advantage {number!r}; an advantage is a "
                     "finite number, or a tuple with one for each token"
                 )
+        tokens = len(sample.turn.completion_ids)
+        if isinstance(sample.advantage, tuple) and len(sample.advantage) != tokens:
+            raise ConfigError(
+                f"{name} gave {sample.turn.agent} {len(sample.advantage)} advantages for "
+                f"{tokens} completion tokens; an advantage is a finite number, or a tuple with one "
+                "for each token"
+            )
     return samples
 
 
@@ -75,5 +83,4 @@ def _used(sample: Sample) -> Sequence[Any]:
     given, mask = sample.advantage, sample.turn.loss_mask
     if not isinstance(given, tuple):
         return (given,)
-    # The learner refuses another number of advantages than of tokens.
     return [each for each, used in zip(given, mask, strict=False) if used]

@@ -30,6 +30,9 @@ class Silence:
         self._before = silent
         if not silent or before:
             return None
+        episodes = [episode for group in groups for episode in group.episodes]
+        if episodes and all(episode.status is Status.FAILED for episode in episodes):
+            return f"step {step}: all {len(episodes)} episodes failed, so no policy learns"
         if not samples:
             return f"step {step}: credit made no samples, so no policy learns in this step"
         return (

@@ -48,7 +48,7 @@ WHY_NOT = {
     "warmstart": "the policies have been trained since their warm start",
     "curriculum": "the curriculum's state in the checkpoint belongs to the old value",
     "league": "the snapshots and results in the checkpoint belong to the old value",
-    "credit": "the averages and modules of credit in the checkpoint belong to the old value",
+    "credit": "averages and modules that credit may keep in the checkpoint belong to the old value",
     "collapse": "the state of the rules in the checkpoint belongs to the old value",
     "trackers": "a tracker records a run from its beginning",
     "evaluations": "results before and after the change could not be compared",
@@ -109,9 +109,9 @@ def check_changes(
         if not change.allowed:
             why = WHY_NOT.get(change.key.partition(".")[0], OTHERWISE)
             raise ConfigError(
-                f"{change.key}: cannot change in a resumed run, because {why}; drop it (these can "
-                f"change: {', '.join(CHANGEABLE)}; and engine, runtime), or begin a new run: "
-                f"selfplay train --config-path {run} run.name=NEW {change.key}=..."
+                f"{change.key}: cannot change in a resumed run, because {why}; drop it, or begin a "
+                f"new run: selfplay train --config-path {run} run.name=NEW {change.key}=... "
+                f"(a resume can change {', '.join(CHANGEABLE)}, engine and runtime)"
             )
     if step is None:
         return

@@ -12,6 +12,7 @@ from selfplay.credit.replay import stages_of
 from selfplay.curriculum.asked import is_ready, metrics_of, tasks_of
 from selfplay.engines.scripted import Script, ScriptedEngine
 from selfplay.errors import SelfplayError, nearest, one_line, with_place
+from selfplay.experiment.odd_moves import faults_of_odd_moves
 from selfplay.rng import derive
 from selfplay.role import Role
 from selfplay.rollout.evaluation import Evaluation
@@ -115,6 +116,9 @@ def _game(
         faults = [*_faults_of_class(arena()), *_faults(episode), *odd]
         if not faults:
             faults = [*_faults_of_replay(arena, episode)]
+        if not faults:
+            stages = stages_of(episode)
+            faults = [*faults_of_odd_moves(arena(), episode.task, episode.seed, stages)]
         notes = [] if evaluation is None else [*_unmeasured(title, evaluation, episode)]
     except SelfplayError as error:
         return CheckedGame(title=title, faults=[f"{title}: {error}"])

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from selfplay.config.compose import choices
 from selfplay.config.run_config import RunSettings
 from selfplay.credit import Credit
 from selfplay.credit.by_role import ByRole
@@ -64,6 +65,7 @@ def validate(
         if each.lora is not None:
             require_peft(f"{players.population.where(name)}.lora")
     notes = [each.warmup_note(settings.steps) for each in players.learner_settings.values()]
+    notes += policy_notes(players.population)
     notes += sampler_notes(credit, sampler)
     notes += shaping_notes(credit, shaping)
     notes += limit_notes(players, shaping)
@@ -85,6 +87,18 @@ def check_unplayed_roles(players: RolloutSetup) -> None:
                 f"role; {nearest(name, players.playable)}; remove it with ~roles.{name}, or, if a "
                 "setting of the arena adds such agents, name it in Arena.optional_roles"
             )
+
+
+def policy_notes(population: Population) -> list[str]:
+    """Return a line for each role whose policy has the name of an opponent that was not added."""
+    shipped = choices("opponents")
+    return [
+        f"population.roles.{role}: the config has no opponent {name!r}, so {name!r} is a policy of "
+        f"its own, which {'learns' if name in population.learning else 'does not learn'}; "
+        f"+opponents={name} adds the opponent"
+        for role, name in population.roles.items()
+        if name in shipped and name not in population.opponents
+    ]
 
 
 def check_sampler_supports_credit(credit: Credit, sampler: Sampler) -> None:
@@ -122,7 +136,7 @@ def sampler_notes(credit: Credit, sampler: Sampler) -> list[str]:
         return [note for each in credit.methods.values() for note in sampler_notes(each, sampler)]
     name, how = type(credit).__name__, type(sampler).__name__
     compares, notes = getattr(credit, "compares", None), []
-    if sampler.tree and compares in ("group", "batch"):
+    if getattr(sampler, "tree", False) and compares in ("group", "batch"):
         notes.append(
             f"credit: {name} takes all episodes for independent ones, and {how} makes episodes "
             "that share their first turns: these count several times, and the gradient is biased; "

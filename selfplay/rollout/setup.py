@@ -72,6 +72,7 @@ class Components:
                         f"roles.{name}.{TARGET}: {type(role).__name__} is not a selfplay.Role; "
                         "derive it from that class"
                     )
+                role.where = f"roles.{name}"
             self.arena = self.arena_factory(config["arena"], where="arena")
         except BaseException:
             self.close()

@@ -15,13 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from selfplay.config.plain_data import check_expansion
 from selfplay.errors import ConfigError, RunError, nearest
+from selfplay.run.config_data import config_data
 from selfplay.run.directory import Run
 from selfplay.run.record_reader import Recorded, episodes_of, recorded_steps
-from selfplay.run.untrusted import open_regular
 from selfplay.types import Message, Status, StopReason, Turn
 
 Key = tuple[int, int, str]
@@ -188,13 +185,7 @@ def _problem(turn: Turn, prompt: Sequence[Message]) -> str:
 
 def _conversing_roles(run: Path) -> frozenset[str]:
     """Return the roles that the run's config lets remember the conversation."""
-    path = run / "config.yaml"
-    try:
-        with open_regular(path, root=run) as file:
-            check_expansion(path)
-            roles = yaml.safe_load(file).get("roles")
-    except (OSError, ValueError, AttributeError, RecursionError, yaml.YAMLError) as error:
-        raise RunError(f"{path}: cannot be read as the config of a run") from error
+    roles = config_data(run).get("roles")
     if not isinstance(roles, dict):
         return frozenset()
     return frozenset(

@@ -232,10 +232,11 @@ class Progress:
             for row in rows:
                 shown = [
                     f"{metric} {self._newest(key)}"
-                    for metric in metrics[:most]
+                    # "learned" is 1 in a step without samples too
+                    for metric in [each for each in metrics if each != "learned"][:most]
                     if (key := f"{prefix}/{row}/{metric}") in self._history
                 ]
-                parts.append(f"{row} " + " ".join(shown))
+                parts += [f"{row} " + " ".join(shown)] if shown else []
         return " | ".join(parts)
 
     def _line(self, text: str) -> None:

@@ -15,7 +15,7 @@ from selfplay.curriculum.step_tasks import StepTasks
 from selfplay.errors import StalledError, saved_state
 from selfplay.rollout.rollout import EpisodeSpec, RolloutFn
 from selfplay.rollout.schedule import sampled_at
-from selfplay.sampler import Sampler
+from selfplay.sampler import Sampler, asked
 from selfplay.types import Episode, Group
 
 BATCH_TIMEOUT = 24 * 3600.0
@@ -107,12 +107,14 @@ class OnDemandBatches:
         rollout_fn = sampled_at(self.rollout_fn, step)
         if self.wrap is not None:
             rollout_fn = self.wrap(step, rollout_fn)
-        groups = self.sampler.sample(self.curriculum, rollout_fn, step=step, seed=self.seed())
+        sampler = self.sampler
+        groups = asked.groups_of(sampler, self.curriculum, rollout_fn, step=step, seed=self.seed())
         metrics = {
             f"curriculum/{name}": value for name, value in metrics_of(self.curriculum).items()
         }
-        metrics |= {f"sampler/{name}": value for name, value in self.sampler.metrics().items()}
-        return StepBatch(step=step, groups=groups, played=self.sampler.played(), metrics=metrics)
+        metrics |= {f"sampler/{name}": value for name, value in asked.metrics_of(sampler).items()}
+        played = asked.played_of(sampler)
+        return StepBatch(step=step, groups=groups, played=played, metrics=metrics)
 
     def learned(self, step: int) -> None:
         pass

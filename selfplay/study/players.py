@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from selfplay.engines import Engine
 from selfplay.errors import ConfigError, RunError
 from selfplay.models.population import Population
+from selfplay.run.config_data import config_data
 from selfplay.run.directory import Run
 from selfplay.types import role_of
 
@@ -140,7 +141,20 @@ def config_of(run: Path) -> dict[str, Any]:
 
     Raises RunError if it lacks a key that studies need, or if a value is of another kind.
     """
-    config, place = Run.open(run).config(), run / "config.yaml"
+    return _checked(Run.open(run).config(), run / "config.yaml")
+
+
+def seed_of(run: Path) -> int:
+    """Return the seed of a run; no name in its config is imported.
+
+    Raises RunError for a config that studies cannot use.
+    """
+    seed: int = _checked(config_data(Run.open(run).folder), run / "config.yaml")["seed"]
+    return seed
+
+
+def _checked(config: dict[str, Any], place: Path) -> dict[str, Any]:
+    """Return the config of a run; raise RunError if it lacks what studies need."""
     for key in ("population", "roles", "seed", "warmstart"):
         if key not in config:
             raise RunError(f"{place}: has no {key!r}; it is not the config of a run")

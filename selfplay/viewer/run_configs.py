@@ -4,11 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from selfplay.config.plain_data import check_expansion
-from selfplay.errors import ConfigError, RunError
-from selfplay.run.untrusted import open_regular
+from selfplay.errors import RunError
+from selfplay.run.config_data import config_data
 from selfplay.viewer.metric_columns import stamp_of
 
 OWN_KEYS = ("seed", "run.name", "run.folder")
@@ -34,7 +31,7 @@ class RunConfigs:
         stamp = stamp_of(path)
         known = self._known.get(run)
         if known is None or known[0] != stamp:
-            known = self._known[run] = (stamp, _parse(path))
+            known = self._known[run] = (stamp, dict(_flat(config_data(run), "")))
         return known[1]
 
     def group(self, run: Path) -> str:
@@ -53,18 +50,6 @@ def differing(configs: Sequence[FlatConfig]) -> list[str]:
     """Return the keys whose values differ between configs, without `OWN_KEYS`, sorted."""
     keys = sorted({key for config in configs for key in config} - set(OWN_KEYS))
     return [key for key in keys if len({config.get(key, MISSING) for config in configs}) > 1]
-
-
-def _parse(path: Path) -> FlatConfig:
-    try:
-        with open_regular(path, root=path.parent) as file:
-            check_expansion(path)
-            config = yaml.load(file, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except (OSError, ValueError, RecursionError, yaml.YAMLError, ConfigError) as error:
-        raise RunError(f"{path}: cannot be read as the config of a run") from error
-    if not isinstance(config, dict):
-        raise RunError(f"{path}: cannot be read as the config of a run (expected a mapping)")
-    return dict(_flat(config, ""))
 
 
 def _flat(node: Any, at: str) -> Iterator[tuple[str, str]]:

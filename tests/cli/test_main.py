@@ -343,6 +343,15 @@ def test_a_new_run_has_the_threads_that_other_processes_leave(
     assert given == [1, 2]
 
 
+def test_evaluate_takes_changes_of_an_evaluation(capsys: pytest.CaptureFixture[str]) -> None:
+    more = "+evaluations.held_out_greedy.metrics.solved=solve_rate"
+    assert main(["evaluate", str(finished()), more, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["evaluations"]["held_out_greedy"]
+    assert found["solved"] == found["accuracy"]
+    assert main(["evaluate", str(finished()), "learner.lr=1"]) == 2
+    assert "unexpected argument 'learner.lr=1'" in capsys.readouterr().err
+
+
 def test_evaluate_prints_that_an_evaluation_measures_one_deal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

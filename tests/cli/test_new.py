@@ -12,9 +12,16 @@ from selfplay.cli import new
 from selfplay.cli.main import main
 from tests.helpers.repository import ROOT
 
-PARTS = {"arena": "same_side", "role": "thinker", "credit": "above_median", "measure": "wordiness"}
-TESTS = 21
-"""Number of tests that the four parts bring."""
+PARTS = {
+    "arena": "same_side",
+    "role": "thinker",
+    "credit": "above_median",
+    "curriculum": "growing_sums",
+    "sampler": "both_ends",
+    "measure": "wordiness",
+}
+TESTS = 30
+"""Number of tests that these parts bring."""
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +48,8 @@ def test_the_files_of_each_part(folder: Path) -> None:
         "my_configs/evaluations/same_side.yaml",
         "my_configs/roles/thinker.yaml",
         "my_configs/credit/above_median.yaml",
+        "my_configs/curriculum/growing_sums.yaml",
+        "my_configs/sampler/both_ends.yaml",
     }
     for path in written:
         assert not re.search("@[A-Za-z]+@", (folder / path).read_text(encoding="utf-8")), path
@@ -60,7 +69,7 @@ def test_the_written_tests_pass(folder: Path) -> None:
     assert re.search(rf"^{TESTS} passed", done.stdout, re.MULTILINE), done.stdout
 
 
-@pytest.mark.parametrize("kind", ["arena", "role", "credit"])
+@pytest.mark.parametrize("kind", [kind for kind in PARTS if new.KINDS[kind].groups])
 def test_the_written_configs_work(
     kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -75,6 +84,10 @@ def test_the_written_configs_work(
         assert "evaluations.same_side: task game" in printed
     if kind == "credit":
         assert "my_games.above_median.AboveMedian" in printed
+    if kind in ("curriculum", "sampler"):
+        name = PARTS[kind]
+        assert main(["check", *words[1:3], "+experiment=tiny/tools", f"{kind}={name}"]) == 0
+        assert "no faults" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("check", [["check", "--ignore", "D,I001"], ["format", "--check"]])
@@ -99,6 +112,9 @@ def test_the_written_code_has_the_style_of_the_library(check: list[str], folder:
         (["arena", "test_rock"], "'test_rock' is not valid"),
         (["arena", "r" * 61], "is not valid"),
         (["arena", "kuhn"], "the library has arena=kuhn"),
+        (["curriculum", "kuhn"], "the library has curriculum=kuhn"),
+        (["sampler", "dynamic"], "the library has sampler=dynamic"),
+        (["sampler", "rollout_fn"], "'rollout_fn' is the name of a class of the library"),
         (["arena", "rollout"], "'rollout' is the name of a class of the library"),
         (["arenas", "rock"], "no kind 'arenas'; did you mean 'arena'?"),
         (["arena", "rock", "--package", "arenas"], "arenas is a package of the library"),

@@ -58,6 +58,16 @@ def test_what_is_saved_is_read_back(values: dict[str, Any], tmp_path: Path) -> N
         (["runtime.workers=4"], r"'runtime\.workers'; runtime takes no settings$"),
         (["lerner.lr=1"], r"did you mean 'learner\.lr'"),
         (["engine.rows=1"], r"did you mean 'engine\.max_rows'"),
+        (["~engine.rows"], r"^~engine\.rows: unknown key .* did you mean 'engine\.max_rows'"),
+        (["~population.overrides.a"], r"no key 'population\.overrides\.a'; drop this"),
+        (
+            ["+experiment=tiny/kuhn", "evaluations.hands.seats=[player_0]"],
+            r"unknown key .*; to add it, write \+evaluations\.hands\.seats=\.\.\.$",
+        ),
+        (
+            ["+experiment=tiny/kuhn", "evaluations.hands.sample=1"],
+            r"did you mean 'evaluations\.hands\.samples'",
+        ),
         (["learner._tarjet_=1"], r"choose from: learner\."),
         (["nothing.at.all=1"], r"unknown key 'nothing\.at\.all'; choose from: \+experiment"),
         (["run.minimum={a: 1}"], r"write \+run\.minimum="),

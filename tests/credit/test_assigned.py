@@ -68,6 +68,10 @@ def test_samples_are_passed_on() -> None:
         (all_with(float("nan")), "gave player_0 the advantage nan; an advantage is a finite"),
         (all_with((float("inf"),) * 99), "gave player_0 the advantage inf"),
         (all_with("high"), "gave player_0 the advantage 'high'"),
+        (
+            all_with((1.0,) * 99),
+            r"Given\.assign gave player_0 99 advantages for \d+ completion tokens; an advantage is",
+        ),
         (Short(), "Short.assign raised ValueError: advantage returned 1 numbers for 2 returns"),
     ],
 )

@@ -59,6 +59,16 @@ def test_other_reasons_are_not_called_a_zero_sum_game() -> None:
     assert line(RLOO(), solos(1.0, 0.0)) is None
 
 
+def test_a_step_whose_episodes_all_failed_says_so() -> None:
+    failed = [
+        group(*(replace(each, status=Status.FAILED, error="no") for each in played.episodes))
+        for played in (solos(1.0, 0.0)[0], solos(1.0, 0.0)[0])
+    ]
+    said = line(RLOO(), failed)
+    assert said == "step 1: all 4 episodes failed, so no policy learns"
+    assert line(RLOO(), [*failed, *solos(1.0, 0.0)]) is None
+
+
 def test_it_is_said_once_where_such_steps_begin() -> None:
     credit = RLOO()
     silence = Silence(credit)

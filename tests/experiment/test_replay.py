@@ -87,6 +87,14 @@ def test_under_another_config_it_comes_out_as_a_fresh_run(tmp_path: Path) -> Non
     assert [(d["what"], d["replayed"]) for d in found["differences"]] == changed
 
 
+def test_a_credit_method_of_ones_own_is_replayed(tmp_path: Path) -> None:
+    (tmp_path / "mine/credit").mkdir(parents=True)
+    (tmp_path / "mine/credit/own.yaml").write_text("_target_: selfplay.credit.rloo.RLOO\n")
+    shipped = replayed(finished(), "credit=rloo", "--steps", "1", cwd=tmp_path)
+    own = ("credit=own", "--config-dir", "mine", "--steps", "1")
+    assert replayed(finished(), *own, cwd=tmp_path) == shipped and shipped["differences"]
+
+
 def test_a_record_that_was_changed_is_found(tmp_path: Path) -> None:
     folder = copy_of_finished(tmp_path)
     path = folder / "episodes/000002.jsonl"

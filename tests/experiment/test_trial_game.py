@@ -18,6 +18,7 @@ from selfplay.cli.main import main
 from selfplay.config import compose
 from selfplay.errors import ConfigError
 from selfplay.experiment.experiment import check
+from selfplay.experiment.trial_game import games
 from selfplay.role import Role
 from selfplay.types import InvalidAction, Message, Metric, Observation, Task
 
@@ -54,6 +55,7 @@ class Coin(Arena):
         if self.fault == "setup":
             raise RuntimeError("no coin\nat all")
         self.lock = Lock() if self.fault == "lock" else None
+        self.last: str | None = ""
 
     def acting(self) -> Sequence[str]:
         if self.fault == "role":
@@ -67,6 +69,10 @@ class Coin(Arena):
             raise KeyError("side")
         if self.fault in ("numbers", "word"):
             return Observation(fields={"legal": [1, 2] if self.fault == "numbers" else "heads"})
+        if self.fault == "view_pays":
+            self.pay(agent, 0.1)
+        if self.fault == "seen_none":
+            return Observation(text="last: " + self.last, fields={"legal": ["heads"]})  # type: ignore[operator]
         if self.fault == "none":
             return Observation(text=None)  # type: ignore[arg-type]
         if self.fault == "seen":
@@ -77,6 +83,15 @@ class Coin(Arena):
         for agent in self.possible_agents:
             self.pay(agent, float("nan") if self.fault == "pay" else 1.0)
             self.pay(agent, next(COUNT) if self.fault == "luck" else 0.0)
+        if self.fault == "none_move":
+            assert actions["player_0"].strip() != "nothing"
+        if self.fault == "digits" and (actions["player_0"] or "").isdigit():
+            self.measure(digit=int(actions["player_0"]))
+        if self.fault == "keeps":
+            self.notes: Any = []
+        if self.fault == "seen_none" and len(self.history) == 1:
+            self.last = actions["player_0"]
+            return
         if self.fault == "note":
             self.note("player_0", verdict={"a": object()})
         if self.fault == "metric":
@@ -140,7 +155,22 @@ def test_what_was_seen_read_and_paid_is_printed(
         ("arena.fault=view", "test_trial_game.py, line "),
         ("arena.fault=nobody", "to end the game, call finish()"),
         ("arena.fault=role", "acting() returned ['player_9'], not agents of the episode"),
-        ("arena.fault=word_acts", "acting() returned 'player_0', not agents of the episode"),
+        (
+            "arena.fault=word_acts",
+            "acting() returned 'player_0', not agents of the episode; return a list: ['player_0']",
+        ),
+        (
+            "arena.fault=none_move",
+            "the move None (no action was read) of player_0, player_1 raises AttributeError: "
+            "'NoneType' object has no attribute 'strip' (",
+        ),
+        ("arena.fault=digits", "player_1 raises ValueError: invalid literal for int() with base"),
+        (
+            "arena.fault=seen_none",
+            "the move None (no action was read) of player_0, player_1 raises TypeE",
+        ),
+        ("arena.fault=view_pays", "pay('player_0', 0.1) was called outside of setup and advance"),
+        ("arena.fault=keeps", "coin_v0 changed self.notes, which Arena keeps; choose another name"),
         ("arena.fault=none_acts", "acting() returned None, not agents of the episode"),
         (
             "arena.fault=numbers",
@@ -182,6 +212,14 @@ def test_each_fault_is_a_line_and_the_exit_code_is_two(
     said = capsys.readouterr().err.strip().splitlines()
     assert any(words in line for line in said), said
     assert all(line.startswith(("fault: ", "selfplay: ")) for line in said)
+
+
+def test_a_template_that_cannot_be_filled_names_its_role() -> None:
+    config = compose.load(["+experiment=tiny/kuhn"])
+    config["roles"]["player"] = {"_target_": "selfplay.role.Role", "template": "{{ legl }}"}
+    (game, *_) = games(config, seed=0)
+    words = "template cannot render: 'legl' is undefined; did you mean 'legal'?"
+    assert game.faults == [f"arena: roles.player (Role): {words}"]
 
 
 def test_a_role_that_is_not_there_is_the_fault_of_the_roles(

@@ -34,6 +34,15 @@ def test_temperature_0_is_for_policies_that_do_not_learn_then(overrides: tuple[s
     check(compose.load([QUICK, *overrides]))
 
 
+def test_a_policy_with_the_name_of_a_missing_opponent_is_named() -> None:
+    game, mine = "+experiment=tiny/kuhn", "+population.roles.player=random"
+    (note,) = [each for each in check(compose.load([game, mine])) if "opponent" in each]
+    assert note.startswith("population.roles.player: the config has no opponent 'random'")
+    assert "which learns; +opponents=random adds the opponent" in note
+    named = check(compose.load([game, "+population.roles.player=team"]))
+    assert not [each for each in named if "opponent" in each]
+
+
 def test_credit_by_replays_says_that_shaping_does_not_count() -> None:
     run = ["+experiment=tiny/signal", "shaping=overlong", "shaping.overlong.limit=20"]
     for credit in (["credit=counterfactual"], ["credit=magrpo", "credit.joint=cross"]):

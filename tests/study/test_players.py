@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from selfplay.errors import RunError
+from selfplay.config.trust import TrustLimit, limited
+from selfplay.errors import ConfigError, RunError
 from selfplay.study.measures.compare import measure_all
 from selfplay.study.players import Reference
+from selfplay.study.result import Result
 
 WHOLE = {"population": "{}", "roles": "{}", "seed": "0", "warmstart": "null"}
 
@@ -35,3 +37,17 @@ def test_a_config_that_is_not_of_a_run_is_one_line(
         reference.missing(["player"])
     with pytest.raises(RunError, match=told):
         measure_all({"a": [reference]}, lambda _: pytest.fail("it is studied"))
+
+
+def test_the_seeds_of_runs_are_compared_without_the_code_that_a_run_names(tmp_path: Path) -> None:
+    lines = [f"{key}: {value}" for key, value in {**WHOLE, "seed": "7"}.items()]
+    lines += ["arena:", "  _target_: my_games.vault.Vault"]
+    (tmp_path / "config.yaml").write_text("\n".join(lines) + "\n")
+    reference = Reference(run=tmp_path)
+    with limited(TrustLimit()):
+        with ExitStack() as opened, pytest.raises(ConfigError, match="my_games"):
+            reference.load(["player"], opened=opened)
+        found = measure_all(
+            {"a": [reference]}, lambda _: Result(measure="x", title="", definition="")
+        )
+    assert [each.seed for each in found["a"]] == [7]

@@ -41,7 +41,7 @@ from selfplay.study.measure import (
     Measure,
     step_of,
 )
-from selfplay.study.players import Reference, config_of
+from selfplay.study.players import Reference, seed_of
 from selfplay.study.plots import CurvePlot, DotPlot, undrawn
 from selfplay.study.registry import measures
 from selfplay.study.result import Cell, Result, Table
@@ -121,7 +121,7 @@ def measure_all(
 ) -> dict[str, list[MeasuredRun]]:
     """Apply a measure to every run of every set."""
     seeds = {
-        reference.run: config_of(reference.run)["seed"]
+        reference.run: seed_of(reference.run)
         for references in sets.values()
         for reference in references
     }

@@ -1,0 +1,127 @@
+"""One-line errors for overrides that Hydra refuses, with the nearest key."""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+from hydra.errors import ConfigCompositionException
+from omegaconf import DictConfig, OmegaConf
+
+from selfplay.config.group_choices import ALGORITHM
+from selfplay.config.instantiate import TARGET, import_target, signature
+from selfplay.config.plain_data import ADDED, GROUPS_WITH_PLUS, KEYS
+from selfplay.errors import ConfigError, closest, nearest
+
+Composed: TypeAlias = Callable[[Sequence[str]], DictConfig]
+"""Function of overrides that returns the config with them, or without any if one has a fault."""
+OPEN = ("roles", "services", "sampling", "evaluations", "shaping", "trackers")
+"""Keys below which a config may add names of its own."""
+CLASSES = {"evaluations": "selfplay.rollout.evaluation.Evaluation"}
+"""Classes of the nodes below a key that have no `_target_`."""
+MOST_HINTS = 3
+"""Maximum number of keys that an error suggests."""
+
+
+def refused(error: Exception, overrides: Sequence[str], composed: Composed) -> str:
+    """Return the error line for an override that Hydra refused, with the nearest key."""
+    text = str(error)
+    if "@experiment" in text:
+        chosen = [text for text in overrides if text.startswith("+experiment=")][-1:]
+        named = "".join(chosen) or "the experiment"
+        return f"{named}: its file must begin with the line '# @package _global_'"
+    full = re.search(r"full_key: (\S+)", text)
+    found = full or re.search(r"Could not override '([^']+)'", text)
+    if found and found.group(1) in GROUPS_WITH_PLUS:
+        group = found.group(1)
+        typed = next((text for text in overrides if text.startswith(f"{group}=")), f"{group}=NAME")
+        return f"{typed}: the config has no {group} yet; add one with a plus: +{typed}"
+    if found and ("is not in struct" in text or "Could not override" in text):
+        return _unknown_key(found.group(1), overrides, composed)
+    found = re.search(r"Could not delete from config\. '([^']+)' does not exist", text)
+    if found:
+        key = found.group(1)
+        line = _unknown_key(key, overrides, composed)
+        if "to add" in line:
+            return f"~{key}: the config has no key {key!r}; drop this, there is nothing to remove"
+        return f"~{key}: {line}"
+    found = re.search(r"An item is already at '([^']+)'", text)
+    if found:
+        return f"+{found.group(1)}: the config has this key already; write it without the plus"
+    found = re.search(r"Multiple values for ([^ ]+)\. To override", text)
+    found = found or re.search(r"^(\S+) appears more than once in the final defaults list", text)
+    if found:
+        group = found.group(1)
+        if group in GROUPS_WITH_PLUS:
+            return f"+{group}: given more than once; keep one"
+        return f"+{group}: the config chooses one already; write {group}=NAME without the plus"
+    found = re.search(r"No match in the defaults list.*'\+?([^']+)'", text)
+    if found:
+        group = found.group(1).partition("=")[0]
+        return f"unknown key {group!r}; {nearest(group, [*KEYS, ALGORITHM, *ADDED])}"
+    if isinstance(error, ConfigCompositionException) and error.__cause__:
+        return f"{one_line(error)} ({one_line(error.__cause__)})"
+    return one_line(error)
+
+
+def _unknown_key(key: str, overrides: Sequence[str], composed: Composed) -> str:
+    """Return the error line for an unknown key, with the nearest key of the same node."""
+    config = composed([override for override in overrides if key not in override])
+    known = list(paths(config))
+    if key in known:
+        return f"{key}: to add new keys to it, write +{key}=..."
+    if below := [path for path in known if path.endswith(f".{key}")]:
+        nearby = sorted(below, key=lambda path: (path.count("."), path))[:MOST_HINTS]
+        return f"unknown key {key!r}; did you mean {' or '.join(map(repr, nearby))}?"
+    parent, beside = key, list[str]()
+    while parent and not beside:
+        parent, _, own = parent.rpartition(".")
+        prefix = f"{parent}." if parent else ""
+        inside = [path.removeprefix(prefix) for path in known if path.startswith(prefix)]
+        beside = [name for name in inside if "." not in name and name != TARGET]
+        beside += [] if parent else [ALGORITHM, *ADDED]
+        taken = _parameters(config, parent)
+        # An empty mapping, such as population.overrides, or a parameter that the file leaves out.
+        if own in taken or (parent in known and not inside):
+            return f"unknown key {key!r}; to add it, write +{key}=..."
+        beside += [name for name in taken if name not in beside]
+        if parent in known and not beside:
+            return f"unknown key {key!r}; {parent} takes no settings"
+    rest_of_key = key.removeprefix(prefix + own)
+    meant = f"{prefix}{closest(own, beside)}{rest_of_key}"
+    if rest_of_key and meant in known:
+        return f"unknown key {key!r}; did you mean {meant!r}?"
+    hint = nearest(own, beside, prefix)
+    if parent in OPEN and not hint.startswith("did you mean"):
+        hint = f"to add it, write +{key}=..."
+    return f"unknown key {key!r}; {hint}"
+
+
+def _parameters(config: DictConfig, path: str) -> tuple[str, ...]:
+    """Return what the class of a node takes; nothing if it has none, or one with a fault."""
+    table, _, name = path.partition(".")
+    known = CLASSES.get(table) if name and "." not in name else None
+    named = OmegaConf.select(config, f"{path}.{TARGET}") or known if path else None
+    if named is None:
+        return ()
+    try:
+        target = import_target(named, path)
+        return signature(target, path).known
+    except ConfigError:  # a second fault, which is found when this one is repaired
+        return ()
+
+
+def paths(node: Any, prefix: str = "") -> Iterator[str]:
+    """Yield the dotted key of every node below a config's node, such as learner.lr."""
+    if isinstance(node, DictConfig):
+        for key in node:
+            path = f"{prefix}.{key!s}" if prefix else str(key)
+            yield path
+            yield from paths(node._get_node(key), path)
+
+
+def one_line(error: BaseException) -> str:
+    """Return an error's first line, and the second line if the first one ends with a colon."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if len(lines) > 1 and lines[0].endswith(":"):
+        return f"{lines[0]} {lines[1]}"
+    return lines[0] if lines else type(error).__name__

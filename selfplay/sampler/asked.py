@@ -1,0 +1,79 @@
+"""The calls of a sampler, which may be an author's own, and the checks of their results."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from selfplay.curriculum import Curriculum
+from selfplay.errors import ConfigError, naming, stated_metrics
+from selfplay.rollout.rollout import EpisodeSpec, RolloutFn
+from selfplay.sampler import Sampler
+from selfplay.types import Episode, Group
+
+WHERE = "sampler"
+"""Config key of a sampler, for errors."""
+
+
+def groups_of(
+    sampler: Sampler, curriculum: Curriculum, rollout_fn: RolloutFn, *, step: int, seed: int
+) -> list[Group]:
+    """Return the groups of a step to learn from.
+
+    Args:
+        sampler: The sampler.
+        curriculum: The curriculum that it asks for tasks.
+        rollout_fn: The function with which it plays. An error of this function is raised as it is.
+        step: The step.
+        seed: Seed of the step.
+    Raises:
+        ConfigError: In one line that names the sampler, for an error of an author's code, and for a
+            result that is not a list of groups.
+    """
+    raised: list[BaseException] = []
+
+    def play(specs: Sequence[EpisodeSpec]) -> list[Episode]:
+        try:
+            return rollout_fn(specs)
+        except BaseException as error:
+            raised.append(error)
+            raise
+
+    name = _named(sampler, "sample")
+    groups: Any = None
+    of_rollout: BaseException | None = None
+    try:
+        with naming(name, sampler):
+            groups = sampler.sample(curriculum, play, step=step, seed=seed)
+    except ConfigError as error:
+        of_rollout = next((each for each in raised if each is error.__cause__), None)
+        if of_rollout is None:
+            raise
+    if of_rollout is not None:
+        raise of_rollout
+    return _checked(groups, name)
+
+
+def played_of(sampler: Sampler) -> list[Group]:
+    """Return all groups that were played. Raises ConfigError as `groups_of` does."""
+    name = _named(sampler, "played")
+    with naming(name, sampler):
+        groups: Any = sampler.played()
+    return _checked(groups, name)
+
+
+def metrics_of(sampler: Sampler) -> dict[str, float]:
+    """Return the metrics of a sampler; raise ConfigError for one that is not a number."""
+    return stated_metrics(sampler, WHERE)
+
+
+def _checked(groups: Any, name: str) -> list[Group]:
+    """Return the groups as a list. Raises ConfigError for a value that is not a list of groups."""
+    if not isinstance(groups, Sequence) or isinstance(groups, str):
+        raise ConfigError(f"{name} returned {type(groups).__name__}, not a list of Group")
+    for group in groups:
+        if not isinstance(group, Group):
+            raise ConfigError(f"{name} returned a list with {type(group).__name__}, not of Group")
+    return list(groups)
+
+
+def _named(sampler: Sampler, method: str) -> str:
+    return f"{WHERE}: {type(sampler).__name__}.{method}"
