@@ -326,7 +326,7 @@ class PolicyLoss:
         if self.ratio == "none":
             surrogate = scores.logprobs * advantages
         else:
-            surrogate, bounded = self._clipped(self._ratio(scores, difference), scores, advantages)
+            surrogate, bounded = self.clipped(self._ratio(scores, difference), scores, advantages)
             sums["clipped"] = float((bounded & (mask > 0)).sum())
         value = surrogate
         if self.kl:
@@ -362,10 +362,20 @@ class PolicyLoss:
         # The value is the sequence's; the gradient goes to every token's own log-probability.
         return (mean.detach() + scores.logprobs - scores.logprobs.detach()).exp()
 
-    def _clipped(
+    def clipped(
         self, rho: Tensor, scores: LossInputs, advantages: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return [B, C] the surrogate, and [B, C] where it was bounded."""
+        """Return [B, C] the surrogate that is maximised, and [B, C] True where it was bounded.
+
+        A subclass may replace it. `loss` calls it, adds the KL term and the entropy bonus, and
+        aggregates.
+
+        Args:
+            rho: [B, C] ratio of the probabilities under the weights being trained and under those
+                that sampled, per token or per completion; carries the gradient.
+            scores: The inputs of the loss.
+            advantages: [B, C] advantages per token.
+        """
         inside = rho.clamp(1 - self.low, 1 + self.high)
         if self.clip == "cispo":
             return inside.detach() * advantages * scores.logprobs, inside != rho
