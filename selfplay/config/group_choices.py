@@ -249,8 +249,11 @@ def _last_of_groups(found: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str
 
 
 def _file(path: str, folders: Sequence[Path]) -> Path | None:
-    files = (folder / f"{path}.yaml" for folder in folders)
-    return next((file for file in files if file.is_file()), None)
+    for folder in folders:
+        with suppress(OSError):  # for a name that is too long for a file
+            if (file := folder / f"{path}.yaml").is_file():
+                return file
+    return None
 
 
 def _fits(
