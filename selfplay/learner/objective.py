@@ -362,9 +362,7 @@ class PolicyLoss:
         # The value is the sequence's; the gradient goes to every token's own log-probability.
         return (mean.detach() + scores.logprobs - scores.logprobs.detach()).exp()
 
-    def clipped(
-        self, rho: Tensor, scores: LossInputs, advantages: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def clipped(self, rho: Tensor, scores: LossInputs, advantages: Tensor) -> tuple[Tensor, Tensor]:
         """Return [B, C] the surrogate that is maximised, and [B, C] True where it was bounded.
 
         A subclass may replace it. `loss` calls it, adds the KL term and the entropy bonus, and
