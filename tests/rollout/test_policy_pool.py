@@ -50,10 +50,8 @@ def test_conversations_of_seated_agents_keep_to_their_own_seam() -> None:
 class Alternating(Guess):
     """Guess, in which a task may be for the first player alone."""
 
-    def setup(self, task: Task, rng: Random) -> None:
-        super().setup(task, rng)
-        if task.id == "alone":
-            self.agents.remove("player_1")
+    def agents_of(self, task: Task) -> Sequence[str]:
+        return self.possible_agents[: 1 if task.id == "alone" else 2]
 
     def acting(self) -> Sequence[str]:
         return self.agents
