@@ -5,6 +5,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -21,10 +22,18 @@ torch.set_num_threads(1)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the folder that the workers share; they inherit its name from the first process."""
+    """Make the folder that the workers share, whose name they inherit from the first process, and
+    choose a profile of hypothesis that measures no time."""
     if not hasattr(config, "workerinput"):
         os.environ[SHARED] = folder = tempfile.mkdtemp(prefix="selfplay-tests-")
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    if find_spec("hypothesis"):  # the environment of vLLM has none
+        from hypothesis import HealthCheck, settings
+
+        # A busy machine may pause a test for seconds; no time is asserted.
+        quiet = [HealthCheck.too_slow]
+        settings.register_profile("busy", deadline=None, suppress_health_check=quiet)
+        settings.load_profile("busy")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
