@@ -50,7 +50,7 @@ def test_conversations_of_seated_agents_keep_to_their_own_seam() -> None:
 class Alternating(Guess):
     """Guess, in which a task may be for the first player alone."""
 
-    def agents_of(self, task: Task) -> Sequence[str]:
+    def agents_of(self, task: Task) -> list[str]:
         return self.possible_agents[: 1 if task.id == "alone" else 2]
 
     def acting(self) -> Sequence[str]:
