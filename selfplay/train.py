@@ -371,8 +371,9 @@ class Trainer:
                     "because loss or gradient was not finite (learner.max_skipped)"
                 )
             experiment.publish(name)
+        sampled = {sample.turn.policy for sample in samples}
         for name in experiment.learners:
-            row[f"policy/{name}/learned"] = float(name in learning)
+            row[f"policy/{name}/learned"] = float(name in learning and name in sampled)
         return row
 
     def _note_missing_signals(

@@ -207,6 +207,9 @@ def test_a_metric_that_no_game_has_and_a_step_without_samples_are_told(tmp_path:
     assert outcome.code == 0, outcome.err
     assert outcome.out.count("step 1: credit made no samples") == 1
     assert "step 2: credit made no samples" not in outcome.out, "it is told where it begins"
+    rows = metrics(tmp_path / "runs/quiet")[1:]
+    assert [line["policy/base/learned"] for line in rows] == [0, 0]
+    assert "base learned 1" not in outcome.out
     assert "credit.measure: none of" in outcome.out and "'nonsense'" in outcome.out
     assert "sampler.penalty: none of" in outcome.out and "'rubbish'" in outcome.out
     assert [line["credit/zero_advantages"] for line in metrics(tmp_path / "runs/quiet")[1:]] == [

@@ -232,11 +232,10 @@ class Progress:
             for row in rows:
                 shown = [
                     f"{metric} {self._newest(key)}"
-                    # "learned" is 1 in a step without samples too
-                    for metric in [each for each in metrics if each != "learned"][:most]
+                    for metric in metrics[:most]
                     if (key := f"{prefix}/{row}/{metric}") in self._history
                 ]
-                parts += [f"{row} " + " ".join(shown)] if shown else []
+                parts.append(f"{row} " + " ".join(shown))
         return " | ".join(parts)
 
     def _line(self, text: str) -> None:

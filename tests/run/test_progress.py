@@ -96,16 +96,6 @@ def test_pipe_gets_plain_lines_every_n_steps() -> None:
     assert lines[-1] == "zero: finished at step 40/40 after 2 min 00 s"
 
 
-def test_a_step_without_samples_shows_no_policy_as_learned() -> None:
-    console, raw = pipe()
-    with Progress(2, "none", console, live=False) as progress:
-        progress.step({"step": 1, "policy/base/learned": 1.0, "policy/base/samples": 0.0})
-        progress.step({"step": 2, "policy/other/learned": 1.0})
-    lines = [line for line in raw.getvalue().decode().splitlines() if ": step " in line]
-    assert lines[0].endswith("| base samples 0") and "learned" not in lines[1]
-    assert "other" not in lines[1]
-
-
 def test_pipe_that_knows_ascii_alone_gets_ascii() -> None:
     console, raw = pipe("ascii")
     with Progress(2, "caf\u00e9\x1b[2J\n", console) as progress:
