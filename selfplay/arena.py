@@ -19,7 +19,7 @@ from gymnasium import spaces
 from pettingzoo import AECEnv
 
 from selfplay.drawing import StateDrawing
-from selfplay.errors import ConfigError, changing, named_agents, nearest, role_counts
+from selfplay.errors import Changing, ConfigError, named_agents, nearest, role_counts
 from selfplay.rng import derive
 from selfplay.types import (
     LONGEST_TEXT,
@@ -330,7 +330,7 @@ class Arena(AECEnv):
         self._moves: dict[str, Action | None] = {}
         self._waiting: list[str] = []
         self.agent_selection = next(iter(self.agents), "")
-        with changing(self):
+        with Changing(self):
             self.setup(task, self.rng)
         self._go_on()
 
@@ -422,7 +422,7 @@ class Arena(AECEnv):
         self.history.append(moves)
         self.notes = {}
         potentials = {name: self.potential(name) for name in moves}
-        with changing(self):
+        with Changing(self):
             self.advance(moves)
         for name, potential in potentials.items():
             if potential is not None:

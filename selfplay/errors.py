@@ -8,9 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from numbers import Real
+from operator import is_, itemgetter
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
+T = TypeVar("T")
 _HERE = Path(__file__).parent
 LIBRARY = tuple(str(folder) + os.sep for folder in (_HERE, _HERE.parent / "arenas" / "external"))
 """Folders of this library's own code, which no author of an arena writes."""
@@ -23,7 +25,6 @@ KEPT_BY_ARENA = (
     "agents",
     "created",
     "delayed_rewards",
-    "finished",
     "history",
     "infos",
     "left_out",
@@ -43,9 +44,10 @@ KEPT_BY_ARENA = (
 )
 """Attributes that `Arena` keeps: `setup` and `advance` of a subclass assign nothing to them.
 
-They change through methods such as `pay`, `note`, `add` and `finish`. `finished` may be assigned
-True or False.
+They change through methods such as `pay`, `note` and `add`. `finished` may be assigned True or
+False.
 """
+_kept = itemgetter(*KEPT_BY_ARENA)
 
 
 class SelfplayError(Exception):
@@ -178,6 +180,26 @@ def naming(call: str, part: object) -> Iterator[None]:
         raise ConfigError(f"{call} raised {with_place(error)}") from error
 
 
+def stated_list(found: Any, kind: type[T], call: str) -> list[T]:
+    """Return what an author's code returned, as a list.
+
+    Args:
+        found: The result.
+        kind: Class of its elements.
+        call: What was called, for the beginning of the line, such as "curriculum: Sums.tasks".
+    Raises:
+        ConfigError: If the result is not a list of `kind`.
+    """
+    if not isinstance(found, Sequence) or isinstance(found, str):
+        raise ConfigError(f"{call} returned {type(found).__name__}, not a list of {kind.__name__}")
+    for each in found:
+        if not isinstance(each, kind):
+            raise ConfigError(
+                f"{call} returned a list with {type(each).__name__}, not of {kind.__name__}"
+            )
+    return list(found)
+
+
 class Saved(Protocol):
     """An object with a state in a checkpoint. `saved_state` reads it."""
 
@@ -292,29 +314,48 @@ def named_agents(arena: Any, named: Any) -> list[str]:
     return listed
 
 
-@contextmanager
-def changing(arena: Any) -> Iterator[None]:
+class Changing:
     """A context for a call of `setup` or `advance`: only in it, the arena may pay.
+
+    It is entered at every stage of every episode, so it compares identities alone.
 
     Raises:
         ValueError: At the end of the context, if an attribute of `KEPT_BY_ARENA` is another object
             than before, `history` has other stages, `agents` are others than those that entered, or
             `finished` is no bool. It replaces an error of the method, which may follow from this.
     """
-    before, stages = [getattr(arena, name) for name in KEPT_BY_ARENA], len(arena.history)
-    arena._may_pay, raised = True, None
-    try:
-        yield
-    except Exception as error:
-        raised = error
-    finally:
+
+    def __init__(self, arena: Any) -> None:
+        """`arena` is the arena whose `setup` or `advance` is called."""
+        self.arena = arena
+
+    def __enter__(self) -> None:
+        self.before, self.stages = _kept(vars(self.arena)), len(self.arena.history)
+        self.arena._may_pay = True
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        arena = self.arena
         arena._may_pay = False
-    if changed := _changed(arena, before, stages):
-        raise ValueError(
-            f"{arena.name} changed self.{changed}, which Arena keeps; choose another name"
-        ) from raised
-    if raised is not None:
-        raise raised
+        usual = error is None or isinstance(error, Exception)  # no interruption of the program
+        if usual and (changed := self._changed()):
+            raise ValueError(
+                f"{arena.name} changed self.{changed}, which Arena keeps; choose another name"
+            ) from error
+
+    def _changed(self) -> str:
+        """Return the name of an attribute that was changed; "" if there is none."""
+        arena = self.arena
+        try:
+            same = list(map(is_, self.before, _kept(vars(arena))))
+        except KeyError as deleted:
+            return str(deleted.args[0])
+        if not all(same):
+            return KEPT_BY_ARENA[same.index(False)]
+        if arena.finished is not True and arena.finished is not False:
+            return "finished"
+        if len(arena.history) != self.stages:
+            return "history"
+        return "" if arena.agents == list(arena.paid) else "agents"
 
 
 def is_own(part: object) -> bool:
@@ -333,15 +374,3 @@ def _calls(
         elif not call.filename.startswith((*LIBRARY, *PYTHON, "<")):
             own.append(call)
     return own, installed
-
-
-def _changed(arena: Any, before: Sequence[Any], stages: int) -> str:
-    """Return the name of an attribute that was changed; "" if there is none."""
-    for name, value in zip(KEPT_BY_ARENA, before, strict=True):
-        if getattr(arena, name, None) is not value and name != "finished":
-            return name
-    if not isinstance(arena.finished, bool):
-        return "finished"
-    if len(arena.history) != stages:
-        return "history"
-    return "" if arena.agents == list(arena.paid) else "agents"

@@ -6,7 +6,7 @@ from numbers import Real
 from typing import Any
 
 from selfplay.credit import Credit
-from selfplay.errors import ConfigError, naming, saved_state, stated_metrics
+from selfplay.errors import ConfigError, naming, saved_state, stated_list, stated_metrics
 from selfplay.types import Group, Sample
 
 
@@ -24,12 +24,7 @@ def assigned(credit: Credit, groups: Sequence[Group], where: str = "credit") -> 
     """
     name = f"{where}: {type(credit).__name__}.assign"
     with naming(name, credit):
-        samples: Any = credit.assign(groups)
-    if not isinstance(samples, list):
-        raise ConfigError(f"{name} returned {type(samples).__name__}, not a list of Sample")
-    for each in samples:
-        if not isinstance(each, Sample):
-            raise ConfigError(f"{name} returned a list with {type(each).__name__}, not of Sample")
+        samples = stated_list(credit.assign(groups), Sample, name)
     for sample in samples:
         for number in _used(sample):
             if not is_number(number):

@@ -1,10 +1,9 @@
 """The calls of a curriculum, which may be an author's own, and the checks of their results."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from selfplay.curriculum import Curriculum
-from selfplay.errors import ConfigError, naming, stated_metrics
+from selfplay.errors import naming, stated_list, stated_metrics
 from selfplay.types import Group, Task
 
 WHERE = "curriculum"
@@ -24,13 +23,8 @@ def tasks_of(curriculum: Curriculum, step: int, attempt: int = 0) -> list[Task]:
     """
     name = _named(curriculum, "tasks")
     with naming(name, curriculum):
-        tasks: Any = curriculum.tasks(step, attempt)
-    if not isinstance(tasks, Sequence) or isinstance(tasks, str):
-        raise ConfigError(f"{name} returned {type(tasks).__name__}, not a list of Task")
-    for task in tasks:
-        if not isinstance(task, Task):
-            raise ConfigError(f"{name} returned a list with {type(task).__name__}, not of Task")
-    return list(tasks)
+        tasks = curriculum.tasks(step, attempt)
+    return stated_list(tasks, Task, name)
 
 
 def show(curriculum: Curriculum, groups: Sequence[Group], step: int) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from selfplay.curriculum import Curriculum
-from selfplay.errors import ConfigError, naming, stated_metrics
+from selfplay.errors import ConfigError, naming, stated_list, stated_metrics
 from selfplay.rollout.rollout import EpisodeSpec, RolloutFn
 from selfplay.sampler import Sampler
 from selfplay.types import Episode, Group
@@ -49,30 +49,20 @@ def groups_of(
             raise
     if of_rollout is not None:
         raise of_rollout
-    return _checked(groups, name)
+    return stated_list(groups, Group, name)
 
 
 def played_of(sampler: Sampler) -> list[Group]:
     """Return all groups that were played. Raises ConfigError as `groups_of` does."""
     name = _named(sampler, "played")
     with naming(name, sampler):
-        groups: Any = sampler.played()
-    return _checked(groups, name)
+        groups = sampler.played()
+    return stated_list(groups, Group, name)
 
 
 def metrics_of(sampler: Sampler) -> dict[str, float]:
     """Return the metrics of a sampler; raise ConfigError for one that is not a number."""
     return stated_metrics(sampler, WHERE)
-
-
-def _checked(groups: Any, name: str) -> list[Group]:
-    """Return the groups as a list. Raises ConfigError for a value that is not a list of groups."""
-    if not isinstance(groups, Sequence) or isinstance(groups, str):
-        raise ConfigError(f"{name} returned {type(groups).__name__}, not a list of Group")
-    for group in groups:
-        if not isinstance(group, Group):
-            raise ConfigError(f"{name} returned a list with {type(group).__name__}, not of Group")
-    return list(groups)
 
 
 def _named(sampler: Sampler, method: str) -> str:
