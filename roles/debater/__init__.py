@@ -1,10 +1,10 @@
-"""The debater, which argues and gives its answer between tags."""
+"""The debater, which argues and gives its answer between tags; the replier, which only answers."""
 
 import json
 from typing import Any
 
 from roles.prompts import load
-from selfplay.role import TaggedRole
+from selfplay.role import Role, TaggedRole
 from selfplay.types import Action, InvalidAction
 
 
@@ -34,3 +34,21 @@ class Debater(TaggedRole):
         if not answer:
             raise InvalidAction("no_answer")
         return json.dumps({"answer": answer, "argument": argument})
+
+
+class Replier(Role):
+    """Gives its whole text as the answer, for questions that ask for a form of their own."""
+
+    def __init__(self, *, game: str = "generator", style: str = "terse", **settings: Any) -> None:
+        """Args:
+        game: Name of the game, whose prompts are used.
+        style: Name of a prompt style of the game, or the path of a template.
+        settings: Settings of `Role`.
+        """
+        super().__init__(template=load(game, style), **settings)
+
+    def parse(self, text: str) -> Action:
+        """Return {"answer": ..., "argument": ""}; raises `InvalidAction` for white space alone."""
+        if not text.strip():
+            raise InvalidAction("no_answer")
+        return json.dumps({"answer": text.strip(), "argument": ""})

@@ -94,6 +94,13 @@ GUARDS = (
         why="it scores recorded answers without isolation",
     ),
     TrustGuard(
+        name="VerifiersTaskset",
+        key=None,
+        safe=(),
+        module="arenas.questions.taskset",
+        why="it imports a taskset of the config's choice and runs its code without isolation",
+    ),
+    TrustGuard(
         name="MCPTool",
         key=None,
         safe=(),

@@ -200,11 +200,12 @@ def test_import_paths_among_the_arguments_pass_the_same_gate(
             "selfplay.sandbox",
         ),
         (
-            {
-                "_target_": "arenas.questions.reasoning_gym.ReasoningGym",
-                "isolation": "rlimits",
-            },
+            {"_target_": "arenas.questions.reasoning_gym.ReasoningGym", "isolation": "rlimits"},
             "arenas.questions.reasoning_gym",
+        ),
+        (
+            {"_target_": "arenas.questions.taskset.VerifiersTaskset", "id": "antigravity"},
+            "arenas.questions.taskset",
         ),
         (
             {"_target_": "selfplay.engines.openai.OpenAIEngine", "model": "m"},

@@ -1,5 +1,6 @@
 """Every shipped config composes and is checked against what it names."""
 
+import sys
 from copy import deepcopy
 from functools import lru_cache
 from typing import Any
@@ -25,7 +26,14 @@ FED = {
 """What a choice needs beside the quickstart's own."""
 GYM = "+services.reasoning_gym._target_=arenas.questions.reasoning_gym.ReasoningGym"
 AUTHOR = "selfplay.credit.learning_progress.LearningProgress"
+TASKSET = (
+    "+services.taskset._target_=arenas.questions.taskset.VerifiersTaskset",
+    "+services.taskset.id=sums",
+    f"+services.taskset.python={sys.executable}",
+)
 SERVED = {
+    "evaluations=taskset": [*TASKSET],
+    "evaluations=taskset_discussion": [*TASKSET],
     "evaluations=reasoning_gym": [GYM],
     "evaluations=reasoning_discussion": [GYM],
     "credit=learning_progress": [

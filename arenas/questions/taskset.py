@@ -1,0 +1,225 @@
+"""Tasksets of the library `verifiers` (version 0.4), for arenas of questions.
+
+A taskset has tasks, and rewards that score a reply. A task that has a prompt and needs neither
+tools nor a container can be asked here: one solver, a debate or a pipeline answers it. The code of
+a taskset is the user's choice, as the code of an arena is. It runs in processes of its own without
+the sandbox, because it may load data from the network and ask models. Their interpreter can be that
+of another environment: `verifiers` needs an older `openai` than this project. A task is plain data:
+its payload has the question, and under `taskset` what the rewards need.
+"""
+
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from queue import SimpleQueue
+from threading import Lock
+from typing import Any, Literal, get_args
+from weakref import finalize
+
+from arenas.questions._reasoning_program import is_held_out
+from arenas.questions.arena import check_choice, question_task
+from arenas.questions.taskset_process import TasksetError, TasksetProcess
+from selfplay.errors import ConfigError
+from selfplay.types import Task, well_formed
+
+Split = Literal["all", "train", "held_out"]
+FAILURES = 20
+"""Number of answers in a row without a score that ends a run: then the fault is the taskset's."""
+
+
+class VerifiersTaskset:
+    """Service that reads a taskset of `verifiers` and scores answers to its tasks.
+
+    The config group `services` makes it; `tasks` and `TasksetVerifier` use it. Its processes start
+    when they are needed.
+    """
+
+    def __init__(
+        self,
+        *,
+        id: str,
+        config: Mapping[str, Any] | None = None,
+        python: str | None = None,
+        runtime: Literal["subprocess"] | None = None,
+        workers: int = 1,
+        answer_seconds: float = 60.0,
+        load_seconds: float = 600.0,
+    ) -> None:
+        """Args:
+        id: The taskset's id in `verifiers`, the name of an installed package or module.
+        config: Settings of the taskset's own `TasksetConfig`.
+        python: Interpreter that has `verifiers` and the taskset; None: this one.
+        runtime: Place in which rewards may run programs. None: nowhere, and a taskset that needs
+            one is refused. subprocess: this machine, without isolation.
+        workers: Number of processes, and of answers that are scored at the same time.
+        answer_seconds: Time limit of one answer's rewards in seconds; after it, the score is 0.
+        load_seconds: Time limit of the start of a process, and of reading tasks, in seconds.
+        """
+        if workers < 1 or min(answer_seconds, load_seconds) <= 0:
+            raise ValueError("workers is at least 1, answer_seconds and load_seconds are above 0")
+        if runtime not in (None, "subprocess"):
+            raise ValueError(f"runtime is null or subprocess, not {runtime!r}")
+        if python is None and find_spec("verifiers") is None:
+            raise ConfigError(
+                "taskset: needs the library verifiers; install it with the taskset in an "
+                "environment of its own, and set services.taskset.python to its interpreter"
+            )
+        self.id, self.answer_seconds, self.load_seconds = id, answer_seconds, load_seconds
+        settings = {"id": id, "config": dict(config or {}), "runtime": runtime}
+        self._processes = [
+            TasksetProcess(
+                command=[python or sys.executable], settings=settings, load_seconds=load_seconds
+            )
+            for _ in range(workers)
+        ]
+        self._idle: SimpleQueue[TasksetProcess] = SimpleQueue()
+        for process in self._processes:
+            self._idle.put(process)
+        self._lock = Lock()
+        self._counts: Counter[str] = Counter()
+        self._failures = 0
+        self._finalizer = finalize(self, _close, self._processes)
+
+    @contextmanager
+    def _process(self) -> Iterator[TasksetProcess]:
+        """Lend a process with the taskset; raises ConfigError if it cannot be loaded."""
+        process = self._idle.get()
+        try:
+            try:
+                process.start()
+            except TasksetError as error:
+                raise ConfigError(f"taskset {self.id}: {error}") from error
+            yield process
+        finally:
+            self._idle.put(process)
+
+    def questions(self) -> Iterator[Task]:
+        """Yield the tasks in the taskset's order, each question once.
+
+        Raises ConfigError for a task that needs tools, a container, a conversation or, without
+        one, a runtime.
+        """
+        seen: set[str] = set()
+        start, last = 0, False
+        while not last:
+            with self._process() as process:
+                try:
+                    page = process.ask({"start": start}, self.load_seconds)
+                except TasksetError as error:
+                    raise ConfigError(f"taskset {self.id}: {error}") from error
+            start, last = start + len(page["tasks"]), page["last"]
+            for each in page["tasks"]:
+                named = question_task(self.id, well_formed(each["question"]))
+                if named.id not in seen:
+                    seen.add(named.id)
+                    known = {"id": self.id, "data": each["data"]}
+                    payload = {**named.payload, "taskset": known}
+                    yield Task(id=named.id, type=named.type, payload=payload)
+
+    def reward(self, reply: str, payload: Mapping[str, Any]) -> float:
+        """Return the weighted sum of the rewards for a reply.
+
+        It is 0 if they raise an error or take too long. Raises ConfigError for a task of another
+        source, and after `FAILURES` replies in a row without a result.
+        """
+        known = payload.get("taskset")
+        if not isinstance(known, Mapping) or known.get("id") != self.id:
+            raise ConfigError(
+                f"taskset {self.id}: a task has no data of this taskset, so its answers cannot be "
+                "scored; use curriculum=taskset, or another verifier"
+            )
+        request = {"data": known.get("data"), "answer": well_formed(reply)}
+        with self._process() as process:
+            try:
+                found = float(process.ask(request, self.answer_seconds)["reward"])
+            except TasksetError as error:
+                self._failed(error)
+                return 0.0
+        with self._lock:
+            self._counts["scored"] += 1
+            self._failures = 0
+        return found
+
+    def _failed(self, error: TasksetError) -> None:
+        """Count an answer without a score; raises ConfigError if there are too many in a row."""
+        with self._lock:
+            self._counts[error.reason] += 1
+            self._failures += 1
+            if self._failures >= FAILURES:
+                raise ConfigError(
+                    f"taskset {self.id}: {FAILURES} answers in a row have no score; the last one: "
+                    f"{error}"
+                ) from error
+
+    def drain_metrics(self) -> dict[str, int]:
+        """Return the numbers of answers by outcome since the last call."""
+        with self._lock:
+            drained = dict(self._counts)
+            self._counts.clear()
+        return drained
+
+    def close(self) -> None:
+        """End the processes; a later use starts them again."""
+        _close(self._processes)
+
+
+def _close(processes: list[TasksetProcess]) -> None:
+    for process in processes:
+        process.close()
+
+
+class TasksetVerifier:
+    """Verifier that scores an answer with the rewards of its taskset."""
+
+    def __init__(
+        self, *, taskset: VerifiersTaskset, form: str = "{answer}", best: float = 1.0
+    ) -> None:
+        """Args:
+        taskset: The service of this name.
+        form: Reply that the rewards read; `{answer}` stands for the answer. A taskset may look for
+            its answer in a form of its own, such as `\\boxed{{answer}}`.
+        best: Reward that has the score 1. The score is the reward divided by it, from 0 to 1.
+        """
+        if form.count("{answer}") != 1:
+            raise ValueError(f"form: {form!r} does not contain {{answer}} once")
+        if best <= 0:
+            raise ValueError(f"best is above 0, not {best}")
+        self.taskset, self.form, self.best = taskset, form, best
+
+    def __call__(self, answer: str, payload: Mapping[str, Any]) -> float:
+        """Return the score; raises ConfigError for a task of another source."""
+        reward = self.taskset.reward(self.form.replace("{answer}", answer), payload)
+        return min(max(reward / self.best, 0.0), 1.0)
+
+
+def tasks(
+    *, taskset: VerifiersTaskset, split: Split = "all", count: int | None = None
+) -> list[Task]:
+    """Return tasks of a taskset in its order, each question once.
+
+    Args:
+        taskset: The service of this name.
+        split: held_out: one question in five, chosen by a hash of its text. train: the others.
+            all: both.
+        count: Number of tasks; None: all. An infinite taskset needs a number.
+
+    Raises:
+        ConfigError: For a taskset that cannot be asked here, or that has fewer than `count` tasks.
+    """
+    check_choice("split", split, get_args(Split))
+    if count is not None and count < 1:
+        raise ValueError(f"count is at least 1, not {count}")
+    found: list[Task] = []
+    for task in taskset.questions():
+        if split == "all" or is_held_out(task.payload["question"]) == (split == "held_out"):
+            found.append(task)
+            if len(found) == count:
+                return found
+    if count is not None or not found:
+        raise ConfigError(
+            f"taskset {taskset.id}: the split {split} has {len(found)} tasks"
+            + (f", not {count}" if count else "")
+        )
+    return found

@@ -1,0 +1,224 @@
+"""Tasksets of verifiers: a stand-in for the library shows what is read, scored and refused."""
+
+import json
+import sys
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+
+import pytest
+
+from arenas.collaboration.pipeline import Pipeline
+from arenas.debate.arena import Debate
+from arenas.questions import taskset as module
+from arenas.questions.arena import Questions
+from arenas.questions.taskset import FAILURES, TasksetVerifier, VerifiersTaskset, tasks
+from roles.debater import Replier
+from selfplay.arena import Arena
+from selfplay.errors import ConfigError
+from selfplay.types import InvalidAction, Task, from_json, to_json
+from tests.helpers import fake_verifiers
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The stand-in, which processes of this interpreter import."""
+    with pytest.MonkeyPatch.context() as patch:
+        fake_verifiers.install(tmp_path_factory.mktemp("library"), patch)
+        yield
+
+
+def _service(**settings: Any) -> VerifiersTaskset:
+    return VerifiersTaskset(**{"id": "sums", "python": sys.executable, **settings})
+
+
+@pytest.fixture(scope="module")
+def sums(library: None) -> Iterator[VerifiersTaskset]:
+    """The taskset of sums."""
+    service = _service()
+    yield service
+    service.close()
+
+
+@pytest.fixture(scope="module")
+def task(sums: VerifiersTaskset) -> Task:
+    """The question `0 + 0 =`."""
+    return tasks(taskset=sums, count=1)[0]
+
+
+def test_all_tasks_are_read_in_order_and_the_splits_share_none(sums: VerifiersTaskset) -> None:
+    made = {
+        split: [task.payload["question"] for task in tasks(taskset=sums, split=split)]
+        for split in ("all", "train", "held_out")
+    }
+    assert made["all"] == [f"{number} + {number % 7} =" for number in range(450)]
+    assert sorted(made["train"] + made["held_out"]) == sorted(made["all"])
+    assert 0.1 < len(made["held_out"]) / 450 < 0.3
+    assert [t.payload["question"] for t in tasks(taskset=sums, count=2)] == made["all"][:2]
+
+
+def test_a_task_is_plain_data_and_its_reward_survives_the_record(
+    sums: VerifiersTaskset, task: Task
+) -> None:
+    again = from_json(Task, json.loads(json.dumps(to_json(task))))
+    assert again == task and task.type == "sums"
+    assert sums.reward("0", again.payload) == 0.9
+    assert sums.reward("a long answer", again.payload) == pytest.approx(-0.1)
+
+
+def test_the_score_is_a_fraction_of_the_best_reward(sums: VerifiersTaskset, task: Task) -> None:
+    assert TasksetVerifier(taskset=sums)("0", task.payload) == 0.9
+    assert TasksetVerifier(taskset=sums, best=0.9)("0", task.payload) == 1.0
+    assert TasksetVerifier(taskset=sums, best=9.0)("0", task.payload) == pytest.approx(0.1)
+    assert TasksetVerifier(taskset=sums)("a long answer", task.payload) == 0.0
+    assert TasksetVerifier(taskset=sums)("large", task.payload) == 1.0
+    assert TasksetVerifier(taskset=sums, form="+{answer}")("0", task.payload) == 0.0
+    with pytest.raises(ValueError, match="once"):
+        TasksetVerifier(taskset=sums, form="answer")
+    with pytest.raises(ValueError, match="above 0"):
+        TasksetVerifier(taskset=sums, best=0.0)
+
+
+@pytest.mark.parametrize(
+    ("reply", "outcome"), [("raise", "raised"), ("nan", "raised"), ("exit", "ended")]
+)
+def test_an_answer_that_breaks_a_reward_has_the_score_0(
+    library: None, task: Task, reply: str, outcome: str
+) -> None:
+    service = _service()
+    assert service.reward(reply, task.payload) == 0.0
+    assert service.reward("0", task.payload) == 0.9  # by a new process, if the first one ended
+    assert service.drain_metrics() == {outcome: 1, "scored": 1}
+    assert service.drain_metrics() == {}
+    service.close()
+
+
+def test_an_answer_that_takes_too_long_has_the_score_0(library: None, task: Task) -> None:
+    service = _service(answer_seconds=1.0)
+    assert service.reward("sleep", task.payload) == 0.0
+    assert service.drain_metrics() == {"timeout": 1}
+    service.close()
+
+
+def test_a_taskset_that_scores_nothing_ends_the_run(sums: VerifiersTaskset, task: Task) -> None:
+    for _ in range(FAILURES - 1):
+        assert sums.reward("raise", task.payload) == 0.0
+    assert sums.reward("0", task.payload) == 0.9  # one score starts the count again
+    for _ in range(FAILURES - 1):
+        sums.reward("raise", task.payload)
+    with pytest.raises(ConfigError, match=r"20 answers in a row .* KeyError: 'what the reply"):
+        sums.reward("raise", task.payload)
+    assert sums.reward("0", task.payload) == 0.9
+
+
+@pytest.mark.parametrize("reply", ["\ud800", "\n\n", '{"error": "mine"}\n', "é" * 100_000])
+def test_odd_answers_are_scored(sums: VerifiersTaskset, task: Task, reply: str) -> None:
+    assert sums.reward(reply, task.payload) <= 0.0
+    assert sums.reward("0", task.payload) == 0.9
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("contained", "its tasks need a container"),
+        ("boxed", "task 0 needs a container"),
+        ("tooled", "its tasks have tools"),
+        ("unpaid", "task 0 has no reward"),
+        ("silent", "task 0 has no prompt"),
+        ("seen", "its prompts have images"),
+        ("shown", "messages of the role assistant"),
+        ("run", "its reward right needs a runtime; .*runtime=subprocess"),
+    ],
+)
+def test_a_taskset_that_cannot_be_asked_is_one_line(library: None, kind: str, words: str) -> None:
+    service = _service(config={"kind": kind})
+    with pytest.raises(ConfigError, match=f"^taskset sums: .*{words}") as caught:
+        tasks(taskset=service)
+    assert "\n" not in str(caught.value)
+    service.close()
+
+
+def test_messages_are_one_question(library: None) -> None:
+    service = _service(config={"kind": "parts", "count": 3})
+    (only,) = tasks(taskset=service)  # the same question three times
+    assert only.payload["question"] == "Add.\n\n1 + 2 ="
+    assert service.reward("0", only.payload) == 0.9
+    service.close()
+
+
+def test_a_reward_may_run_programs_on_request(library: None) -> None:
+    service = _service(config={"kind": "run"}, runtime="subprocess")
+    last = tasks(taskset=service)[-1]
+    assert service.reward("450", last.payload) == 1.0 == service.reward("450", last.payload)
+    assert service.reward("451", last.payload) == 0.0
+    service.close()
+
+
+def test_what_cannot_be_loaded_is_one_line(library: None, monkeypatch: Any, task: Task) -> None:
+    for settings, words in (
+        ({"id": "broken"}, "taskset broken: RuntimeError: no data here$"),
+        ({"id": "nothing"}, "taskset nothing: ModuleNotFoundError"),
+        ({"config": {"county": 3}}, "taskset sums: ValidationError: .*county"),
+        ({"python": "/nowhere/python"}, "taskset sums: /nowhere/python: No such file"),
+        ({"python": "/bin/false"}, r"taskset sums: its process ended with code 1 \(no message\)"),
+    ):
+        with pytest.raises(ConfigError, match=f"^{words}"):
+            tasks(taskset=_service(**settings))
+        known = {"id": settings.get("id", "sums"), "data": {}}
+        with pytest.raises(ConfigError, match=f"^{words}"):
+            _service(**settings).reward("0", {**task.payload, "taskset": known})
+    monkeypatch.setattr(module, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"needs the library verifiers.*taskset\.python"):
+        VerifiersTaskset(id="sums")
+
+
+def test_a_strangers_task_is_refused_or_scored_0(sums: VerifiersTaskset, task: Task) -> None:
+    for odd in (None, 3, [], {}, {"id": "other", "data": {}}):
+        with pytest.raises(ConfigError, match="no data of this taskset"):
+            sums.reward("0", {**task.payload, "taskset": odd})
+    for data in (None, 3, {"answer": 4}, {"answer": "0", "prompt": None}):
+        assert sums.reward("1", {**task.payload, "taskset": {"id": "sums", "data": data}}) == 0.0
+    sums.reward("0", task.payload)
+
+
+def test_wrong_settings_are_refused(sums: VerifiersTaskset) -> None:
+    with pytest.raises(ValueError, match="workers"):
+        _service(workers=0)
+    with pytest.raises(ValueError, match="runtime"):
+        _service(runtime="docker")
+    with pytest.raises(ValueError, match="split"):
+        tasks(taskset=sums, split="test")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="count"):
+        tasks(taskset=sums, count=0)
+    with pytest.raises(ConfigError, match="the split all has 450 tasks, not 451"):
+        tasks(taskset=sums, count=451)
+
+
+def _arenas(sums: VerifiersTaskset) -> list[Arena]:
+    verifier = TasksetVerifier(taskset=sums)
+    return [
+        Questions(proposers=0, solvers=2, label="verifier", verifier=verifier),
+        Debate(verifier=verifier, debaters=2, rounds=2),
+        Pipeline(verifier=verifier),
+    ]
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_every_arena_of_questions_plays_and_replays_it(
+    sums: VerifiersTaskset, task: Task, number: int
+) -> None:
+    arena = _arenas(sums)[number]
+    rng = Random(0)
+    arena.begin(task, 0)
+    while not arena.finished:
+        arena.play_stage({a: json.dumps({"answer": rng.choice("01")}) for a in arena.stage})
+    metrics, paid = dict(arena.metrics), dict(arena.paid)
+    arena.replay(arena.history[:])
+    assert (dict(arena.metrics), dict(arena.paid)) == (metrics, paid)
+
+
+def test_a_whole_reply_is_the_answer() -> None:
+    role = Replier()
+    assert json.loads(role.parse(" so\n\\boxed{4} "))["answer"] == "so\n\\boxed{4}"
+    with pytest.raises(InvalidAction):
+        role.parse(" \n")

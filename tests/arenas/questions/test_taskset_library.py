@@ -1,0 +1,104 @@
+"""The real library verifiers, in an environment of its own; skipped where there is none.
+
+`SELFPLAY_VERIFIERS_PYTHON` names its interpreter (default: .venv-verifiers/bin/python).
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from arenas.questions.taskset import TasksetVerifier, VerifiersTaskset, tasks
+from selfplay.errors import ConfigError
+
+ROOT = Path(__file__).parents[3]
+PYTHON = os.environ.get(
+    "SELFPLAY_VERIFIERS_PYTHON", str(ROOT / ".venv-verifiers" / "bin" / "python")
+)
+pytestmark = pytest.mark.skipif(not Path(PYTHON).exists(), reason="needs verifiers")
+
+TASKSET = """
+import verifiers.v1 as vf
+
+__all__ = ["Sums"]
+
+
+class Config(vf.TasksetConfig):
+    count: int = 8
+
+
+class Data(vf.TaskData):
+    answer: int
+
+
+class Sum(vf.Task[Data]):
+    @vf.reward(weight=0.9)
+    async def right(self, trace: vf.Trace) -> float:
+        return float(str(self.data.answer) == trace.last_reply)
+
+    @vf.reward(weight=0.1)
+    async def short(self, task, trace) -> float:
+        return float(len(trace.last_reply) < 5 and task.prompt in trace.transcript)
+
+    @vf.metric
+    async def length(self, trace) -> float:
+        return float(len(trace.last_reply))
+
+
+class Sums(vf.Taskset[Sum, Config]):
+    def load(self):
+        for number in range(self.config.count):
+            prompt = f"{number} + {number} = ?"
+            data = Data(prompt=prompt, answer=2 * number, system_prompt="Answer with a number.")
+            yield Sum(data, self.config.task)
+"""
+PROGRAMS = """
+import verifiers.v1 as vf
+
+__all__ = ["Programs"]
+
+
+class Program(vf.Task[vf.TaskData]):
+    async def setup(self, runtime: vf.Runtime) -> None:
+        await runtime.write("known.txt", b"42")
+
+    @vf.reward
+    async def right(self, trace: vf.Trace, runtime: vf.Runtime) -> float:
+        result = await runtime.run(["cat", "known.txt"], {})
+        return float(result.stdout.strip() == trace.last_reply)
+
+
+class Programs(vf.Taskset[Program, vf.TasksetConfig]):
+    def load(self):
+        yield Program(vf.TaskData(prompt="The answer?"), self.config.task)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _tasksets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "doubles_v1.py").write_text(TASKSET)
+    (tmp_path / "programs_v1.py").write_text(PROGRAMS)
+    monkeypatch.chdir(tmp_path)  # a module of the current folder is a taskset
+
+
+def test_tasks_are_read_and_replies_scored() -> None:
+    service = VerifiersTaskset(id="doubles-v1", python=PYTHON, config={"count": 3})
+    made = tasks(taskset=service)
+    assert [task.payload["question"] for task in made] == [
+        f"Answer with a number.\n\n{number} + {number} = ?" for number in range(3)
+    ]
+    verifier = TasksetVerifier(taskset=service)
+    assert [verifier(reply, made[2].payload) for reply in ("4", "5", "abcdef")] == [1.0, 0.1, 0.0]
+    assert service.drain_metrics() == {"scored": 3}
+    service.close()
+
+
+def test_a_runtime_is_used_on_request_alone() -> None:
+    refused = VerifiersTaskset(id="programs-v1", python=PYTHON)
+    with pytest.raises(ConfigError, match="its reward right needs a runtime"):
+        tasks(taskset=refused)
+    refused.close()
+    service = VerifiersTaskset(id="programs-v1", python=PYTHON, runtime="subprocess")
+    (task,) = tasks(taskset=service)
+    assert [service.reward(reply, task.payload) for reply in ("42", "41")] == [1.0, 0.0]
+    service.close()
