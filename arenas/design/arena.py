@@ -13,6 +13,7 @@ Version history: v0, first version.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from random import Random
 from typing import Any, ClassVar, Literal, get_args
 
@@ -20,6 +21,7 @@ from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
 from arenas.design.matrix_designs import MatrixDesigns
 from arenas.design.space import DesignSpace, RefusedDesign, Settings, play_task, read_design
+from arenas.mixture.inside import pass_on
 from selfplay.arena import Arena
 from selfplay.credit.rewards import mean
 from selfplay.curriculum.task_buffer import TaskBuffer
@@ -177,10 +179,9 @@ class DesignedGames(Arena):
             moves.setdefault(number, {})[inner] = action
         for number, made in moves.items():
             game = self.games[number]
-            for inner, reward in game.play_stage(made).items():
-                self.pay(self._outer(number, inner), reward)
-            for inner, facts in game.notes.items():
-                self.note(self._outer(number, inner), **facts)
+            before = dict(game.paid)
+            game.play_stage(made)
+            pass_on(game, self, paid=before, named=partial(self._outer, number))
         if all(game.finished for game in self.games):
             self._settle()
 

@@ -16,6 +16,7 @@ from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
 from arenas.games.kuhn import Kuhn
 from arenas.games.tic_tac_toe import TicTacToe
+from arenas.mixture.inside import pass_on
 from selfplay.arena import Arena
 from selfplay.curriculum.mixture import routed, unrouted
 from selfplay.drawing import StateDrawing
@@ -130,18 +131,7 @@ class Mixture(Arena):
         for agent in map(self._outer, self.inner.agents):
             if agent not in self.agents:
                 self.add(agent)
-        left = {agent: paid - before.get(agent, 0.0) for agent, paid in self.inner.paid.items()}
-        for agent, move, reward in self.inner.delayed_rewards:
-            self.pay(self._outer(agent), reward, move=move)
-            left[agent] -= reward
-        self.inner.delayed_rewards.clear()
-        for agent in self.inner.left_out:
-            self.leave_out(self._outer(agent))
-        self.inner.left_out.clear()
-        for agent, reward in left.items():
-            self.pay(self._outer(agent), reward)
-        for agent, facts in self.inner.notes.items():
-            self.note(self._outer(agent), **facts)
+        pass_on(self.inner, self, paid=before, named=self._outer)
         self.measure(**measured)
         fresh = self.inner.created[len(self.created) :]
         self.created += [routed(self._part, task) for task in fresh]

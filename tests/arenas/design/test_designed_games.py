@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from collections.abc import Mapping
 from typing import Any
 
 import pettingzoo
@@ -10,16 +11,17 @@ from pettingzoo.test import api_test, seed_test
 
 from arenas.design.arena import DesignedGames, env, raw_env, spread
 from arenas.design.matrix_designs import MatrixDesigns
-from arenas.design.space import names_of, play_task, play_tasks
+from arenas.design.space import Settings, names_of, play_task, play_tasks
 from roles.designer import Designer
 from roles.player import Player
+from selfplay.arena import Arena
 from selfplay.curriculum.self_proposed import ProposalCurriculum
 from selfplay.curriculum.task_buffer import TaskBuffer
 from selfplay.engines.scripted import ScriptedEngine
 from selfplay.errors import ConfigError
 from selfplay.models.renderer import ByteRenderer
 from selfplay.rollout.rollout import AgentSpec, EpisodeSpec, Rollout
-from selfplay.types import Group, Observation, Task
+from selfplay.types import Action, Group, Observation, Task
 
 SPACE = MatrixDesigns(rounds=(1, 2))
 STAG = {"rounds": 1, "payoffs": [[4, 0], [0, 3]]}
@@ -269,3 +271,51 @@ def test_given_games_need_no_designer() -> None:
     play(arena, *[GOOD] * 4)
     assert arena.metrics["optimal"] == 1 and "designed_score" not in arena.metrics
     assert not arena.created
+
+
+class Late(Arena):
+    """Two moves at once, twice: the first move of player_0 is paid at the end, player_1's never."""
+
+    name = "late_v0"
+
+    def setup(self, task: Task, rng: Any) -> None:
+        """Begin with the first stage."""
+
+    def acting(self) -> list[str]:
+        """Return both players."""
+        return ["player_0", "player_1"]
+
+    def view(self, agent: str) -> Observation:
+        """Return a word."""
+        return Observation(text="move")
+
+    def advance(self, actions: Mapping[str, Action | None]) -> None:
+        """Pay at the end."""
+        if len(self.history) == 2:
+            self.pay("player_0", 3.0, move=0)
+            self.pay("player_0", 1.0)
+            self.leave_out("player_1")
+            self.finish()
+
+
+class LateDesigns(MatrixDesigns):
+    """Space whose only game is `Late`."""
+
+    def game(self, settings: Settings) -> Arena:
+        """Return the game, whatever the design."""
+        return Late({"player": 2})
+
+    def score(self, settings: Settings, game: Arena) -> float:
+        """Return the full score."""
+        return 1.0
+
+
+def test_a_reward_for_an_earlier_move_and_a_move_without_a_value_stay_what_they_are() -> None:
+    arena = begun(space=LateDesigns(rounds=(1, 2)), plays=2)
+    assert design(arena, STAG) == "valid"
+    play(arena, GOOD, GOOD)
+    play(arena, GOOD, GOOD)
+    assert arena.finished
+    assert arena.paid == {**dict.fromkeys(arena.paid, 0.0), "player_0": 4.0, "player_2": 4.0}
+    assert arena.delayed_rewards == [("player_0", 0, 3.0), ("player_2", 0, 3.0)]
+    assert arena.left_out == {"player_1", "player_3"}
