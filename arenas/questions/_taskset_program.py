@@ -3,8 +3,8 @@
 It runs in a process of its own, with the interpreter that has `verifiers` and the taskset, so it
 imports nothing of this project. Its input and output are lines of JSON. The first line of input has
 the settings. Each later line is a request and has one line of output: an object with the result,
-or with `error`, a text. This module is private, so that no config of a run folder can name its
-functions.
+or with `error` or `timeout`, a text. This module is private, so that no config of a run folder can
+name its functions.
 """
 
 import asyncio
@@ -12,8 +12,10 @@ import inspect
 import json
 import math
 import os
+import signal
 import sys
 from collections.abc import Iterator, Mapping
+from threading import Thread
 from typing import Any
 
 PAGE = 200
@@ -39,36 +41,44 @@ class TasksetReader:
         self._loop = asyncio.Runner()
         self._check_class()
         self._read: list[Any] = []
-        self._unread: Iterator[Any] = iter(self.taskset)
+        self._unread: Iterator[Any] | None = None
 
     def _check_class(self) -> None:
         """Raise ValueError if the tasks need what an arena of questions does not have."""
+        import verifiers.v1 as vf
+        from verifiers.v1.utils.decorators import discover_decorated
+
         kind = self.task_type
         if kind.NEEDS_CONTAINER:
             raise ValueError("its tasks need a container")
         if kind.toolsets(self.config) or self.taskset.toolsets(self.taskset.config):
             raise ValueError("its tasks have tools")
+        if discover_decorated(object.__new__(kind), "intercept"):
+            raise ValueError("its tasks change requests or replies (@vf.intercept)")
+        changed = [name for name in ("setup", "finalize") if has_own(kind, vf.Task, name)]
+        if changed and self.runtime is None:
+            raise ValueError(f"its method {changed[0]} {NEEDS_RUNTIME}")
 
     def tasks(self, start: int) -> dict[str, Any]:
-        """Return a page of tasks, each its question and its data, and whether it is the last."""
+        """Return a page of tasks, each its question and its data.
+
+        `last` is true for the last page, and `bounded` is false for a taskset without end.
+        """
+        if self._unread is None:
+            self._unread = iter(self.taskset)
         while len(self._read) < start + PAGE:
             task = next(self._unread, None)
             if task is None:
                 break
-            self._check(task)
-            self._read.append(task)
+            self._read.append(self._checked(task))
         page = self._read[start : start + PAGE]
-        found = [
-            {
-                "question": "\n\n".join(text for _, text in conversation(task.data)),
-                "data": task.data.model_dump(mode="json", exclude_defaults=True),
-            }
-            for task in page
-        ]
-        return {"tasks": found, "last": len(page) < PAGE}
+        return {"tasks": page, "last": len(page) < PAGE, "bounded": self.taskset.bounded}
 
-    def _check(self, task: Any) -> None:
-        """Raise ValueError for a task whose answers cannot be scored."""
+    def _checked(self, task: Any) -> dict[str, Any]:
+        """Return the question and the data of a task.
+
+        Raises ValueError for a task that cannot be asked, or not be made again from its data.
+        """
         where = f"task {len(self._read)}"
         if type(task) is not self.task_type:
             raise ValueError(
@@ -79,35 +89,73 @@ class TasksetReader:
             raise ValueError(f"{where} has settings of its own, apart from the taskset's")
         if task.data.image:
             raise ValueError(f"{where} needs a container")
-        if not conversation(task.data):
-            raise ValueError(f"{where} has no prompt")
-        if self._read:
-            return  # the hooks belong to the class
+        said = conversation(task.data)
+        if not said:
+            raise ValueError(f"{where} has no prompt: a user opens its conversation")
+        if not self._read:
+            self._check_rewards(task)
+        data = json.loads(json.dumps(task.data.model_dump(mode="json")))
+        again = self._made(data)
+        if again.data != task.data:
+            raise ValueError(f"{where} is not the same when it is made again from its data as JSON")
+        if lost := lost_attributes(task, again):
+            raise ValueError(f"{where} has an attribute {lost[0]!r} that is not in its data")
+        return {"question": "\n\n".join(text for _, text in said), "data": data}
+
+    def _check_rewards(self, task: Any) -> None:
+        """Raise ValueError if there is no reward, or one that needs a runtime."""
         rewards = [*task.hooks("reward"), *(judge.score for judge in task.plugged_judges())]
         if not rewards:
-            raise ValueError(f"{where} has no reward")
+            raise ValueError("its tasks have no reward")
         needing = sorted(reward.__name__ for reward in rewards if needs_runtime(reward))
         if needing and self.runtime is None:
-            raise ValueError(
-                f"its reward {needing[0]} needs a runtime; with services.taskset.runtime="
-                "subprocess the taskset may run programs on this machine, without isolation"
-            )
+            raise ValueError(f"its reward {needing[0]} {NEEDS_RUNTIME}")
 
-    def score(self, data: Mapping[str, Any], answer: str) -> dict[str, Any]:
+    def _made(self, data: Mapping[str, Any]) -> Any:
+        """Return the task of these data."""
+        return self.task_type(self.task_type.data_type().model_validate(data), self.config)
+
+    def score(self, data: Mapping[str, Any], answer: str, seconds: float) -> dict[str, Any]:
         """Return the sum of the rewards for an answer, each with its weight."""
-        return {"reward": self._loop.run(self._score(data, answer))}
+        try:
+            return {"reward": self._loop.run(self._score(data, answer, seconds))}
+        except TimeoutError:
+            return {"timeout": f"no result in {seconds:g} s"}
 
-    async def _score(self, data: Mapping[str, Any], answer: str) -> float:
-        task = self.task_type(self.task_type.data_type().model_validate(data), self.config)
+    async def _score(self, data: Mapping[str, Any], answer: str, seconds: float) -> float:
+        task = self._made(data)
         trace = trace_of(task, answer)
-        if self.runtime is None:
-            await task.score(trace)
-        else:
-            await in_runtime(task, trace)
+        async with asyncio.timeout(seconds):
+            if self.runtime is None:
+                await task.score(trace)
+            else:
+                await in_runtime(task, trace)
         total = float(trace.reward)
         if not math.isfinite(total):
             raise ValueError(f"the reward is {total}")
         return total
+
+
+NEEDS_RUNTIME = (
+    "needs a runtime; with services.taskset.runtime=subprocess the taskset may run programs on "
+    "this machine, without isolation"
+)
+
+
+def has_own(kind: type, base: type, name: str) -> bool:
+    """Return True if a class replaces a method of its base."""
+    return getattr(kind, name) is not getattr(base, name)
+
+
+def lost_attributes(task: Any, again: Any) -> list[str]:
+    """Return the attributes of a task that the one made again from its data does not have."""
+    known = vars(again)
+    return [
+        name
+        for name, value in vars(task).items()
+        if name not in ("data", "config")
+        if name not in known or repr(known[name]) != repr(value)
+    ]
 
 
 def conversation(data: Any) -> list[tuple[str, str]]:
@@ -115,7 +163,9 @@ def conversation(data: Any) -> list[tuple[str, str]]:
     said = [("system", data.system_prompt)] if data.system_prompt else []
     if isinstance(data.prompt, str):
         return [*said, ("user", data.prompt)]
-    for message in data.prompt or []:
+    if not data.prompt:
+        return []
+    for message in data.prompt:
         if message.role not in ("system", "user"):
             raise ValueError(f"its prompts have messages of the role {message.role}")
         content = message.content
@@ -139,9 +189,12 @@ def needs_runtime(reward: Any) -> bool:
 def trace_of(task: Any, answer: str) -> Any:
     """Return the record of a conversation that ends with the answer."""
     import verifiers.v1 as vf
+    from verifiers.v1.state import state_cls
 
     kinds: dict[str, Any] = {"system": vf.SystemMessage, "user": vf.UserMessage}
     said = conversation(task.data)
+    if not said:
+        raise ValueError("the task has no prompt")
     nodes = [
         vf.MessageNode(parent=number - 1 if number else None, message=kinds[role](content=text))
         for number, (role, text) in enumerate(said)
@@ -152,6 +205,7 @@ def trace_of(task: Any, answer: str) -> Any:
         task=vf.TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash),
         agent=vf.AgentInfo(config=vf.AgentConfig()),
         nodes=nodes,
+        state=state_cls(type(task))(),
         is_completed=True,
         ok=True,
         stop_condition="agent_completed",
@@ -164,36 +218,47 @@ async def in_runtime(task: Any, trace: Any) -> None:
     from verifiers.v1.runtimes import provision_runtime
     from verifiers.v1.utils.decorators import invoke
 
-    async with provision_runtime(vf.SubprocessConfig(), name=trace.id) as runtime:
+    place = provision_runtime(vf.SubprocessConfig(), name=trace.id, env=task.runtime_env())
+    async with place as runtime:
         given = {"trace": trace, "runtime": runtime}
         await invoke(task.setup, given)
         await invoke(task.finalize, given)
         await task.score(trace, runtime)
 
 
-def described(error: BaseException) -> str:
-    """Return an error in one line, with the one that caused it."""
-    cause = error.__cause__ or error
-    return " ".join(f"{type(cause).__name__}: {cause}".split())[:500]
+def one_line(error: BaseException) -> str:
+    """Return an error in one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:500]
+
+
+def end_with(pipe: int) -> None:
+    """End this process and those that it started in its session when the pipe's writer ends."""
+    os.read(pipe, 1)
+    os.killpg(os.getpgid(0), signal.SIGKILL)
 
 
 def main() -> None:
-    """Answer requests until the input ends."""
+    """Answer requests until the input ends. The argument is the pipe of `end_with`."""
+    Thread(target=end_with, args=(int(sys.argv[1]),), daemon=True).start()
+    requests = os.fdopen(os.dup(0), encoding="utf-8")
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what the taskset prints is no reply
+    # What the taskset prints is no reply, and what it or its programs read is no request.
+    os.dup2(2, 1)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    sys.path.append(os.getcwd())
     reader: TasksetReader | None = None
-    for line in sys.stdin:
+    for line in requests:
         reply: dict[str, Any]
         try:
             request = json.loads(line)
             if reader is None:
                 reader, reply = TasksetReader(request), {}
             elif "answer" in request:
-                reply = reader.score(request["data"], request["answer"])
+                reply = reader.score(request["data"], request["answer"], request["seconds"])
             else:
                 reply = reader.tasks(request["start"])
         except Exception as error:  # code of the taskset can raise anything
-            reply = {"error": described(error)}
+            reply = {"error": one_line(error)}
         replies.write(json.dumps(reply) + "\n")
         replies.flush()
 

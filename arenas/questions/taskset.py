@@ -8,25 +8,32 @@ of another environment: `verifiers` needs an older `openai` than this project. A
 its payload has the question, and under `taskset` what the rewards need.
 """
 
+import json
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from hashlib import blake2b
 from importlib.util import find_spec
-from queue import SimpleQueue
+from queue import LifoQueue
 from threading import Lock
 from typing import Any, Literal, get_args
 from weakref import finalize
 
+from cachetools import LRUCache
+
 from arenas.questions._reasoning_program import is_held_out
+from arenas.questions._taskset_process import GRACE, TasksetError, TasksetProcess
 from arenas.questions.arena import check_choice, question_task
-from arenas.questions.taskset_process import TasksetError, TasksetProcess
 from selfplay.errors import ConfigError
 from selfplay.types import Task, well_formed
 
 Split = Literal["all", "train", "held_out"]
-FAILURES = 20
-"""Number of answers in a row without a score that ends a run: then the fault is the taskset's."""
+REMEMBERED = 4096
+"""Number of answers whose rewards are remembered."""
+REPEATED = 10_000
+"""Number of tasks in a row with known questions, after which reading ends."""
+Errors = Literal["zero", "fail"]
 
 
 class VerifiersTaskset:
@@ -43,6 +50,8 @@ class VerifiersTaskset:
         config: Mapping[str, Any] | None = None,
         python: str | None = None,
         runtime: Literal["subprocess"] | None = None,
+        errors: Errors = "zero",
+        most_errors: int = 20,
         workers: int = 1,
         answer_seconds: float = 60.0,
         load_seconds: float = 600.0,
@@ -53,12 +62,18 @@ class VerifiersTaskset:
         python: Interpreter that has `verifiers` and the taskset; None: this one.
         runtime: Place in which rewards may run programs. None: nowhere, and a taskset that needs
             one is refused. subprocess: this machine, without isolation.
+        errors: Result of an answer for which a reward, a metric or a judge raises an error or takes
+            too long. zero: reward 0. fail: the episode fails, and nothing is learned from it.
+        most_errors: Number of such answers in a row that ends the run.
         workers: Number of processes, and of answers that are scored at the same time.
-        answer_seconds: Time limit of one answer's rewards in seconds; after it, the score is 0.
+        answer_seconds: Time limit of one answer's rewards, in seconds.
         load_seconds: Time limit of the start of a process, and of reading tasks, in seconds.
         """
-        if workers < 1 or min(answer_seconds, load_seconds) <= 0:
-            raise ValueError("workers is at least 1, answer_seconds and load_seconds are above 0")
+        if min(workers, most_errors) < 1 or min(answer_seconds, load_seconds) <= 0:
+            raise ValueError(
+                "workers and most_errors are at least 1, answer_seconds and load_seconds above 0"
+            )
+        check_choice("errors", errors, get_args(Errors))
         if runtime not in (None, "subprocess"):
             raise ValueError(f"runtime is null or subprocess, not {runtime!r}")
         if python is None and find_spec("verifiers") is None:
@@ -67,20 +82,22 @@ class VerifiersTaskset:
                 "environment of its own, and set services.taskset.python to its interpreter"
             )
         self.id, self.answer_seconds, self.load_seconds = id, answer_seconds, load_seconds
+        self.errors, self.most_errors = errors, most_errors
+        self.python = python or sys.executable
         settings = {"id": id, "config": dict(config or {}), "runtime": runtime}
         self._processes = [
-            TasksetProcess(
-                command=[python or sys.executable], settings=settings, load_seconds=load_seconds
-            )
+            TasksetProcess(python=self.python, settings=settings, load_seconds=load_seconds)
             for _ in range(workers)
         ]
-        self._idle: SimpleQueue[TasksetProcess] = SimpleQueue()
+        # The process that was used last comes first, so that the others start only when needed.
+        self._idle: LifoQueue[TasksetProcess] = LifoQueue()
         for process in self._processes:
             self._idle.put(process)
         self._lock = Lock()
         self._counts: Counter[str] = Counter()
         self._failures = 0
-        self._finalizer = finalize(self, _close, self._processes)
+        self._known: LRUCache[bytes, float] = LRUCache(REMEMBERED)
+        self._finalizer = finalize(self, _kill, self._processes)
 
     @contextmanager
     def _process(self) -> Iterator[TasksetProcess]:
@@ -90,39 +107,59 @@ class VerifiersTaskset:
             try:
                 process.start()
             except TasksetError as error:
-                raise ConfigError(f"taskset {self.id}: {error}") from error
+                raise self._unloaded(error) from error
             yield process
         finally:
             self._idle.put(process)
 
-    def questions(self) -> Iterator[Task]:
+    def _unloaded(self, error: TasksetError) -> ConfigError:
+        """Return the error of a taskset that cannot be read."""
+        advice = ""
+        if "named 'verifiers" in str(error):
+            advice = f"; install verifiers 0.4 for {self.python}, or set services.taskset.python"
+        elif error.reason == "timeout":
+            advice = "; raise services.taskset.load_seconds"
+        return ConfigError(f"taskset {self.id}: {error}{advice}")
+
+    def questions(self, *, endless: bool = False) -> Iterator[Task]:
         """Yield the tasks in the taskset's order, each question once.
 
-        Raises ConfigError for a task that needs tools, a container, a conversation or, without
-        one, a runtime.
+        Args:
+            endless: True if the caller stops by itself; otherwise a taskset without end is refused.
+
+        Raises ConfigError for a taskset that needs what an arena of questions does not have, such
+        as tools, a container, a conversation or, without one, a runtime.
         """
         seen: set[str] = set()
-        start, last = 0, False
-        while not last:
-            with self._process() as process:
+        start, repeated, last = 0, 0, False
+        with self._process() as process:
+            while not last and repeated < REPEATED:
                 try:
                     page = process.ask({"start": start}, self.load_seconds)
                 except TasksetError as error:
-                    raise ConfigError(f"taskset {self.id}: {error}") from error
-            start, last = start + len(page["tasks"]), page["last"]
-            for each in page["tasks"]:
-                named = question_task(self.id, well_formed(each["question"]))
-                if named.id not in seen:
-                    seen.add(named.id)
-                    known = {"id": self.id, "data": each["data"]}
-                    payload = {**named.payload, "taskset": known}
-                    yield Task(id=named.id, type=named.type, payload=payload)
+                    process.close()  # a second try must not begin after the task that failed
+                    raise self._unloaded(error) from error
+                if not page["bounded"] and not endless:
+                    raise ConfigError(
+                        f"taskset {self.id}: it has no end; set the number of tasks (count)"
+                    )
+                start, last = start + len(page["tasks"]), page["last"]
+                for each in page["tasks"]:
+                    named = question_task(self.id, well_formed(each["question"]))
+                    repeated += 1
+                    if named.id not in seen:
+                        seen.add(named.id)
+                        repeated = 0
+                        known = {"id": self.id, "data": each["data"]}
+                        payload = {**named.payload, "taskset": known}
+                        yield Task(id=named.id, type=named.type, payload=payload)
 
     def reward(self, reply: str, payload: Mapping[str, Any]) -> float:
         """Return the weighted sum of the rewards for a reply.
 
-        It is 0 if they raise an error or take too long. Raises ConfigError for a task of another
-        source, and after `FAILURES` replies in a row without a result.
+        Equal replies to a task are scored once, while they are remembered. If the rewards raise an
+        error or take too long, the result is 0 or, with `errors: fail`, a ValueError. Raises
+        ConfigError for a task of another source, and after `most_errors` such replies in a row.
         """
         known = payload.get("taskset")
         if not isinstance(known, Mapping) or known.get("id") != self.id:
@@ -130,28 +167,40 @@ class VerifiersTaskset:
                 f"taskset {self.id}: a task has no data of this taskset, so its answers cannot be "
                 "scored; use curriculum=taskset, or another verifier"
             )
-        request = {"data": known.get("data"), "answer": well_formed(reply)}
+        request = {
+            "data": known.get("data"),
+            "answer": well_formed(reply),
+            "seconds": self.answer_seconds,
+        }
+        name = blake2b(json.dumps(request, sort_keys=True).encode()).digest()
+        with self._lock:
+            if name in self._known:
+                self._counts["remembered"] += 1
+                return self._known[name]
         with self._process() as process:
             try:
-                found = float(process.ask(request, self.answer_seconds)["reward"])
+                found = float(process.ask(request, self.answer_seconds + GRACE)["reward"])
             except TasksetError as error:
                 self._failed(error)
                 return 0.0
         with self._lock:
             self._counts["scored"] += 1
             self._failures = 0
+            self._known[name] = found
         return found
 
     def _failed(self, error: TasksetError) -> None:
-        """Count an answer without a score; raises ConfigError if there are too many in a row."""
+        """Count an answer without a score; raise an error if it may not be 0."""
         with self._lock:
             self._counts[error.reason] += 1
             self._failures += 1
-            if self._failures >= FAILURES:
+            if self._failures >= self.most_errors:
                 raise ConfigError(
-                    f"taskset {self.id}: {FAILURES} answers in a row have no score; the last one: "
-                    f"{error}"
+                    f"taskset {self.id}: {self.most_errors} answers in a row have no score "
+                    f"(services.taskset.most_errors); the last one: {error}"
                 ) from error
+        if self.errors == "fail":
+            raise ValueError(f"taskset {self.id}: an answer has no score: {error}") from error
 
     def drain_metrics(self) -> dict[str, int]:
         """Return the numbers of answers by outcome since the last call."""
@@ -162,12 +211,18 @@ class VerifiersTaskset:
 
     def close(self) -> None:
         """End the processes; a later use starts them again."""
-        _close(self._processes)
+        _kill(self._processes)
+        idle: list[TasksetProcess] = []
+        while not self._idle.empty():
+            idle.append(self._idle.get())
+        for process in idle:
+            process.close()
+            self._idle.put(process)
 
 
-def _close(processes: list[TasksetProcess]) -> None:
+def _kill(processes: list[TasksetProcess]) -> None:
     for process in processes:
-        process.close()
+        process.kill()
 
 
 class TasksetVerifier:
@@ -212,14 +267,14 @@ def tasks(
     if count is not None and count < 1:
         raise ValueError(f"count is at least 1, not {count}")
     found: list[Task] = []
-    for task in taskset.questions():
+    for task in taskset.questions(endless=count is not None):
         if split == "all" or is_held_out(task.payload["question"]) == (split == "held_out"):
             found.append(task)
             if len(found) == count:
                 return found
     if count is not None or not found:
         raise ConfigError(
-            f"taskset {taskset.id}: the split {split} has {len(found)} tasks"
-            + (f", not {count}" if count else "")
+            f"taskset {taskset.id}: the split {split} has {len(found)} different questions"
+            + (f", not {count}; lower count, or take the split all" if count else "")
         )
     return found

@@ -98,7 +98,14 @@ GUARDS = (
         key=None,
         safe=(),
         module="arenas.questions.taskset",
-        why="it imports a taskset of the config's choice and runs its code without isolation",
+        why="it starts a program, and runs a taskset, of the config's choice without isolation",
+    ),
+    TrustGuard(
+        name="TasksetProcess",
+        key=None,
+        safe=(),
+        module="arenas.questions.taskset",
+        why="it starts a program of the config's choice",
     ),
     TrustGuard(
         name="MCPTool",

@@ -12,9 +12,9 @@ import pytest
 LIBRARY = """
 import importlib
 import inspect
-from typing import Any
+from typing import Annotated, Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 
 class TaskConfig(BaseModel, extra="forbid"):
@@ -31,21 +31,24 @@ class Part(BaseModel):
     text: str = ""
 
 
-class Message(BaseModel):
-    role: str
+class SystemMessage(BaseModel):
+    role: Literal["system"] = "system"
     content: str | list[Part]
 
 
-def SystemMessage(content):
-    return Message(role="system", content=content)
+class UserMessage(BaseModel):
+    role: Literal["user"] = "user"
+    content: str | list[Part]
 
 
-def UserMessage(content):
-    return Message(role="user", content=content)
+class AssistantMessage(BaseModel):
+    role: Literal["assistant"] = "assistant"
+    content: str | list[Part]
 
 
-def AssistantMessage(content):
-    return Message(role="assistant", content=content)
+Message = Annotated[
+    SystemMessage | UserMessage | AssistantMessage, Field(discriminator="role")
+]
 
 
 class TaskData(BaseModel):
@@ -91,6 +94,9 @@ class Task:
     def plugged_judges(self):
         return []
 
+    def runtime_env(self):
+        return {"added": "0"}
+
     async def setup(self, runtime):
         pass
 
@@ -104,6 +110,7 @@ class Task:
 
 
 class Taskset:
+    bounded = True
     task_class = Task
     config_class = TasksetConfig
 
@@ -177,16 +184,27 @@ from contextlib import asynccontextmanager
 
 
 class Folder:
+    def __init__(self, env):
+        self.env = env
+
     async def run(self, words):
-        return sum(map(int, words))
+        return sum(map(int, [*words, self.env["added"]]))
 
 
 @asynccontextmanager
-async def provision_runtime(config, name):
-    yield Folder()
+async def provision_runtime(config, name, env):
+    yield Folder(env)
+"""
+STATE = """
+def state_cls(task_class):
+    return getattr(task_class, "state_class", dict)
 """
 DECORATORS = """
 import inspect
+
+
+def discover_decorated(task, name):
+    return [key for key in dir(task) if hasattr(getattr(type(task), key, None), name)]
 
 
 def invoke(function, available):
@@ -195,10 +213,13 @@ def invoke(function, available):
 """
 SUMS = '''
 import asyncio
+import itertools
 import os
+import sys
 import time
 
 import verifiers.v1 as vf
+from pydantic import Field
 
 print("this line of the taskset is no reply")
 
@@ -221,7 +242,15 @@ class Sum(vf.Task):
         if reply == "raise":
             raise KeyError("what the reply named")
         if reply == "sleep":
+            await asyncio.sleep(60)
+        if reply == "block":
             time.sleep(60)
+        if reply == "read":
+            return float(sys.stdin.read() == "")
+        if reply == "pause":
+            time.sleep(0.3)
+        if reply == "talk":
+            sys.stderr.write("x" * 3_000_000)
         if reply == "exit":
             os._exit(7)
         if reply == "nan":
@@ -259,14 +288,60 @@ class Unpaid(vf.Task):
     data_class = Data
 
 
-KINDS = {"run": Run, "contained": Contained, "tooled": Tooled, "unpaid": Unpaid}
+class Prepared(Sum):
+    """It counts on a method before its rewards."""
+
+    async def finalize(self, runtime):
+        pass
+
+
+class Changing(Sum):
+    def change(self, request):
+        return request
+
+    change.intercept = True
+
+
+class Remembering(Sum):
+    """It keeps more than its data."""
+
+    def __init__(self, data, config, tests=()):
+        super().__init__(data, config)
+        self.tests = tests
+
+
+class Hits:
+    hits = 0
+
+
+class Stateful(Sum):
+    state_class = Hits
+
+    @vf.reward(weight=1.0)
+    async def right(self, trace):
+        trace.state.hits += 1
+        return float(trace.state.hits == 1)
+
+
+class Hidden(Data):
+    answer: str = Field(exclude=True, default="none")
+
+
+class Hiding(Sum):
+    data_class = Hidden
+
+
+KINDS = {
+    "run": Run, "contained": Contained, "tooled": Tooled, "unpaid": Unpaid, "prepared": Prepared,
+    "changing": Changing, "remembering": Remembering, "stateful": Stateful, "hiding": Hiding,
+}
 PROMPTS = {
     "silent": None,
-    "seen": [vf.Message(role="user", content=[vf.Part(type="image_url")])],
-    "shown": [vf.UserMessage("1 + 1 ="), vf.AssistantMessage("2"), vf.UserMessage("2 + 2 =")],
+    "seen": [vf.UserMessage(content=[vf.Part(type="image_url")])],
+    "shown": [vf.UserMessage(content="1 + 1 ="), vf.AssistantMessage(content="2")],
     "parts": [
-        vf.SystemMessage("Add."),
-        vf.Message(role="user", content=[vf.Part(type="text", text="1 + 2 =")]),
+        vf.SystemMessage(content="Add."),
+        vf.UserMessage(content=[vf.Part(type="text", text="1 + 2 =")]),
     ],
 }
 
@@ -282,13 +357,21 @@ class Sums(vf.Taskset):
         super().__init__(config)
         type(self).kind = KINDS.get(config.kind, Sum)
 
+    @property
+    def bounded(self):
+        return self.config.kind != "endless"
+
     def load(self):
-        for number in range(self.config.count):
+        for number in itertools.count() if not self.bounded else range(self.config.count):
+            if self.config.kind == "failing" and number == 5:
+                raise OSError("download failed")
             text = f"{number} + {number % 7} ="
             prompt = PROMPTS.get(self.config.kind, text)
             image = "ubuntu" if self.config.kind == "boxed" else None
-            data = Data(prompt=prompt, answer=str(number + number % 7), image=image)
-            yield self.kind(data, self.config.task)
+            answer = str(number + number % 7)
+            data = self.kind.data_class(prompt=prompt, answer=answer, image=image)
+            more = {"tests": ["1"]} if self.config.kind == "remembering" else {}
+            yield self.kind(data, self.config.task, **more)
 
 
 TASKSET = Sums
@@ -302,6 +385,7 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "__init__.py": "",
         "v1/__init__.py": LIBRARY,
         "v1/runtimes.py": RUNTIMES,
+        "v1/state.py": STATE,
         "v1/utils/__init__.py": "",
         "v1/utils/decorators.py": DECORATORS,
     }.items():

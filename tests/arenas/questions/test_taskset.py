@@ -1,9 +1,14 @@
 """Tasksets of verifiers: a stand-in for the library shows what is read, scored and refused."""
 
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from random import Random
+from time import monotonic, sleep
 from typing import Any
 
 import pytest
@@ -12,7 +17,7 @@ from arenas.collaboration.pipeline import Pipeline
 from arenas.debate.arena import Debate
 from arenas.questions import taskset as module
 from arenas.questions.arena import Questions
-from arenas.questions.taskset import FAILURES, TasksetVerifier, VerifiersTaskset, tasks
+from arenas.questions.taskset import TasksetVerifier, VerifiersTaskset, tasks
 from roles.debater import Replier
 from selfplay.arena import Arena
 from selfplay.errors import ConfigError
@@ -82,7 +87,7 @@ def test_the_score_is_a_fraction_of_the_best_reward(sums: VerifiersTaskset, task
 @pytest.mark.parametrize(
     ("reply", "outcome"), [("raise", "raised"), ("nan", "raised"), ("exit", "ended")]
 )
-def test_an_answer_that_breaks_a_reward_has_the_score_0(
+def test_an_answer_that_breaks_a_reward_has_the_reward_0(
     library: None, task: Task, reply: str, outcome: str
 ) -> None:
     service = _service()
@@ -93,28 +98,143 @@ def test_an_answer_that_breaks_a_reward_has_the_score_0(
     service.close()
 
 
-def test_an_answer_that_takes_too_long_has_the_score_0(library: None, task: Task) -> None:
-    service = _service(answer_seconds=1.0)
-    assert service.reward("sleep", task.payload) == 0.0
-    assert service.drain_metrics() == {"timeout": 1}
+@pytest.mark.parametrize("reply", ["sleep", "block"])
+def test_an_answer_that_takes_too_long_has_the_reward_0(
+    library: None, task: Task, reply: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "GRACE", 1.0)
+    service = _service(answer_seconds=0.5)
+    assert service.reward(reply, task.payload) == 0.0
+    assert service.reward("0", task.payload) == 0.9
+    assert service.drain_metrics() == {"timeout": 1, "scored": 1}
     service.close()
 
 
-def test_a_taskset_that_scores_nothing_ends_the_run(sums: VerifiersTaskset, task: Task) -> None:
-    for _ in range(FAILURES - 1):
-        assert sums.reward("raise", task.payload) == 0.0
-    assert sums.reward("0", task.payload) == 0.9  # one score starts the count again
-    for _ in range(FAILURES - 1):
-        sums.reward("raise", task.payload)
-    with pytest.raises(ConfigError, match=r"20 answers in a row .* KeyError: 'what the reply"):
-        sums.reward("raise", task.payload)
+def test_an_answer_without_a_score_can_fail_the_episode(library: None, task: Task) -> None:
+    service = _service(errors="fail")
+    with pytest.raises(ValueError, match="an answer has no score: KeyError"):
+        service.reward("raise", task.payload)
+    assert service.reward("0", task.payload) == 0.9
+    service.close()
+
+
+def test_a_taskset_that_scores_nothing_ends_the_run(library: None, task: Task) -> None:
+    service = _service(most_errors=3)
+    for replies in (["raise", "raise", "0"], ["raise", "raise"]):
+        for reply in replies:  # one score starts the count again
+            service.reward(reply, task.payload)
+    with pytest.raises(ConfigError, match=r"3 answers in a row .* KeyError: 'what the reply"):
+        service.reward("raise", task.payload)
+    assert service.reward("1", task.payload) == 0.0
+    service.close()
+
+
+def test_equal_replies_are_scored_once(library: None, task: Task) -> None:
+    service = _service()
+    assert [service.reward(reply, task.payload) for reply in "0010"] == [0.9, 0.9, 0.0, 0.9]
+    assert service.drain_metrics() == {"scored": 2, "remembered": 2}
+    service.close()
+
+
+@pytest.mark.parametrize("reply", ["\ud800", "\n\n", '{"error": "mine"}\n', "é" * 100_000, "talk"])
+def test_odd_answers_are_scored(library: None, task: Task, reply: str) -> None:
+    service = _service()
+    assert service.reward(reply, task.payload) in (0.0, -0.1)
+    assert service.reward("0", task.payload) == 0.9
+    assert service.drain_metrics() == {"scored": 2}
+    assert os.fstat(service._processes[0]._files[2].fileno()).st_size < 10_000
+    service.close()
+
+
+def test_a_reward_cannot_read_the_requests(library: None, task: Task) -> None:
+    service = _service()
+    assert service.reward("read", task.payload) == 0.9  # the empty text
+    assert service.reward("0", task.payload) == 0.9
+    service.close()
+
+
+def test_an_interrupted_answer_does_not_give_its_reward_to_the_next(
+    library: None, task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = _service()
+    service.reward("1", task.payload)
+
+    def interrupted(*given: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("arenas.questions._taskset_process.os.read", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            service.reward("0", task.payload)
+    assert [service.reward(reply, task.payload) for reply in ("2", "0", "3")] == [0.0, 0.9, 0.0]
+    service.close()
+
+
+def test_several_threads_get_their_own_rewards(library: None) -> None:
+    service = _service(workers=2)
+    made = tasks(taskset=service, count=40)
+    right = [str(task.payload["taskset"]["data"]["answer"]) for task in made]
+    said = [answer if number % 3 else "exit" for number, answer in enumerate(right)]
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(service.reward, said, [task.payload for task in made]))
+    assert found == [0.9 if number % 3 else 0.0 for number in range(40)]
+    service.close()
+
+
+def test_closing_ends_an_answer_that_is_scored(library: None, task: Task) -> None:
+    service = _service()
+    service.reward("1", task.payload)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(service.reward, "block", task.payload)
+        sleep(0.5)
+        service.close()
+        assert waiting.result(timeout=20) == 0.0
+    assert service.reward("0", task.payload) == 0.9
+    service.close()
+
+
+def test_a_forked_process_does_not_end_that_of_its_parent(
+    sums: VerifiersTaskset, task: Task
+) -> None:
+    sums.reward("1", task.payload)
+    process = sums._processes[0]._process
+    child = os.fork()
+    if child == 0:
+        sums.close()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert sums._processes[0]._process is process and process is not None
+    assert process.poll() is None
     assert sums.reward("0", task.payload) == 0.9
 
 
-@pytest.mark.parametrize("reply", ["\ud800", "\n\n", '{"error": "mine"}\n', "é" * 100_000])
-def test_odd_answers_are_scored(sums: VerifiersTaskset, task: Task, reply: str) -> None:
-    assert sums.reward(reply, task.payload) <= 0.0
-    assert sums.reward("0", task.payload) == 0.9
+def test_the_process_ends_with_the_one_that_started_it(library: None) -> None:
+    program = (
+        "import sys; from time import sleep; from arenas.questions.taskset import *\n"
+        f"service = VerifiersTaskset(id='sums', python={sys.executable!r})\n"
+        "(task,) = tasks(taskset=service, count=1)\n"
+        "print(service._processes[0]._process.pid, flush=True)\n"
+        "service.reward('block', task.payload)\n"
+    )
+    running = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert running.stdout is not None
+    started = int(running.stdout.readline())
+    sleep(0.5)
+    running.kill()
+    running.wait()
+    running.stdout.close()
+    until = monotonic() + 20
+    while monotonic() < until and _lives(started):
+        sleep(0.1)
+    assert not _lives(started)
+
+
+def _lives(process: int) -> bool:
+    """Return True for a process that is neither gone nor waits for its parent to see its end."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 @pytest.mark.parametrize(
@@ -123,7 +243,13 @@ def test_odd_answers_are_scored(sums: VerifiersTaskset, task: Task, reply: str) 
         ("contained", "its tasks need a container"),
         ("boxed", "task 0 needs a container"),
         ("tooled", "its tasks have tools"),
-        ("unpaid", "task 0 has no reward"),
+        ("unpaid", "its tasks have no reward"),
+        ("prepared", "its method finalize needs a runtime; .*runtime=subprocess"),
+        ("changing", "its tasks change requests or replies"),
+        ("remembering", "task 0 has an attribute 'tests' that is not in its data"),
+        ("hiding", "task 0 is not the same when it is made again"),
+        ("endless", r"it has no end; set the number of tasks \(count\)"),
+        ("failing", "OSError: download failed"),
         ("silent", "task 0 has no prompt"),
         ("seen", "its prompts have images"),
         ("shown", "messages of the role assistant"),
@@ -132,9 +258,23 @@ def test_odd_answers_are_scored(sums: VerifiersTaskset, task: Task, reply: str) 
 )
 def test_a_taskset_that_cannot_be_asked_is_one_line(library: None, kind: str, words: str) -> None:
     service = _service(config={"kind": kind})
-    with pytest.raises(ConfigError, match=f"^taskset sums: .*{words}") as caught:
-        tasks(taskset=service)
-    assert "\n" not in str(caught.value)
+    for _ in range(2):  # what fails is not left out the second time
+        with pytest.raises(ConfigError, match=f"^taskset sums: .*{words}") as caught:
+            tasks(taskset=service)
+        assert "\n" not in str(caught.value)
+    service.close()
+
+
+def test_a_taskset_without_end_is_read_as_far_as_asked(library: None) -> None:
+    service = _service(config={"kind": "endless"})
+    assert len(tasks(taskset=service, count=500)) == 500
+    service.close()
+
+
+def test_a_state_of_the_taskset_is_there_and_new_for_each_answer(library: None) -> None:
+    service = _service(config={"kind": "stateful"})
+    made = tasks(taskset=service, count=2)
+    assert [service.reward("0", task.payload) for task in made] == [1.0, 1.0]
     service.close()
 
 
@@ -154,12 +294,18 @@ def test_a_reward_may_run_programs_on_request(library: None) -> None:
     service.close()
 
 
-def test_what_cannot_be_loaded_is_one_line(library: None, monkeypatch: Any, task: Task) -> None:
+def test_what_cannot_be_loaded_is_one_line(
+    library: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, task: Task
+) -> None:
+    loud = tmp_path / "python"
+    loud.write_text("#!/bin/sh\necho welcome\nsleep 60\n")
+    loud.chmod(0o755)
     for settings, words in (
         ({"id": "broken"}, "taskset broken: RuntimeError: no data here$"),
         ({"id": "nothing"}, "taskset nothing: ModuleNotFoundError"),
         ({"config": {"county": 3}}, "taskset sums: ValidationError: .*county"),
-        ({"python": "/nowhere/python"}, "taskset sums: /nowhere/python: No such file"),
+        ({"python": "/nowhere/python"}, "taskset sums: /nowhere/python: No such file.*python"),
+        ({"python": str(loud)}, r"taskset sums: its process wrote 'welcome' in place of"),
         ({"python": "/bin/false"}, r"taskset sums: its process ended with code 1 \(no message\)"),
     ):
         with pytest.raises(ConfigError, match=f"^{words}"):
@@ -173,12 +319,15 @@ def test_what_cannot_be_loaded_is_one_line(library: None, monkeypatch: Any, task
 
 
 def test_a_strangers_task_is_refused_or_scored_0(sums: VerifiersTaskset, task: Task) -> None:
-    for odd in (None, 3, [], {}, {"id": "other", "data": {}}):
+    unknown: tuple[Any, ...] = (None, 3, [], {}, {"id": "other", "data": {}})
+    for odd in unknown:
         with pytest.raises(ConfigError, match="no data of this taskset"):
             sums.reward("0", {**task.payload, "taskset": odd})
-    for data in (None, 3, {"answer": 4}, {"answer": "0", "prompt": None}):
-        assert sums.reward("1", {**task.payload, "taskset": {"id": "sums", "data": data}}) == 0.0
-    sums.reward("0", task.payload)
+    sums.drain_metrics()
+    odd: tuple[Any, ...] = (None, 3, {"answer": 4}, {"answer": "0", "prompt": None})
+    for data in odd:
+        assert sums.reward("0", {**task.payload, "taskset": {"id": "sums", "data": data}}) == 0.0
+    assert sums.drain_metrics() == {"raised": len(odd)}
 
 
 def test_wrong_settings_are_refused(sums: VerifiersTaskset) -> None:
@@ -190,7 +339,9 @@ def test_wrong_settings_are_refused(sums: VerifiersTaskset) -> None:
         tasks(taskset=sums, split="test")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="count"):
         tasks(taskset=sums, count=0)
-    with pytest.raises(ConfigError, match="the split all has 450 tasks, not 451"):
+    with pytest.raises(ValueError, match="errors"):
+        _service(errors="ignore")
+    with pytest.raises(ConfigError, match="the split all has 450 different questions, not 451"):
         tasks(taskset=sums, count=451)
 
 

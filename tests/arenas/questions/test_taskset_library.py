@@ -4,6 +4,7 @@
 """
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -74,10 +75,39 @@ class Programs(vf.Taskset[Program, vf.TasksetConfig]):
 """
 
 
+TALKS = """
+import verifiers.v1 as vf
+
+__all__ = ["Talks"]
+
+
+class Hits(vf.State):
+    hits: int = 0
+
+
+class Data(vf.TaskData):
+    words: tuple[str, ...] = ()
+
+
+class Talk(vf.Task[Data, Hits]):
+    @vf.reward
+    async def right(self, trace: vf.Trace) -> float:
+        trace.state.hits += 1
+        return float(trace.last_reply in self.data.words) * trace.state.hits
+
+
+class Talks(vf.Taskset[Talk, vf.TasksetConfig]):
+    def load(self):
+        said = [vf.SystemMessage(content="Be short."), vf.UserMessage(content="Hello?")]
+        yield Talk(Data(prompt=said, words=("Hi", "Yes")), self.config.task)
+"""
+
+
 @pytest.fixture(autouse=True)
 def _tasksets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "doubles_v1.py").write_text(TASKSET)
     (tmp_path / "programs_v1.py").write_text(PROGRAMS)
+    (tmp_path / "talks_v1.py").write_text(TALKS)
     monkeypatch.chdir(tmp_path)  # a module of the current folder is a taskset
 
 
@@ -93,9 +123,30 @@ def test_tasks_are_read_and_replies_scored() -> None:
     service.close()
 
 
+def test_prompts_of_messages_and_states_are_those_of_the_library() -> None:
+    service = VerifiersTaskset(id="talks-v1", python=PYTHON)
+    (task,) = tasks(taskset=service)
+    assert task.payload["question"] == "Be short.\n\nHello?"
+    assert [service.reward(reply, task.payload) for reply in ("Hi", "No", "Yes")] == [1.0, 0.0, 1.0]
+    service.close()
+
+
+def test_an_answer_that_takes_too_long_leaves_no_program(tmp_path: Path) -> None:
+    slow = PROGRAMS.replace('["cat", "known.txt"]', '["sleep", "4321"]')
+    (tmp_path / "programs_v1.py").write_text(slow)
+    service = VerifiersTaskset(
+        id="programs-v1", python=PYTHON, runtime="subprocess", answer_seconds=2.0
+    )
+    (task,) = tasks(taskset=service)
+    assert service.reward("42", task.payload) == 0.0
+    assert service.drain_metrics() == {"timeout": 1}
+    assert not subprocess.run(["pgrep", "-f", "sleep 4321"], capture_output=True).stdout
+    service.close()
+
+
 def test_a_runtime_is_used_on_request_alone() -> None:
     refused = VerifiersTaskset(id="programs-v1", python=PYTHON)
-    with pytest.raises(ConfigError, match="its reward right needs a runtime"):
+    with pytest.raises(ConfigError, match="its method setup needs a runtime"):
         tasks(taskset=refused)
     refused.close()
     service = VerifiersTaskset(id="programs-v1", python=PYTHON, runtime="subprocess")
