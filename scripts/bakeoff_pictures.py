@@ -37,7 +37,7 @@ BAKEOFF: list[TablePicture] = [
     CellIntervals(
         name="bakeoff_arpo",
         title="ARPO's branches: area minus that of independent plays",
-        label="area, minus that of rloo",
+        label="area minus the area of rloo",
         sources=[
             TableSource(section=CREDIT, table=1, name="relay, tuned rate"),
             TableSource(section=CREDIT, table=2, name="steps, tuned rate"),
@@ -56,7 +56,7 @@ BAKEOFF: list[TablePicture] = [
     CellIntervals(
         name="bakeoff_memory",
         title="memory",
-        label="area, minus that of rloo",
+        label="area minus the area of rloo",
         sources=MEMORY,
         columns=["gain"],
         null=0.0,
@@ -65,7 +65,7 @@ BAKEOFF: list[TablePicture] = [
         CellIntervals(
             name=f"bakeoff_{game}",
             title=game,
-            label="area, minus that of rloo",
+            label="area minus the area of rloo",
             sources=[table],
             columns=["gain"],
             null=0.0,

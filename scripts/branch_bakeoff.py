@@ -211,7 +211,7 @@ def draw(rows: Sequence[Row], folder: Path) -> list[Path]:
                 folder / f"bakeoff_branch_{game}.svg",
                 title=game,
                 estimates=[over_runs(name, gains(here, name, "rloo")) for name in names],
-                label="area, minus that of rloo",
+                label="area minus the area of rloo",
             )
         )
     return paths

@@ -319,7 +319,7 @@ def draw(rows: Sequence[Row], folder: Path) -> list[Path]:
                     over_runs(name, differences(areas(of[name]), areas(of[names[0]])))
                     for name in names
                 ],
-                label=f"area, minus that of {names[0]}",
+                label=f"area minus the area of {names[0]}",
             )
         )
         if what == "penalty":

@@ -186,7 +186,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             options.draw / f"bakeoff_{options.game}.svg",
             title=options.game.replace("_", " "),
             estimates=[over_runs(name, values) for name, values in gains.items()],
-            label=f"area, minus that of {first}",
+            label=f"area minus the area of {first}",
         )
 
 

@@ -270,7 +270,7 @@ TIC_TAC_TOE: list[TablePicture] = [
     SeedDots(
         name="tic_tac_toe_league",
         title="Tic-tac-toe: pure self-play collapses, a league with an anchor does not",
-        label="mean pay against random play",
+        label="mean return against random play",
         sources=[TableSource(section="Tic-tac-toe: pure self-play")],
         sets={"seeds": SeedValues(columns=["seeds 0 to 4"])},
         null=0.0,
@@ -286,7 +286,7 @@ TIC_TAC_TOE: list[TablePicture] = [
     SeedDots(
         name="rae",
         title="RAE does not prevent the collapse; a KL term does",
-        label="mean pay against random play",
+        label="mean return against random play",
         sources=[TableSource(section="Does RAE prevent")],
         rows={
             "warm start": "",

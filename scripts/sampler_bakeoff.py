@@ -131,7 +131,7 @@ def draw(game: Game, gains: Mapping[str, Sequence[float]], folder: Path) -> None
         folder / f"bakeoff_samplers_{game.name}.svg",
         title=game.about,
         estimates=[over_runs(name, values) for name, values in gains.items()],
-        label="area, minus that of independent",
+        label="area minus the area of independent",
     )
 
 

@@ -175,7 +175,7 @@ def draw(rows: Sequence[dict[str, Any]], folder: Path) -> list[Path]:
                 folder / f"bakeoff_stale_{lag}.svg",
                 title=f"samples of {lag} steps ago",
                 estimates=estimates,
-                label="area, minus that of reinforce",
+                label="area minus the area of reinforce",
             )
         )
     return paths

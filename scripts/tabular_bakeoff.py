@@ -143,6 +143,7 @@ def draw(rows: Sequence[Row], folder: Path) -> list[Path]:
     """Write a picture for each game; return the paths of the SVG files."""
     noisy = "noise" in rows[0]
     what = "noise" if noisy else "learning"
+    label = "noise, relative to rloo or magrpo" if noisy else "area minus the area of rloo"
     paths = []
     for game in dict.fromkeys(each["game"] for each in rows):
         names = dict.fromkeys(each["credit"] for each in rows if each["game"] == game)
@@ -154,7 +155,7 @@ def draw(rows: Sequence[Row], folder: Path) -> list[Path]:
                 folder / f"bakeoff_{what}_{game}.svg",
                 title=game,
                 estimates=estimates,
-                label="noise, relative to rloo or magrpo" if noisy else "area, minus that of rloo",
+                label=label,
                 null=1.0 if noisy else 0.0,
             )
         )

@@ -72,7 +72,8 @@ def run(options: argparse.Namespace) -> None:
     folder = options.out or _folder(options)
     ACTIVITY.begin("loading models")
     # A warm start that is made again prints its progress, which is no part of the result.
-    with redirect_stdout(sys.stderr), ActivityFile(folder, name=study_file(options.measure)):
+    work = ActivityFile(folder, name=study_file(options.measure), at_once=False)
+    with redirect_stdout(sys.stderr), work:
         result = measure.run(options)
     # Some tables contain words of agents, and a terminal obeys control characters. The result is
     # printed first, because the folder of the page may not be writable.

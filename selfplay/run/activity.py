@@ -122,6 +122,7 @@ class ActivityFile:
         name: str = FILE,
         activity: Activity = ACTIVITY,
         interval: float = INTERVAL,
+        at_once: bool = True,
     ) -> None:
         """Args:
         folder: The run folder, or its folder of studies.
@@ -129,8 +130,11 @@ class ActivityFile:
         name: Name of the file.
         activity: The activity to write.
         interval: Seconds between two writes.
+        at_once: Write when the context begins; False: wait for counted work or another phase, so
+            that a command whose arguments are refused touches no file.
         """
         self.path = folder / name
+        self._begun, self._first = at_once, activity.since
         self.state, self.activity, self.interval = state, activity, interval
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._write_on, name="activity", daemon=True)
@@ -148,8 +152,9 @@ class ActivityFile:
     ) -> None:
         self._end.set()
         self._thread.join()
-        with suppress(OSError):
-            self.path.unlink(missing_ok=True)
+        if self._begun:
+            with suppress(OSError):
+                self.path.unlink(missing_ok=True)
 
     def content(self) -> dict[str, Any]:
         """Return the fields of the file; times in seconds since the epoch."""
@@ -176,6 +181,10 @@ class ActivityFile:
             self._write()
 
     def _write(self) -> None:
+        changed = self.activity.since != self._first or self.activity.tallies()
+        if not (self._begun or changed):
+            return
+        self._begun = True
         partial = self.path.with_name(f".{self.path.name}.partial")
         with suppress(OSError):
             partial.unlink(missing_ok=True)

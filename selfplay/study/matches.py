@@ -345,7 +345,12 @@ def games_of(
     from selfplay.experiment.experiment import Experiment  # loads torch
 
     config = with_local_runtime(load_changed(run, changes) if changes else Run.open(run).config())
-    experiment = Experiment(config).load(places(run)[-1], learning=False)
+    experiment = Experiment(config)
+    known = experiment.players.evaluations
+    if evaluation is not None and evaluation not in known:  # before models are loaded
+        experiment.close()
+        raise ConfigError(f"--evaluation {evaluation}: {nearest(evaluation, known)}")
+    experiment.load(places(run)[-1], learning=False)
     with (
         closing(experiment),
         closing(_games(experiment, evaluation, episodes, metric, seed)) as games,
@@ -364,10 +369,7 @@ def _games(
     metric: str | None,
     seed: int,
 ) -> StudyMatches:
-    known = experiment.evaluations
-    if evaluation is not None and evaluation not in known:
-        raise ConfigError(f"--evaluation {evaluation}: {nearest(evaluation, known)}")
-    name = evaluation or next(iter(known), None)
+    name = evaluation or next(iter(experiment.evaluations), None)
     players = experiment.players
     rollout, metrics, count = players.rollout, [RETURN], DEFAULT_EPISODES
     tasks: Sequence[Task] = ()

@@ -3,18 +3,21 @@
 A page can colour the tokens of each completion by log-probability or by advantage.
 """
 
-from collections.abc import Sequence
+import sqlite3
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from markupsafe import Markup
+from starlette.requests import Request
 from tokenizers import Tokenizer
 
 from selfplay.drawing import StateDrawing
+from selfplay.errors import RunError
 from selfplay.run.declarations import read_declared
 from selfplay.run.drawings import read_drawings
 from selfplay.run.formatting import format_value, number
@@ -28,8 +31,12 @@ from selfplay.viewer.drawing_svg import svg_of
 from selfplay.viewer.episode_filter import PAGE, links
 from selfplay.viewer.heard import heard, heard_by
 from selfplay.viewer.index import EpisodeIndex
+from selfplay.viewer.index_files import is_damaged
 from selfplay.viewer.memory_bank import time_line
+from selfplay.viewer.requests import run_of
 from selfplay.viewer.saved_games import SavedGames
+
+T = TypeVar("T")
 
 LIKELY = (-0.05, -0.25, -0.7, -2.0)
 """Log-probabilities, in nats, at which the shade of a token changes."""
@@ -239,6 +246,20 @@ class EpisodePages:
         )
 
     # Parts -------------------------------------------------------------------------------------
+
+    def with_rebuild(self, make: Callable[[Request], T]) -> Callable[[Request], T]:
+        """Return the function that makes an answer; it rebuilds a damaged index and tries again."""
+
+        def answer(request: Request) -> T:
+            try:
+                return make(request)
+            except (sqlite3.DatabaseError, RunError) as error:
+                if not is_damaged(error):
+                    raise
+            self.index_of(self.catalogue.run(run_of(request))).rebuild()
+            return make(request)
+
+        return answer
 
     def index_of(self, run: ListedRun) -> EpisodeIndex:
         """Return the index of a run; it is opened once."""

@@ -2,12 +2,12 @@
 
 The index is a SQLite file outside the run folder, because the run may be on a read-only disk or in
 progress. It is built step by step on demand, and a step whose file changed, as after a resume, is
-indexed again. `EpisodeList` and `UsageIndex` own the tables that pages read.
+indexed again. A damaged index is replaced by an empty one, because the records have everything.
+`EpisodeList` and `UsageIndex` own the tables that pages read.
 """
 
 import hashlib
 import math
-import os
 import sqlite3
 import threading
 import time
@@ -23,6 +23,7 @@ from selfplay.types import Episode
 from selfplay.viewer import episode_list, group_list, usage_index
 from selfplay.viewer.episode_list import EpisodeList
 from selfplay.viewer.group_list import GroupList
+from selfplay.viewer.index_files import IndexFiles, is_damaged
 from selfplay.viewer.usage_index import UsageIndex
 
 VERSION = 5
@@ -53,13 +54,31 @@ class EpisodeIndex:
         self._reader: threading.Thread | None = None
         self._complete = ""
         """Stamp of the folder of episodes when all of its steps were indexed; empty before."""
-        _private_folder(folder)
         name = hashlib.sha256(str(run.resolve()).encode()).hexdigest()[:24]
+        self._files = IndexFiles(folder, name)
+        self._open()
+
+    def _open(self) -> None:
+        """Open the newest index file; if it is damaged, replace it and open the new one."""
+        try:
+            self._connect()
+        except sqlite3.DatabaseError as error:
+            if not is_damaged(error):
+                raise
+            self._discard()
+            self._connect()
+
+    def _discard(self) -> None:
+        """Close the damaged file and replace it by an empty one."""
+        with suppress(sqlite3.Error):
+            self.base.close()
+        self._files.replace(self._file)
+
+    def _connect(self) -> None:
         # Another viewer may have the same file open, so every write is one transaction.
-        file = folder / f"{name}.sqlite"
-        _private_file(file)
+        self._file = self._files.newest()
         self.base = sqlite3.connect(
-            file,
+            self._file,
             check_same_thread=False,
             timeout=PATIENCE,
             isolation_level=None,
@@ -93,6 +112,13 @@ class EpisodeIndex:
         """Close the index file."""
         self.base.close()
 
+    def rebuild(self) -> None:
+        """Replace a damaged index by an empty one, which `update` fills from the records."""
+        with self.lock:
+            self._complete = ""
+            self._discard()
+            self._open()
+
     def update(self, seconds: float, *, first: int | None = None) -> int:
         """Index new and changed steps for about `seconds`; return the number of steps left.
 
@@ -103,6 +129,7 @@ class EpisodeIndex:
             return 0
         present = recorded_steps(self.run)
         with self.lock:
+            base = self.base
             known = dict(self.base.execute("SELECT step, stamp FROM steps").fetchall())
             for step in set(known) - set(present):
                 with self._writing():
@@ -115,9 +142,12 @@ class EpisodeIndex:
             if left < len(due) and time.monotonic() > end:
                 break
             with self.lock:  # for one step only, so that pages are rendered in between
+                if self.base is not base:  # rebuilt by another thread, so that no step is left out
+                    return len(present)
                 self._read(step)
             left -= 1
-        self._complete = "" if left else stamp
+        with self.lock:
+            self._complete = "" if left or self.base is not base else stamp
         return left
 
     def _folder_stamp(self) -> str:
@@ -156,8 +186,15 @@ class EpisodeIndex:
     def update_behind(self) -> None:
         """Index the remaining steps in a background thread."""
         if self._reader is None or not self._reader.is_alive():
-            self._reader = threading.Thread(target=self.update, args=(math.inf,), daemon=True)
+            self._reader = threading.Thread(target=self._update_all, daemon=True)
             self._reader.start()
+
+    def _update_all(self) -> None:
+        try:
+            self.update(math.inf)
+        except sqlite3.DatabaseError as error:
+            if not is_damaged(error):  # the next page finds the damage and rebuilds the index
+                raise
 
     def read(self, step: int, line: int) -> Recorded:
         """Read an episode from the run folder; raise RunError if it is no longer there."""
@@ -186,7 +223,8 @@ class EpisodeIndex:
         try:
             yield
         except BaseException:
-            self.base.execute("ROLLBACK")
+            if self.base.in_transaction:  # after some errors SQLite has ended it
+                self.base.execute("ROLLBACK")
             raise
         self.base.execute("COMMIT")
 
@@ -239,18 +277,3 @@ class EpisodeIndex:
         self.base.execute(
             "INSERT INTO words (rowid, said, shown) VALUES (?, ?, ?)", (number, said, shown)
         )
-
-
-def _private_folder(path: Path) -> None:
-    """Create a folder that only the user can read, because an index contains the agents' texts."""
-    path.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with suppress(PermissionError):  # another user made the folder
-        path.chmod(0o700)
-
-
-def _private_file(path: Path) -> None:
-    """Create a file that only the user can read. SQLite gives its extra files the same mode."""
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
-    for each in (path, *(path.with_name(path.name + ending) for ending in ("-wal", "-shm"))):
-        with suppress(FileNotFoundError):
-            each.chmod(0o600)  # an older version may have made it with another mode

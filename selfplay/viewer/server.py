@@ -60,7 +60,7 @@ def application(
     def page(make: Callable[[Request], str]) -> Handler:
         async def answer(request: Request) -> Response:
             try:
-                return HTMLResponse(await run_in_threadpool(make, request))
+                return HTMLResponse(await run_in_threadpool(listed.with_rebuild(make), request))
             except (RunError, OSError, OverflowError, sqlite3.Error) as error:
                 return HTMLResponse(pages.error(str(error)), status_code=404)
 
@@ -88,14 +88,14 @@ def application(
         fields = (request.path_params["run"], asked.get("agent", ""), asked.get("kind", ""))
         return tables.render(name, *fields, number_of(request, "step"), number_of(request, "at"))
 
-    async def data(request: Request) -> Response:
-        asked, run = request.query_params, request.path_params["run"]
-        try:
-            name = page_of(request.path_params["page"])
-            fields = (name, run, asked.get("agent", ""), asked.get("kind", ""))
-            return JSONResponse((await run_in_threadpool(tables.view, *fields)).to_json())
-        except (RunError, OSError, sqlite3.Error) as error:
-            return JSONResponse({"error": str(error)}, status_code=404)
+    def data(make: Callable[[Request], Response]) -> Handler:
+        """Return the handler of data that is made from an index of episodes."""
+        return as_json(listed.with_rebuild(make))
+
+    def usage_data(request: Request) -> Response:
+        asked, name = request.query_params, page_of(request.path_params["page"])
+        fields = (request.path_params["run"], asked.get("agent", ""), asked.get("kind", ""))
+        return JSONResponse(tables.view(name, *fields).to_json())
 
     routes = [
         Route("/", live(lambda request: tables_of_runs.runs(_table(request)))),
@@ -128,11 +128,11 @@ def application(
                 )
             ),
         ),
-        *list_routes(ListPages(listed), page),
-        *group_routes(GroupPages(listed), page),
+        *list_routes(ListPages(listed), page, data),
+        *group_routes(GroupPages(listed), page, data),
         Route(
             "/run/{run}/episodes/{step}/{line}.json",
-            as_json(
+            data(
                 lambda r: as_data(
                     listed.episode_data(
                         r.path_params["run"], place_of(r, "step"), place_of(r, "line")
@@ -177,7 +177,7 @@ def application(
         *progress_routes(catalogue),
         *league_routes(LeaguePages(catalogue), page),
         *tag_routes(TagPages(catalogue), page),
-        Route("/run/{run}/{page:str}.json", data),
+        Route("/run/{run}/{page:str}.json", data(usage_data)),
         *(Route(f"/run/{{run}}/{name}", page(partial(usage, name))) for name in SHOWN),
         Route(
             "/run/{run}/failed",
@@ -225,56 +225,59 @@ def curve_routes(
 
 
 def list_routes(
-    lists: ListPages, page: Callable[[Callable[[Request], str]], Handler]
+    lists: ListPages,
+    page: Callable[[Callable[[Request], str]], Handler],
+    data: Callable[[Callable[[Request], Response]], Handler],
 ) -> list[Route]:
     """Return the routes of the lists of episodes and of groups, and of their data.
 
     Args:
         lists: Makes them.
         page: Converts a function that renders a page to a handler.
+        data: Converts a function that answers with data to a handler.
     """
 
     def asked(request: Request) -> tuple[str, EpisodeFilter, SortOrder, int]:
         run, number = request.path_params["run"], number_of(request, "page") or 0
         return run, _filter(request), _order(request), number
 
-    def data(make: Callable[..., Listing]) -> Handler:
-        def answer(request: Request) -> Response:
-            return as_data(make(*asked(request)).to_json())
-
-        return as_json(answer)
+    def listing(make: Callable[..., Listing]) -> Handler:
+        return data(lambda request: as_data(make(*asked(request)).to_json()))
 
     return [
         Route("/run/{run}/episodes", page(lambda r: lists.episodes_page(*asked(r)))),
         Route("/run/{run}/groups", page(lambda r: lists.groups_page(*asked(r)))),
-        Route("/run/{run}/episodes.json", data(lists.episodes)),
-        Route("/run/{run}/groups.json", data(lists.groups)),
+        Route("/run/{run}/episodes.json", listing(lists.episodes)),
+        Route("/run/{run}/groups.json", listing(lists.groups)),
     ]
 
 
 def group_routes(
-    groups: GroupPages, page: Callable[[Callable[[Request], str]], Handler]
+    groups: GroupPages,
+    page: Callable[[Callable[[Request], str]], Handler],
+    data: Callable[[Callable[[Request], Response]], Handler],
 ) -> list[Route]:
     """Return the routes of the pages of groups and of their data.
 
     Args:
         groups: Makes them.
         page: Converts a function that renders a page to a handler.
+        data: Converts a function that answers with data to a handler.
     """
 
     def shown(request: Request) -> str:
         run, group = request.path_params["run"], request.path_params["group"]
         return groups.page(run, place_of(request, "step"), group, number_of(request, "base"))
 
-    def data(request: Request) -> Response:
+    def view(request: Request) -> Response:
         asked, run = request.query_params, request.path_params["run"]
         step = number_of(request, "step") or 0
-        view = groups.view(run, step, asked.get("group", ""), number_of(request, "base"))
-        return as_data(view.to_json())
+        found = groups.view(run, step, asked.get("group", ""), number_of(request, "base"))
+        return as_data(found.to_json())
 
     return [
         Route("/run/{run}/groups/{step}/{group:path}", page(shown)),
-        Route("/run/{run}/group.json", as_json(data)),
+        Route("/run/{run}/group.json", data(view)),
     ]
 
 

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from selfplay.errors import RunError
 from selfplay.study.stats.usage import (
     FEWEST,
     SEEN,
@@ -24,6 +23,7 @@ from selfplay.study.stats.usage import (
     shares_of,
     summary_of,
 )
+from selfplay.viewer.index_files import DamagedIndex
 
 TABLES = """
 CREATE TABLE texts (id INTEGER PRIMARY KEY, digest TEXT UNIQUE, shown TEXT);
@@ -256,7 +256,7 @@ class UsageIndex:
                 "SELECT digest, shown FROM texts WHERE id = ?", (number,)
             ).fetchone()
             if row is None:
-                raise RunError("the index of this run is damaged; delete it")
+                raise DamagedIndex(f"the index of this run is damaged: it has no text {number}")
             found[number] = StoredText(id=number, digest=row[0], shown=row[1])
         return found
 

@@ -12,6 +12,7 @@ import pytest
 from selfplay.cli.main import main
 from selfplay.config.compose import with_local_runtime
 from selfplay.errors import RunError
+from selfplay.run.activity import study_file
 from selfplay.study.registry import measures
 from selfplay.study.result import Result, Table
 from tests.helpers.command_process import finished, one_line, run
@@ -215,6 +216,30 @@ def test_progress_is_no_part_of_the_result(
     assert json.loads(printed.out)["title"] == "said" and "warm start" in printed.err
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["exploitability", "runs/hand", "--step", "7"],
+        ["roleswap", "runs/hand", "--evaluation", "hand"],
+        ["roleswap", "runs/nowhere", "--out", "runs/hand/studies"],
+        ["crossplay", "runs/hand@2", "runs/hand"],
+    ],
+)
+def test_a_refused_command_touches_no_file(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    place = Path("runs/hand/studies")
+    place.mkdir(exist_ok=True)
+    earlier = place / study_file(arguments[0])
+    earlier.write_text("of a command that runs at the same time")
+    before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in place.iterdir()}
+    assert main(["study", *arguments]) == 2
+    after = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in place.iterdir()}
+    earlier.unlink()
+    assert after == before
+
+
 def test_what_agents_said_does_not_command_the_terminal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -277,6 +302,7 @@ def test_what_is_printed_reads_as_a_table(folder: Path) -> None:
         (["payoffs", "runs/hand"], "one player has no opponent; name several"),
         (["payoffs", "runs/hand", "--opponent=ran"], "--opponent: no policy or opponent 'ran'"),
         (["compare", "payoffs", "a=runs/hand"], "does not take the measure 'payoffs'; choose"),
+        (["roleswap", "runs/hand", "--evaluation", "hand"], "did you mean 'hands'?"),
         (["ablate", "runs/hand"], "no move is a message to others; measure a game with messages"),
         (["dynamics", "runs/hand", "--metric=role/player/valid"], "recorded no episodes; train"),
         (["dynamics", "runs/foot"], "not a run folder"),

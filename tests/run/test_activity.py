@@ -2,6 +2,7 @@
 
 import json
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,34 @@ def test_the_file_has_the_present_work_and_goes_at_the_end(tmp_path: Path) -> No
     assert content["step"] == 3 and content["phase"] == "rollout"
     (found,) = content["tallies"]
     assert (found["unit"], found["done"], found["total"], found["tokens"]) == ("episodes", 1, 8, 5)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_waits_for_work_is_not_touched_without_any(tmp_path: Path) -> None:
+    activity, earlier = Activity(), tmp_path / FILE
+    earlier.write_text("of another process")
+    activity.begin("loading models")
+    with ActivityFile(tmp_path, activity=activity, interval=0.01, at_once=False):
+        activity.begin("loading models")  # no other phase
+        time.sleep(0.1)
+        assert earlier.read_text() == "of another process"
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["of another process"]
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_a_file_that_waits_for_work_is_written_with_the_first(
+    tmp_path: Path, counted: bool
+) -> None:
+    activity = Activity()
+    with ActivityFile(tmp_path, activity=activity, interval=0.01, at_once=False):
+        with activity.counting("episodes", 8) if counted else nullcontext():
+            if not counted:
+                activity.begin("playing")
+            end = time.monotonic() + 20
+            while not (tmp_path / FILE).exists():
+                assert time.monotonic() < end, "the file is not written"
+                time.sleep(0.01)
+        assert read(tmp_path)["phase"] == ("starting" if counted else "playing")
     assert list(tmp_path.iterdir()) == []
 
 

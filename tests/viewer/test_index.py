@@ -4,15 +4,20 @@ import hashlib
 import os
 import sqlite3
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from selfplay.errors import RunError
+from selfplay.viewer import episode_list, group_list, usage_index
 from selfplay.viewer.catalog import RunCatalogue
 from selfplay.viewer.episode_filter import EpisodeFilter, SortOrder
 from selfplay.viewer.index import EpisodeIndex
 from tests.helpers.viewer_run import episode, five_episodes, write
+
+TABLES = ("steps", "words", *episode_list.NAMES, *group_list.NAMES, *usage_index.NAMES)
 
 
 @pytest.fixture
@@ -106,6 +111,91 @@ def test_a_line_that_is_no_episode_is_listed_and_a_last_half_line_is_not(
     (row,) = index.list.find(EpisodeFilter(status="unreadable"), SortOrder(), 0)[0]
     with pytest.raises(RunError, match="line 4: not a recorded episode"):
         index.read(row.step, row.line)
+
+
+def contents(index: EpisodeIndex) -> object:
+    """What an index has of all episodes, groups and texts."""
+    index.update(60.0)
+    names = [name for (name,) in index.base.execute("SELECT name FROM sqlite_master ORDER BY name")]
+    counts = [index.base.execute(f"SELECT count(*) FROM {name}").fetchone() for name in TABLES]
+    return names, counts, index.list.find(EpisodeFilter(text="alpha"), SortOrder(), 0)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: data[:50],
+        lambda data: data[:4096],
+        lambda data: data[: len(data) // 2],
+        lambda data: b"no database at all" * 100,
+        lambda data: b"",
+    ],
+)
+def test_a_damaged_index_is_rebuilt_from_the_records(
+    made: Path, tmp_path: Path, damage: Callable[[bytes], bytes]
+) -> None:
+    records = {path: path.read_bytes() for path in made.rglob("*") if path.is_file()}
+    index = EpisodeIndex(made, tmp_path / "cache")
+    before = contents(index)
+    index.close()
+    (file,) = (tmp_path / "cache").iterdir()
+    file.write_bytes(damage(file.read_bytes()))
+    again = EpisodeIndex(made, tmp_path / "cache")
+    assert contents(again) == before
+    again.close()
+    (file,) = (tmp_path / "cache").iterdir()  # the damaged one is gone
+    third = EpisodeIndex(made, tmp_path / "cache")
+    assert third.list.find(EpisodeFilter(), SortOrder(), 0)[1] == 5  # found again, not rebuilt
+    assert records == {path: path.read_bytes() for path in made.rglob("*") if path.is_file()}
+
+
+def test_a_viewer_that_has_the_damaged_index_open_does_not_harm_the_new_one(
+    made: Path, tmp_path: Path
+) -> None:
+    first, second = (EpisodeIndex(made, tmp_path / "cache") for _ in range(2))
+    first.update(60.0)
+    second.rebuild()
+    second.update(60.0)
+    first.rebuild()  # it takes the new one of the other
+    assert first.base.execute("PRAGMA database_list").fetchall() == (
+        second.base.execute("PRAGMA database_list").fetchall()
+    )
+    assert contents(first) == contents(second)
+
+
+def test_a_rebuild_during_an_update_leaves_no_step_out(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index, read = EpisodeIndex(made, tmp_path / "cache"), EpisodeIndex._read
+    os.utime(made / "episodes", (1e9, 1e9))  # so that its time is trusted
+
+    def rebuilt(self: EpisodeIndex, step: int) -> None:
+        monkeypatch.undo()
+        read(self, step)
+        self.rebuild()
+
+    monkeypatch.setattr(EpisodeIndex, "_read", rebuilt)
+    assert index.update(60.0) == 2 and index.update(60.0) == 0
+    assert index.list.find(EpisodeFilter(), SortOrder(), 0)[1] == 5
+
+
+def test_the_users_own_index_with_another_mode_is_opened(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = EpisodeIndex(made, tmp_path / "cache")
+    before = contents(index)
+    index.close()
+    (file,) = (tmp_path / "cache").iterdir()
+    file.chmod(0)
+    opened = os.open
+
+    def locked(path: Path, *flags: int, **more: Any) -> int:  # a superuser opens what is locked
+        if path == file and not file.stat().st_mode & 0o200:
+            raise PermissionError(13, "Permission denied", str(path))
+        return opened(path, *flags, **more)
+
+    monkeypatch.setattr("selfplay.viewer.index_files.os.open", locked)
+    assert contents(EpisodeIndex(made, tmp_path / "cache")) == before
 
 
 def test_another_viewer_that_makes_the_index_is_waited_for(made: Path, tmp_path: Path) -> None:
