@@ -156,13 +156,14 @@ class EngineWorker:
         """Return the number of engine steps so far; -1 before the engine is built."""
         return -1 if self._engine is None else self._engine.steps
 
-    def rest(self) -> None:
-        """Leave the GPU to a rank until the next jobs.
+    def rest(self) -> int:
+        """Leave the GPU to a rank until the next jobs; return the number of engine steps so far.
 
         A worker that could not begin does nothing, because its next call raises the reason.
         """
         if self._engine is not None and self._fault is None:
             self._engine.rest()
+        return self.steps()
 
     def close(self) -> None:
         """End the processes that services and engines started."""

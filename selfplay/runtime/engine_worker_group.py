@@ -72,7 +72,8 @@ class EngineWorkerGroup(ABC, Generic[M]):
         timeout: Seconds without an engine step after which a worker counts as hanging.
         load_timeout: Seconds in which a new worker loads its models and its engine, at least
             `timeout`.
-        max_restarts: Maximum number of workers that may die with the same jobs or requests.
+        max_restarts: Maximum number of workers that may die with the same jobs or requests, or
+            one after another while they rest or wake.
         resources: Each worker's part of its bundle; None: the whole bundle.
         note: Shows the user a line for each worker that was lost.
         """

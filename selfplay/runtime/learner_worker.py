@@ -77,8 +77,8 @@ MORE_ROOM = (
 class LearnerWorker:
     """Ray actor that learns as one of several ranks. `LearnerWorkerGroup` starts and calls it.
 
-    Methods from `join` on are collective: call each of them on all ranks, in the same order. Only
-    `end_save` may run beside them, in a thread of its own.
+    Methods from `connect` on are collective: call each of them on all ranks, in the same order.
+    Only `end_save` may run beside them, in a thread of its own.
     """
 
     def __init__(self) -> None:
@@ -119,21 +119,24 @@ class LearnerWorker:
         )
         return host, self._store.port
 
-    def join(
-        self, rank: int, count: int, place: tuple[str, int], timeout: float, gpu: bool
-    ) -> None:
-        """Join the process group as one of `count` ranks."""
+    def connect(self, place: tuple[str, int], timeout: float) -> None:
+        """Connect to the store at this host and port; the rank that opened it does nothing."""
+        if self._store is None:
+            patience = timedelta(seconds=timeout)
+            self._store = dist.TCPStore(*place, is_master=False, timeout=patience)
+
+    def join(self, rank: int, count: int, timeout: float, gpu: bool) -> None:
+        """Join the process group as one of `count` ranks; they find each other in the store."""
         patience = timedelta(seconds=timeout)
         if gpu and not torch.cuda.is_available():
             raise ConfigError(
                 f"runtime.learner_gpus: torch finds no GPU on {socket.gethostname()}; set it to 0, "
                 "or install a torch with CUDA there"
             )
-        store = self._store or dist.TCPStore(*place, is_master=False, timeout=patience)
         dist.init_process_group(
             # Counts and metrics are in main memory.
             "cpu:gloo,cuda:nccl" if gpu else "gloo",
-            store=store,
+            store=self._store,
             rank=rank,
             world_size=count,
             timeout=patience,

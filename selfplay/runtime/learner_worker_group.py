@@ -24,8 +24,8 @@ LEARN, LISTEN, WRITE = "learn", "listen", "write"
 """Names of a rank's threads."""
 SLOW = ("begin", "take", "load", "load_state", "save", "begin_save", "end_save")
 """Methods that load or write a model or its state."""
-CONNECT = ("open", "join")
-"""Methods in which ranks connect to each other."""
+CONNECT = {"connect": "did not connect to rank 0", "join": "did not connect to the other ranks"}
+"""Methods in which ranks connect to each other, each with what a rank that is late did not do."""
 COMPARED = 16
 """Number of words, without those with a number, in which two losses of one reason agree."""
 GRACE = 5.0
@@ -75,6 +75,8 @@ class LearnerWorkerGroup:
         self.notes: Sequence[str] = ()
         """Lines for the user about the ranks that were started last."""
         self._actors: list[Any] = []
+        self._place = ("", 0)
+        """Address and port at which rank 0 waits for the others."""
         self._losses = self._restarts = 0
         self._since: Path | None = None
 
@@ -223,8 +225,9 @@ class LearnerWorkerGroup:
             copies, self.notes = chosen.count, [chosen.note] if chosen.note else []
             self._actors = [self._actors[rank] for rank in chosen.order]
             # A rank also waits for the others while they load; the driver notices a silence sooner.
-            place, *_ = self._ask("open", [(patience,)], {})
-            each = [(rank, self.count, place, patience, self.gpu) for rank in range(self.count)]
+            self._place, *_ = self._ask("open", [(patience,)], {})
+            self._ask("connect", [(self._place, patience)] * self.count, {})
+            each = [(rank, self.count, patience, self.gpu) for rank in range(self.count)]
             self._ask("join", each, {})
         setup = LearnerConfig(
             config=self._players.config,
@@ -346,14 +349,31 @@ class LearnerWorkerGroup:
                 return LearnersLost(f"learner rank {rank} died ({method}): {why}{hint}")
         for rank, error in faults.items():
             why = one_line(causes[rank] or error)
-            return LearnersLost(f"learner rank {rank} failed ({method}): {why}{hint}")
+            where = self._where(method)
+            return LearnersLost(f"learner rank {rank} failed ({method}): {why}{where}{hint}")
         names = "rank " + ", ".join(map(str, late)) if len(late) == 1 else f"ranks {list(late)}"
-        what = "is not done" if answers else "does not answer"
+        what = CONNECT.get(method, "is not done") if answers else "does not answer"
         key = "load_timeout" if method in SLOW else "timeout"
-        network = "check that their nodes reach each other on all ports; "
         return LearnersLost(
-            f"learner {names} {what} after {self._limit(method):g} s without progress ({method}); "
-            f"{network if method in CONNECT else ''}if this is too short, raise runtime.{key}{hint}"
+            f"learner {names} {what} after {self._limit(method):g} s without progress ({method})"
+            f"{self._where(method)}; if this is too short, raise runtime.{key}{hint}"
+        )
+
+    def _where(self, method: str) -> str:
+        """Return where ranks connect in a method of `CONNECT`, and what lets them; else ""."""
+        if method not in CONNECT:
+            return ""
+        address, port = self._place
+        place = f"rank 0 waits at address {address}, port {port}"
+        if method == "connect":
+            return (
+                f"; {place}, and at another port after each start: let the nodes of the ranks "
+                "reach each other on all ports"
+            )
+        return (
+            f"; {place}, which all ranks have reached, but they also connect to each other at "
+            "other ports: let their nodes reach each other on all ports, and set "
+            "GLOO_SOCKET_IFNAME if a hostname has the address 127.x"
         )
 
 

@@ -113,8 +113,9 @@ class RayRuntime:
             engine step, for the next micro-batch of the ranks.
         load_timeout: Maximum number of seconds in which models and engines are loaded, and in
             which ranks write or read a checkpoint; at least `timeout`.
-        max_restarts: Maximum number of workers that may die while they play the same jobs, and of
-            learner losses without a checkpoint in between.
+        max_restarts: Maximum number of workers that may die while they play the same jobs, or one
+            after another while they rest or wake, and of learner losses without a checkpoint in
+            between.
         """
         groups = () if isinstance(workers, int) else policy_groups(workers)
         if groups:

@@ -74,6 +74,10 @@ class _Member(WorkerMember):
     """Monotonic time at which its number of steps last changed."""
     asked: Any = None
     """Reference to the answer to the open question for its number of steps."""
+    rested: int | None = None
+    """Number of its engine's steps when it last rested; None if it has woken since."""
+    rest_deaths: int = 0
+    """Number of deaths at a rest or before the step after it, since a worker here last woke."""
 
     @property
     def idle(self) -> bool:
@@ -83,6 +87,11 @@ class _Member(WorkerMember):
     def drop(self) -> None:
         """Ignore the results of its chunks."""
         self.playing = []
+
+    def woke(self) -> None:
+        """Note that it computes; if it has rested, it has come through the rest."""
+        if self.rested is not None:
+            self.rested, self.rest_deaths = None, 0
 
 
 class RolloutWorkers(EngineWorkerGroup[_Member]):
@@ -209,6 +218,7 @@ class RolloutWorkers(EngineWorkerGroup[_Member]):
         """Let all workers leave their GPUs to the ranks, and wait until all workers rest.
 
         A worker that died, failed or does not answer is ended, and replaced before the next jobs.
+        Raises RunError if too many workers of one place were lost at rests, one after another.
         """
         asked = {
             self._ask(member, "rest", thread=PLAY): member
@@ -223,7 +233,7 @@ class RolloutWorkers(EngineWorkerGroup[_Member]):
             self.cluster.check()
             for answer in ready:
                 try:
-                    self.cluster.ray.get(answer)
+                    asked[answer].rested = self.cluster.ray.get(answer)
                     asked[answer].loaded = True  # it began before it rested
                 except self.cluster.ray.exceptions.RayTaskError as error:
                     lost[answer] = one_line(error.cause)
@@ -231,13 +241,28 @@ class RolloutWorkers(EngineWorkerGroup[_Member]):
                     lost[answer] = death_reason(error)
         late = f"it did not rest within {patience:g} s (runtime.{key})"
         for answer in (*lost, *waiting):
+            member, why = asked[answer], lost.get(answer, late)
             self._metrics.deaths += 1
-            self._note_loss(asked[answer], lost.get(answer, late))
-            self._give_up(asked[answer])
+            self._give_up(member)
+            self._count_rest_death(member, why)
+            self._note_loss(member, why)
+
+    def _count_rest_death(self, member: _Member, why: str) -> None:
+        """Count a death at a rest or after it; raise RunError if there were too many in a row.
+
+        A worker that has woken ends the row: rare deaths in a long run are not added up.
+        """
+        member.rest_deaths += 1
+        if member.rest_deaths > self.max_restarts:
+            raise RunError(
+                f"runtime: worker {member.bundle} died {member.rest_deaths} times in a row while "
+                f"it rested or woke (runtime.max_restarts is {self.max_restarts}); the last time: "
+                f"{why}{self.cluster.log_hint}"
+            )
 
     def _give_up(self, member: _Member) -> None:
         super()._give_up(member)
-        member.asked = None
+        member.asked = member.rested = None
 
     def _play_threads(self, settings: WorkerConfig) -> int:
         """Return the number of steps that may be in progress."""
@@ -247,7 +272,7 @@ class RolloutWorkers(EngineWorkerGroup[_Member]):
         """Start another worker in place of a lost one; its chunks are played again."""
         self.cluster.check(now=True)  # the calls below need Ray's head
         self._metrics.deaths += 1
-        most = 0
+        most, rested = 0, member.rested is not None
         for lost in member.playing:
             # Deaths are counted per chunk: many workers may die at once with their machine.
             lost.call.deaths[lost.chunk] += 1
@@ -261,6 +286,8 @@ class RolloutWorkers(EngineWorkerGroup[_Member]):
                 f"(runtime.max_restarts is {self.max_restarts}); the last one: {why}"
                 f"{self.cluster.log_hint}"
             )
+        if rested:
+            self._count_rest_death(member, why)
         self._note_loss(member, why)
         self._start(member)
 
@@ -297,6 +324,8 @@ class RolloutWorkers(EngineWorkerGroup[_Member]):
             if steps != member.steps:
                 member.steps, member.heard = steps, now
                 member.loaded = member.loaded or (steps is not None and steps >= 0)
+                if member.rested is not None and (steps or 0) > member.rested + 1:
+                    member.woke()  # the step in progress is not the first one
             member.asked = None
         return member.heard
 
@@ -314,6 +343,7 @@ class RolloutWorkers(EngineWorkerGroup[_Member]):
         if why is not None:
             return why
         assert isinstance(played, RolloutResult)
+        member.woke()
         call = assignment.call
         call.done[assignment.chunk] = played.episodes
         turns = (turn for episode in played.episodes for turn in episode.turns)

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -277,6 +278,32 @@ def test_ranks_of_one_machine_follow_each_other(
     assert ranks.notes == [
         "runtime: 2 copies of the learners' state, each sharded over 2 ranks of one node"
     ]
+
+
+@pytest.mark.slow
+def test_a_blocked_port_is_named_with_its_address(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranks = home.ranks(2)
+    ranks._players, ranks._objective = home.players(), home.objective
+    ask = ranks._ask
+
+    def blocked(method: str, each: Any, named: Any) -> list[Any]:
+        if method == "open":
+            ask(method, each, named)
+            ranks.timeout = 3
+            return [door.getsockname()]
+        return ask(method, each, named)
+
+    monkeypatch.setattr(ranks, "_ask", blocked)
+    with socket.socket() as door:
+        door.bind(("127.0.0.1", 0))  # it does not listen
+        place = "address {}, port {},".format(*door.getsockname())
+        with pytest.raises(
+            LearnersLost, match=rf"^learner rank 1 did not connect to rank 0 after 3 s .* {place}"
+        ) as raised:
+            ranks._start(None)
+    assert "\n" not in str(raised.value) and not ranks._actors
 
 
 @pytest.mark.slow

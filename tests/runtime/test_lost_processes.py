@@ -166,8 +166,8 @@ class Start:
 
 def refused(rank: int, port: int) -> LearnersLost:
     return LearnersLost(
-        f"learner rank {rank} failed (join): DistNetworkError: The client socket has timed out "
-        f"after 10000ms while trying to connect to (10.0.0.2, {port})."
+        f"learner rank {rank} failed (connect): DistNetworkError: The client socket has timed "
+        f"out after 10000ms while trying to connect to (10.0.0.2, {port})."
     )
 
 
@@ -229,19 +229,31 @@ def test_an_error_of_the_settings_is_no_loss() -> None:
 
 def test_other_losses_have_other_reasons() -> None:
     assert reason_of(silent("rank 1", "join")) != reason_of(silent("rank 1", "begin"))
-    assert reason_of(refused(1, 4000)) != reason_of(silent("rank 1", "join"))
+    assert reason_of(refused(1, 4000)) != reason_of(silent("rank 1", "connect"))
 
 
 def test_ranks_that_connect_have_the_ordinary_time_and_a_late_one_is_told_where_to_look() -> None:
+    """The line names the address and the port that a blocked rank could not reach."""
     ranks = Start().ranks
     cluster: Any = Answers()
     ranks.cluster = cluster
-    limits = {method: ranks._limit(method) for method in ("node", "open", "join", "begin", "load")}
-    assert limits == {"node": 10, "open": 10, "join": 10, "begin": 100, "load": 100}
-    assert str(ranks._fault("join", {}, [1], answers=True)) == (
-        "learner rank 1 is not done after 10 s without progress (join); check that their nodes "
-        f"reach each other on all ports; if this is too short, raise runtime.timeout{LOGS}"
+    methods = ("node", "open", "connect", "join", "begin", "load")
+    assert [ranks._limit(method) for method in methods] == [10, 10, 10, 10, 100, 100]
+    ranks._place = ("10.0.0.2", 4000)
+    blocked = "; rank 0 waits at address 10.0.0.2, port 4000, and at another port after each start"
+    ports = ": let the nodes of the ranks reach each other on all ports"
+    assert str(ranks._fault("connect", {}, [1], answers=True)) == (
+        f"learner rank 1 did not connect to rank 0 after 10 s without progress (connect){blocked}"
+        f"{ports}; if this is too short, raise runtime.timeout{LOGS}"
     )
+    broken = ray.exceptions.RayTaskError("connect", "", RuntimeError("Ping failed"))
+    assert str(ranks._fault("connect", {1: broken}, [], answers=True)) == (
+        f"learner rank 1 failed (connect): RuntimeError: Ping failed{blocked}{ports}{LOGS}"
+    )
+    apart = str(ranks._fault("join", {}, [0, 1], answers=True))
+    assert apart.startswith("learner ranks [0, 1] did not connect to the other ranks after 10 s")
+    assert "at address 10.0.0.2, port 4000, which all ranks have reached" in apart
+    assert "on all ports, and set GLOO_SOCKET_IFNAME if a hostname has the address 127.x" in apart
     late = str(ranks._fault("begin", {}, [0, 1], answers=False))
     assert late.endswith(f"(begin); if this is too short, raise runtime.load_timeout{LOGS}")
     dead = str(ranks._fault("begin", {1: died()}, [], answers=True))

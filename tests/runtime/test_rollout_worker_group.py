@@ -154,8 +154,12 @@ def test_workers_that_rested_play_as_before(room: Room) -> None:
     room.runtime.counts()
     os.kill(int(processes(before)[0]), signal.SIGKILL)
     room.workers.rest()  # the dead worker is given up, and the other one rests
+    assert sorted(member.rest_deaths for member in room.workers._members) == [0, 1]
     assert [e.turns for e in room.play(jobs(4))] == [e.turns for e in before]
     assert room.runtime.counts()["runtime/worker_deaths"] == 1
+    room.workers.rest()
+    room.play(jobs(4))
+    assert [member.rest_deaths for member in room.workers._members] == [0, 0]
 
 
 @pytest.mark.slow
