@@ -324,10 +324,10 @@ def test_a_strangers_task_is_refused_or_scored_0(sums: VerifiersTaskset, task: T
         with pytest.raises(ConfigError, match="no data of this taskset"):
             sums.reward("0", {**task.payload, "taskset": odd})
     sums.drain_metrics()
-    odd: tuple[Any, ...] = (None, 3, {"answer": 4}, {"answer": "0", "prompt": None})
-    for data in odd:
+    broken: tuple[Any, ...] = (None, 3, {"answer": 4}, {"answer": "0", "prompt": None})
+    for data in broken:
         assert sums.reward("0", {**task.payload, "taskset": {"id": "sums", "data": data}}) == 0.0
-    assert sums.drain_metrics() == {"raised": len(odd)}
+    assert sums.drain_metrics() == {"raised": len(broken)}
 
 
 def test_wrong_settings_are_refused(sums: VerifiersTaskset) -> None:
