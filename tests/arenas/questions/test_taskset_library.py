@@ -1,6 +1,6 @@
 """The real library verifiers, in an environment of its own; skipped where there is none.
 
-`SELFPLAY_VERIFIERS_PYTHON` names its interpreter (default: .venv-verifiers/bin/python).
+`scripts/setup verifiers` makes it; `SELFPLAY_VERIFIERS_PYTHON` names another interpreter.
 """
 
 import os
@@ -12,11 +12,11 @@ import pytest
 from arenas.questions.taskset import TasksetVerifier, VerifiersTaskset, tasks
 from selfplay.errors import ConfigError
 
-ROOT = Path(__file__).parents[3]
-PYTHON = os.environ.get(
-    "SELFPLAY_VERIFIERS_PYTHON", str(ROOT / ".venv-verifiers" / "bin" / "python")
-)
-pytestmark = pytest.mark.skipif(not Path(PYTHON).exists(), reason="needs verifiers")
+PLACE = Path(__file__).parents[3] / ".venv-verifiers"
+GIVEN = os.environ.get("SELFPLAY_VERIFIERS_PYTHON")
+PYTHON = GIVEN or str(PLACE / "bin" / "python")
+INSTALLED = (PLACE / "installed-verifiers").exists()  # the last file that scripts/setup writes
+pytestmark = pytest.mark.skipif(not (GIVEN or INSTALLED), reason="needs verifiers")
 
 TASKSET = """
 import verifiers.v1 as vf
