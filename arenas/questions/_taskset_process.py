@@ -20,7 +20,7 @@ TAIL = 4000
 """Bytes at the end of the error output that are searched for the reason of an end."""
 MOST_ERRORS = 1 << 20
 """Bytes of error output that are kept."""
-GRACE = 5.0
+GRACE = 10.0
 """Seconds after the time limit of an answer in which the program itself can end its rewards."""
 NoScore = Literal["raised", "timeout", "ended"]
 

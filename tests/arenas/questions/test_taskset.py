@@ -102,8 +102,8 @@ def test_an_answer_that_breaks_a_reward_has_the_reward_0(
 def test_an_answer_that_takes_too_long_has_the_reward_0(
     library: None, task: Task, reply: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "GRACE", 1.0)
-    service = _service(answer_seconds=0.5)
+    monkeypatch.setattr(module, "GRACE", 3.0)
+    service = _service(answer_seconds=2.0)
     assert service.reward(reply, task.payload) == 0.0
     assert service.reward("0", task.payload) == 0.9
     assert service.drain_metrics() == {"timeout": 1, "scored": 1}
