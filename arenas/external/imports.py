@@ -66,8 +66,7 @@ def make_env(name: str | Factory, arguments: Mapping[str, Any]) -> Any:
         if not callable(maker):
             raise ConfigError(f"{what}: the module has none of {', '.join(MAKERS)}")
         trust.admit_found(maker, name, what)
-        if isinstance(maker, type):
-            trust.admit_settings(f"{maker.__module__}.{maker.__qualname__}", arguments, what)
+        trust.admit_class(maker, arguments, what)
         return maker(**arguments)
     except PettingZooRegistryError as error:
         cause = error.__cause__

@@ -53,6 +53,7 @@ class TasksetProcess:
         self.python, self.settings, self.load_seconds = python, settings, load_seconds
         self._process: subprocess.Popen[bytes] | None = None
         self._owner = 0
+        self._errors: IO[bytes]
         self._files: list[IO[bytes]] = []
         self._unread = bytearray()
 
@@ -86,35 +87,33 @@ class TasksetProcess:
         self._owner, self._unread = os.getpid(), bytearray()
         assert self._process.stdin is not None and self._process.stdout is not None
         os.set_blocking(self._process.stdin.fileno(), False)
-        # The last file is held open: its end tells the process that this one has ended.
-        self._files = [
-            self._process.stdin,
-            self._process.stdout,
-            errors,
-            os.fdopen(held, "wb", buffering=0),
-        ]
-        self._answered(self.settings, self.load_seconds, ends_with_error=True)
+        # The end of the last file tells the process that this one has ended.
+        life = os.fdopen(held, "wb", buffering=0)
+        self._files = [self._process.stdin, self._process.stdout, errors, life]
+        self._errors = errors
+        try:
+            self._answered(self.settings, self.load_seconds)
+        except TasksetError:
+            self.close()  # also if it lives, because it has no taskset
+            raise
 
     def ask(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         """Return the reply to a request; raises TasksetError. Without a reply, the process ends."""
         self.start()
         return self._answered(request, seconds)
 
-    def _answered(
-        self, request: Mapping[str, Any], seconds: float, *, ends_with_error: bool = False
-    ) -> dict[str, Any]:
+    def _answered(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+        """Return the reply to a line; raises TasksetError, also for a reply that is an error."""
         try:
             reply = self._exchanged(json.dumps(request).encode() + b"\n", seconds)
         except BaseException:  # also an interruption: a later reply would be taken for the next
             self.close()
             raise
-        if os.fstat(self._files[2].fileno()).st_size > MOST_ERRORS:
-            self._files[2].truncate(0)
-        if "error" in reply or "timeout" in reply:
-            if ends_with_error:
-                self.close()
-            if "error" in reply:
-                raise TasksetError("raised", reply["error"])
+        if os.fstat(self._errors.fileno()).st_size > MOST_ERRORS:
+            self._errors.truncate(0)
+        if "error" in reply:
+            raise TasksetError("raised", reply["error"])
+        if "timeout" in reply:
             raise TasksetError("timeout", reply["timeout"])
         return reply
 
@@ -161,9 +160,8 @@ class TasksetProcess:
         assert self._process is not None
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=1.0)
-        errors = self._files[2]
-        errors.seek(max(errors.seek(0, os.SEEK_END) - TAIL, 0))
-        lines = errors.read().decode("utf-8", "replace").split("\n")
+        self._errors.seek(max(self._errors.seek(0, os.SEEK_END) - TAIL, 0))
+        lines = self._errors.read().decode("utf-8", "replace").split("\n")
         last = next((line.strip() for line in reversed(lines) if line.strip()), "no message")
         code = self._process.returncode
         how = "ended its output" if code is None else f"ended with code {code}"

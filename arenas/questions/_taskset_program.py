@@ -20,6 +20,11 @@ from typing import Any
 
 PAGE = 200
 """Largest number of tasks in one reply."""
+NEEDS_RUNTIME = (
+    "needs a runtime; with services.taskset.runtime=subprocess the taskset may run programs on "
+    "this machine, without isolation"
+)
+"""End of the error for a taskset that is not scored from the conversation alone."""
 
 
 class TasksetReader:
@@ -55,9 +60,9 @@ class TasksetReader:
             raise ValueError("its tasks have tools")
         if discover_decorated(object.__new__(kind), "intercept"):
             raise ValueError("its tasks change requests or replies (@vf.intercept)")
-        changed = [name for name in ("setup", "finalize") if has_own(kind, vf.Task, name)]
-        if changed and self.runtime is None:
-            raise ValueError(f"its method {changed[0]} {NEEDS_RUNTIME}")
+        for name in ("setup", "finalize"):
+            if self.runtime is None and getattr(kind, name) is not getattr(vf.Task, name):
+                raise ValueError(f"its method {name} {NEEDS_RUNTIME}")
 
     def tasks(self, start: int) -> dict[str, Any]:
         """Return a page of tasks, each its question and its data.
@@ -134,17 +139,6 @@ class TasksetReader:
         if not math.isfinite(total):
             raise ValueError(f"the reward is {total}")
         return total
-
-
-NEEDS_RUNTIME = (
-    "needs a runtime; with services.taskset.runtime=subprocess the taskset may run programs on "
-    "this machine, without isolation"
-)
-
-
-def has_own(kind: type, base: type, name: str) -> bool:
-    """Return True if a class replaces a method of its base."""
-    return getattr(kind, name) is not getattr(base, name)
 
 
 def lost_attributes(task: Any, again: Any) -> list[str]:

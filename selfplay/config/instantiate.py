@@ -245,8 +245,8 @@ def import_target(name: Any, where: str, *, key: str = TARGET) -> Any:
     if not callable(target):
         raise ConfigError(f"{at}: {name} is neither a class nor a function")
     trust.admit_found(target, str(name), at)
-    if key != TARGET and isinstance(target, type):
-        trust.admit_settings(f"{target.__module__}.{target.__qualname__}", {}, at)
+    if key != TARGET:  # the settings of a target are admitted with its node
+        trust.admit_class(target, {}, at)
     return target
 
 

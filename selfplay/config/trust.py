@@ -388,6 +388,12 @@ def admit_settings(name: str, settings: Mapping[Any, Any], at: str) -> None:
             raise ConfigError(f"{key}: {guard.why}; {_limit.advice([guard.module])}")
 
 
+def admit_class(found: Any, settings: Mapping[Any, Any], at: str) -> None:
+    """Raise ConfigError as `admit_settings` does, for an imported object that is a class."""
+    if isinstance(found, type):
+        admit_settings(f"{found.__module__}.{found.__qualname__}", settings, at)
+
+
 def _nodes(node: Any, at: str, target: str) -> Iterator[tuple[str, Mapping[Any, Any]]]:
     children: Sequence[tuple[Any, Any]] = ()
     if isinstance(node, Mapping):

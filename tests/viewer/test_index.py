@@ -114,7 +114,7 @@ def test_a_line_that_is_no_episode_is_listed_and_a_last_half_line_is_not(
 
 
 def contents(index: EpisodeIndex) -> object:
-    """What an index has of all episodes, groups and texts."""
+    """Names of the tables and indexes, numbers of rows, and the episodes with a word."""
     index.update(60.0)
     names = [name for (name,) in index.base.execute("SELECT name FROM sqlite_master ORDER BY name")]
     counts = [index.base.execute(f"SELECT count(*) FROM {name}").fetchone() for name in TABLES]

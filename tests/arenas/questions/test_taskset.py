@@ -142,7 +142,7 @@ def test_odd_answers_are_scored(library: None, task: Task, reply: str) -> None:
     assert service.reward(reply, task.payload) in (0.0, -0.1)
     assert service.reward("0", task.payload) == 0.9
     assert service.drain_metrics() == {"scored": 2}
-    assert os.fstat(service._processes[0]._files[2].fileno()).st_size < 10_000
+    assert os.fstat(service._processes[0]._errors.fileno()).st_size < 10_000
     service.close()
 
 
