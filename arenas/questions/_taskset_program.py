@@ -239,13 +239,13 @@ def main() -> None:
     # What the taskset prints is no reply, and what it or its programs read is no request.
     os.dup2(2, 1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    sys.path.append(os.getcwd())
     reader: TasksetReader | None = None
     for line in requests:
         reply: dict[str, Any]
         try:
             request = json.loads(line)
             if reader is None:
+                sys.path.append(os.path.abspath(request["folder"]))
                 reader, reply = TasksetReader(request), {}
             elif "answer" in request:
                 reply = reader.score(request["data"], request["answer"], request["seconds"])

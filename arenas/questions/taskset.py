@@ -48,6 +48,7 @@ class VerifiersTaskset:
         *,
         id: str,
         config: Mapping[str, Any] | None = None,
+        folder: str = ".",
         python: str | None = None,
         runtime: Literal["subprocess"] | None = None,
         errors: Errors = "zero",
@@ -59,6 +60,7 @@ class VerifiersTaskset:
         """Args:
         id: The taskset's id in `verifiers`, the name of an installed package or module.
         config: Settings of the taskset's own `TasksetConfig`.
+        folder: Folder of the taskset's module, if it is not installed.
         python: Interpreter that has `verifiers` and the taskset; None: this one.
         runtime: Place in which rewards may run programs. None: nowhere, and a taskset that needs
             one is refused. subprocess: this machine, without isolation.
@@ -84,9 +86,14 @@ class VerifiersTaskset:
         self.id, self.answer_seconds, self.load_seconds = id, answer_seconds, load_seconds
         self.errors, self.most_errors = errors, most_errors
         self.python = python or sys.executable
-        settings = {"id": id, "config": dict(config or {}), "runtime": runtime}
+        self.settings: dict[str, Any] = {
+            "id": id,
+            "config": dict(config or {}),
+            "folder": folder,
+            "runtime": runtime,
+        }
         self._processes = [
-            TasksetProcess(python=self.python, settings=settings, load_seconds=load_seconds)
+            TasksetProcess(python=self.python, settings=self.settings, load_seconds=load_seconds)
             for _ in range(workers)
         ]
         # The process that was used last comes first, so that the others start only when needed.
@@ -120,6 +127,20 @@ class VerifiersTaskset:
         elif error.reason == "timeout":
             advice = "; raise services.taskset.load_seconds"
         return ConfigError(f"taskset {self.id}: {error}{advice}")
+
+    @contextmanager
+    def part(self, config: Mapping[str, Any]) -> Iterator["VerifiersTaskset"]:
+        """Lend a service that reads the taskset with other settings, in a process of its own.
+
+        Args:
+            config: Settings of the taskset's config, which replace those of this service.
+        """
+        settings = {**self.settings, "config": {**self.settings["config"], **config}}
+        service = VerifiersTaskset(**settings, python=self.python, load_seconds=self.load_seconds)
+        try:
+            yield service
+        finally:
+            service.close()
 
     def questions(self, *, endless: bool = False) -> Iterator[Task]:
         """Yield the tasks in the taskset's order, each question once.
@@ -250,7 +271,11 @@ class TasksetVerifier:
 
 
 def tasks(
-    *, taskset: VerifiersTaskset, split: Split = "all", count: int | None = None
+    *,
+    taskset: VerifiersTaskset,
+    split: Split = "all",
+    count: int | None = None,
+    config: Mapping[str, Any] | None = None,
 ) -> list[Task]:
     """Return tasks of a taskset in its order, each question once.
 
@@ -259,6 +284,9 @@ def tasks(
         split: held_out: one question in five, chosen by a hash of its text. train: the others.
             all: both.
         count: Number of tasks; None: all. An infinite taskset needs a number.
+        config: Settings of the taskset's own config, which replace those of the service, such as
+            {"split": "test"} for a taskset that has a test split. Answers are scored with the
+            settings of the service.
 
     Raises:
         ConfigError: For a taskset that cannot be asked here, or that has fewer than `count` tasks.
@@ -266,6 +294,9 @@ def tasks(
     check_choice("split", split, get_args(Split))
     if count is not None and count < 1:
         raise ValueError(f"count is at least 1, not {count}")
+    if config:
+        with taskset.part(config) as part:
+            return tasks(taskset=part, split=split, count=count)
     found: list[Task] = []
     for task in taskset.questions(endless=count is not None):
         if split == "all" or is_held_out(task.payload["question"]) == (split == "held_out"):

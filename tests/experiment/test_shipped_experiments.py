@@ -42,7 +42,7 @@ SERVED = {
     ],
 }
 """Services or roles that a choice needs, and the quickstart does not have."""
-OWN_FILES = ("paper/ttrl", "smollm2/reasoning")
+OWN_FILES = ("paper/ttrl", "smollm2/reasoning", "smollm2/taskset")
 """Experiments whose questions are the reader's own, or those of an optional package."""
 
 

@@ -24,9 +24,11 @@ from selfplay.types import InvalidAction, Message, Metric, Observation, Task
 
 HERE = __name__
 PACKAGED = {"smollm2/reasoning"} if find_spec("reasoning_gym") is None else set[str]()
-EXPERIMENTS = sorted({*compose.choices("experiment")} - {"paper/ttrl"} - PACKAGED)
-"""All experiments, except the one that needs a file of questions from the user, and one whose
-package may be missing."""
+EXPERIMENTS = sorted(
+    {*compose.choices("experiment")} - {"paper/ttrl", "smollm2/taskset"} - PACKAGED
+)
+"""All experiments, except those that need a file of questions or another environment, and one
+whose package may be missing."""
 
 
 @pytest.fixture(autouse=True)

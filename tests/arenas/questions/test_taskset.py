@@ -62,6 +62,17 @@ def test_all_tasks_are_read_in_order_and_the_splits_share_none(sums: VerifiersTa
     assert [t.payload["question"] for t in tasks(taskset=sums, count=2)] == made["all"][:2]
 
 
+def test_tasks_are_read_with_settings_of_their_own(sums: VerifiersTaskset) -> None:
+    few = tasks(taskset=sums, config={"count": 3})
+    assert few == tasks(taskset=sums, count=3)
+    assert len(tasks(taskset=sums)) == 450
+    (joined,) = tasks(taskset=sums, config={"kind": "parts"})
+    assert joined.payload["question"] == "Add.\n\n1 + 2 ="
+    assert sums.reward(joined.payload["taskset"]["data"]["answer"], joined.payload) == 0.9
+    with pytest.raises(ConfigError, match="extra"):
+        tasks(taskset=sums, config={"unknown": 1})
+
+
 def test_a_task_is_plain_data_and_its_reward_survives_the_record(
     sums: VerifiersTaskset, task: Task
 ) -> None:

@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 from arenas.questions.taskset import TasksetVerifier, VerifiersTaskset, tasks
+from selfplay.config import compose
 from selfplay.errors import ConfigError
+from selfplay.experiment.experiment import check
+from selfplay.experiment.trial_game import games
 
 PLACE = Path(__file__).parents[3] / ".venv-verifiers"
 GIVEN = os.environ.get("SELFPLAY_VERIFIERS_PYTHON")
@@ -152,4 +155,38 @@ def test_a_runtime_is_used_on_request_alone() -> None:
     service = VerifiersTaskset(id="programs-v1", python=PYTHON, runtime="subprocess")
     (task,) = tasks(taskset=service)
     assert [service.reward(reply, task.payload) for reply in ("42", "41")] == [1.0, 0.0]
+    service.close()
+
+
+def test_the_shipped_experiment_plays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).parents[3])
+    settings = ["services.taskset.config={count: 600}", f"services.taskset.python={PYTHON}"]
+    config = compose.load(["+experiment=smollm2/taskset", *settings])
+    check(config)
+    played = list(games(config, seed=0))
+    assert len(played) == 2 and not any(game.faults for game in played)
+
+
+def test_the_example_pays_the_right_order_and_its_pairs() -> None:
+    scripts = str(Path(__file__).parents[3] / "scripts")
+    settings = {"count": 40, "words": 3}
+    service = VerifiersTaskset(id="word_order", python=PYTHON, folder=scripts, config=settings)
+    sets = set()
+    for task in tasks(taskset=service):
+        data = task.payload["taskset"]["data"]
+        first, second, third = right = data["answer"].split(", ")
+        assert right == sorted(right) == sorted(data["example"].split(", "))
+        asked = task.payload["question"].removeprefix("Put these words in alphabetical order: ")
+        assert sorted(asked.split(", ")) == right
+        sets.add(data["answer"])
+        replies = [
+            right,
+            [first, third, second],
+            [third, second, first],
+            [first, second],
+            [first] * 3,
+        ]
+        scores = [service.reward(", ".join(reply), task.payload) for reply in replies]
+        assert scores == pytest.approx([1.0, 1 / 3, 0.0, 0.0, 0.0])
+    assert len(sets) == 40
     service.close()
