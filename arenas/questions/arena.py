@@ -204,13 +204,15 @@ class Questions(Arena):
         share: float,
         rate: float,
     ) -> None:
-        # Counts for curricula: for a question without a label, the votes are the attempts.
+        # Counts for curricula: for a question without a label, the votes are the attempts. Voters
+        # that are no solvers are not scored, so they are no attempts at a question with a label.
         voted = self.label == "majority" and "answer" not in self.problem
+        attempts = len(said) if voted else sum(agent.startswith("solver") for agent in said)
         self.measure(
             solve_rate=rate,
             vote_share=share,
-            attempts=len(said),
-            solved=round((share if voted else rate) * len(said)),
+            attempts=attempts,
+            solved=round((share if voted else rate) * attempts),
         )
         if not voted:
             self.measure(majority_accuracy=bool(agreed) and self._score(agreed, label) > 0.5)

@@ -20,7 +20,8 @@ class Silence:
         credit: The run's method; one with `team` judges by the mean pay of all agents.
         """
         self.team = any(getattr(method, "team", False) for method in _methods(credit).values())
-        self.compares = any(getattr(method, "group_by", "") for method in _methods(credit).values())
+        found = {getattr(method, "group_by", "") for method in _methods(credit).values()}
+        self.group_by = found - {""}
         self._before = False
 
     def line(self, step: int, groups: Sequence[Group], samples: Sequence[Sample]) -> str | None:
@@ -50,9 +51,11 @@ class Silence:
                 if cut
                 else ""
             )
-        if self.compares and all(len(group.episodes) == 1 for group in groups):
+        single = all(len(group.episodes) == 1 for group in groups)
+        compared = any(_compared(each, by) for each in episodes for by in self.group_by)
+        if self.group_by and single and not compared:
             return (
-                "each group has one episode, so no agent is compared with itself; set "
+                "each group has one episode, and its agents are compared with no other; set "
                 "sampler.group_size to 2 or more"
             )
         if self.team and episodes and all(map(_opposed, episodes)):
@@ -118,6 +121,16 @@ def unbranched(sampler: object, groups: Sequence[Group]) -> Iterator[str]:
             "every episode has one stage (a tool call and its answer are one), so that all "
             "episodes are independent; sampler=independent does the same"
         )
+
+
+def _compared(episode: Episode, group_by: str) -> bool:
+    """Return True if a credit method compares agents within an episode, see `base.group_key`."""
+    if group_by == "agent":
+        return False
+    first = {turn.agent: turn for turn in reversed(episode.turns)}.values()
+    by_prompt = group_by == "prompt"
+    keys = {(turn.role, tuple(turn.prompt_ids) if by_prompt else ()) for turn in first}
+    return len(keys) < len(first)
 
 
 def _paid(episode: Episode) -> bool:

@@ -6,7 +6,7 @@ turn keeps its reward before shaping in `info["unshaped_reward"]`.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from itertools import combinations
@@ -18,8 +18,12 @@ import numpy as np
 
 from selfplay.credit.assigned import is_number
 from selfplay.credit.rewards import cosine_length, overlong
+from selfplay.credit.tree import path
 from selfplay.errors import ConfigError, naming
 from selfplay.types import Episode, Group, StopReason, Turn
+
+UNSHAPED = "unshaped_reward"
+"""Name in a turn's `info` of its reward before shaping."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,10 +33,11 @@ class Repetition:
     C is the cluster of a role's action among all B turns of that role in the step, by average
     linkage of the distances 1 - BLEU (smoothing method 1). The released code has no floor. An
     action that did not parse is in no cluster and keeps its reward, but counts in B. Turns that
-    call tools have no action and do not count. Equal actions
-    have distance 0. The cost is one BLEU for every pair of different actions: one second for 150
-    actions. Failure mode: BLEU compares words, so the same question with other numbers may not
-    count as a repetition, and a batch of one is a single cluster. Needs selfplay[repetition].
+    call tools have no action and do not count. A turn that branches share counts once, also if
+    they pay it differently. Equal actions have distance 0. The cost
+    is one BLEU for every pair of different actions: one second for 150 actions. Failure
+    mode: BLEU compares words, so the same question with other numbers may not count as a
+    repetition, and a batch of one is a single cluster. Needs selfplay[repetition].
     """
 
     role: str
@@ -51,16 +56,19 @@ class Repetition:
             if find_spec(package) is None:
                 raise ValueError(f"no package {package!r}; pip install 'selfplay[repetition]'")
 
-    def rewards(self, turns: Sequence[Turn]) -> list[float]:
+    def of_step(self, turns: Sequence[Turn], places: Sequence[Hashable]) -> list[float]:
         """Return the rewards minus the penalty."""
         among = [index for index, turn in enumerate(turns) if turn.role == self.role and turn.final]
-        actions = {index: turns[index].action for index in among}
-        parsed = {index: action for index, action in actions.items() if action is not None}
-        cluster = clusters(list(dict.fromkeys(parsed.values())), distance=self.distance)
-        sizes = Counter(cluster[action] for action in parsed.values())
+        sampled = {places[index]: turns[index].action for index in among}
+        parsed = [action for action in sampled.values() if action is not None]
+        cluster = clusters(list(dict.fromkeys(parsed)), distance=self.distance)
+        sizes = Counter(cluster[action] for action in parsed)
         rewards = [turn.reward for turn in turns]
-        for index, action in parsed.items():
-            rewards[index] -= self.weight * sizes[cluster[action]] / len(among)
+        for index in among:
+            action = turns[index].action
+            if action is None:
+                continue
+            rewards[index] -= self.weight * sizes[cluster[action]] / len(sampled)
             if self.floor is not None:
                 rewards[index] = max(self.floor, rewards[index])
         return rewards
@@ -98,6 +106,20 @@ class EpisodeShaper(Protocol):
 
     def of_episode(self, episode: Episode) -> Sequence[float]:
         """Return the new rewards of all turns of an episode, in their order."""
+        ...
+
+
+@runtime_checkable
+class StepShaper(Protocol):
+    """A rule that compares the turns of a step, such as `Repetition`."""
+
+    def of_step(self, turns: Sequence[Turn], places: Sequence[Hashable]) -> Sequence[float]:
+        """Return the new rewards of all turns of a step, in their order.
+
+        Args:
+            turns: The turns. If branches pay a turn differently, each of them has a turn here.
+            places: Key of each turn in the tree of its group: equal for what was sampled once.
+        """
         ...
 
 
@@ -222,10 +244,10 @@ class OptimalToolCalls:
         if not (self.c > 0 and self.scale > 0):
             raise ValueError("c and scale must be positive")
 
-    def rewards(self, turns: Sequence[Turn]) -> list[float]:
+    def of_episode(self, episode: Episode) -> list[float]:
         """Return the rewards. The calls of a move are the turns of its agent right before it."""
         rewards, calls, agent = [], 0, ""
-        for turn in turns:
+        for turn in episode.turns:
             calls = len(turn.tool_calls) + (calls if turn.agent == agent else 0)
             agent, paid = turn.agent, turn.reward
             if turn.final:
@@ -236,7 +258,7 @@ class OptimalToolCalls:
         return rewards
 
 
-Shapers: TypeAlias = Mapping[str, Shaper | EpisodeShaper]
+Shapers: TypeAlias = Mapping[str, Shaper | EpisodeShaper | StepShaper]
 """Terms by their names in the config."""
 
 
@@ -249,7 +271,7 @@ class Shaping:
         """
         self.shapers = dict(shapers)
         for name, shaper in self.shapers.items():
-            if not isinstance(shaper, Shaper | EpisodeShaper):
+            if not isinstance(shaper, Shaper | EpisodeShaper | StepShaper):
                 raise ConfigError(
                     f"shaping.{name}: {type(shaper).__name__} has no method rewards; write it, or "
                     "derive the class from selfplay.credit.shaping.EachTurn and write reward"
@@ -265,19 +287,24 @@ class Shaping:
             return tuple(list(groups) for groups in lists)
         every = [e for groups in lists for group in groups for e in group.episodes]
         originals = {id(turn): turn for e in every for turn in e.turns if turn.trainable}
+        places = _places(lists)
         new = dict(originals)
         for name, shaper in self.shapers.items():
             if isinstance(shaper, EpisodeShaper):
                 rewards = _by_episode(name, shaper, every, new)
             else:
                 turns = list(new.values())
-                call = f"shaping.{name}: {type(shaper).__name__}.rewards"
+                method = "of_step" if isinstance(shaper, StepShaper) else "rewards"
+                call = f"shaping.{name}: {type(shaper).__name__}.{method}"
                 with naming(call, shaper):
-                    found = shaper.rewards(turns)
+                    if isinstance(shaper, StepShaper):
+                        found = shaper.of_step(turns, [places[key] for key in new])
+                    else:
+                        found = shaper.rewards(turns)
                 rewards = dict(zip(new, _checked(found, turns, call), strict=True))
             new = {key: replace(turn, reward=rewards[key]) for key, turn in new.items()}
         paid = {
-            key: replace(turn, info={**turn.info, "unshaped_reward": originals[key].reward})
+            key: replace(turn, info={**turn.info, UNSHAPED: originals[key].reward})
             for key, turn in new.items()
         }
 
@@ -297,6 +324,17 @@ class Shaping:
             ]
             for groups in lists
         )
+
+
+def _places(lists: Sequence[Sequence[Group]]) -> dict[int, Hashable]:
+    """Return the key in the tree of its group for each turn: equal for what was sampled once."""
+    return {
+        id(turn): (group.id, sibling, place)
+        for groups in lists
+        for group in groups
+        for index, episode in enumerate(group.episodes)
+        for place, (turn, sibling) in enumerate(zip(episode.turns, path(group, index), strict=True))
+    }
 
 
 def _checked(rewards: Any, turns: Sequence[Turn], call: str) -> list[float]:

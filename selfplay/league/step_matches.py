@@ -154,8 +154,8 @@ class StepMatches:
         return chances
 
     def met(self, player: str) -> Counter[str]:
-        """Return the number of the player's groups by opponent."""
-        matches = self._matches.values()
+        """Return the number of the player's groups by opponent; a group without a match is none."""
+        matches = [each for each in self._matches.values() if len(each.seats) > 1]
         return Counter(each.opponent for each in matches if each.player == player)
 
     def _match(self, job: EpisodeSpec) -> MatchAssignment:

@@ -307,6 +307,21 @@ class EpisodeRunner:
         turn, paid, notes = self.turns[place], self._paid[place], self._notes[place]
         if paid or notes:
             turn = replace(turn, reward=paid, info={**turn.info, **notes})
-        if place < len(self.spec.prefix_turns) and turn == self.spec.prefix_turns[place]:
-            return self.spec.prefix_turns[place]
-        return turn
+        return _shared(turn, self.spec, place)
+
+
+def with_shared_turns(spec: EpisodeSpec, episode: Episode) -> Episode:
+    """Return the episode with the turns of `spec.prefix_turns` themselves in place of equal copies.
+
+    An episode from another process has copies. Credit and records know a turn that branches share
+    by its identity.
+    """
+    turns = tuple(_shared(turn, spec, place) for place, turn in enumerate(episode.turns))
+    return replace(episode, turns=turns)
+
+
+def _shared(turn: Turn, spec: EpisodeSpec, place: int) -> Turn:
+    """Return the turn of the prefix at this place if it equals the turn, else the turn."""
+    if place < len(spec.prefix_turns) and turn == spec.prefix_turns[place]:
+        return spec.prefix_turns[place]
+    return turn

@@ -13,6 +13,7 @@ from itertools import compress, islice
 from typing import Any
 
 from selfplay.credit.base import pay_by_agent
+from selfplay.credit.shaping import UNSHAPED
 from selfplay.run.activity import ACTIVITY
 from selfplay.run.formatting import counted
 from selfplay.types import Episode, Sample, Status, StopReason, role_of
@@ -172,7 +173,8 @@ def describe_troubles(troubles: Mapping[str, Any]) -> str:
     if failed := troubles.get("failed_evaluation_episodes"):
         verb = "counts" if failed == 1 else "count"
         parts.append(f"{counted(failed, 'episode')} of evaluations failed and {verb} as 0")
-    return f"{', '.join(parts)}: their groups differ from a run without them" if parts else ""
+    differ = "the groups of this run therefore differ from those of a run without these faults"
+    return f"{', '.join(parts)}: {differ}" if parts else ""
 
 
 def commonest_error(episodes: Iterable[Episode]) -> str:
@@ -229,14 +231,19 @@ def _by_role(episodes: Sequence[Episode]) -> dict[str, float]:
             sums[f"{prefix}/completion_tokens"].append(len(turn.completion_ids))
             sums[f"{prefix}/prompt_tokens"].append(len(turn.prompt_ids))
             for name, value in turn.info.items():
+                if name == UNSHAPED:
+                    continue  # a reward, which is summed for each agent
                 if name in FACTS:
                     named[prefix][f"{name}/{value}"] += 1
                 elif isinstance(value, int | float):
                     noted[f"{prefix}/{name}"].append(float(value))
+        shaped = _shaped(episode)
         for agent, reward in _own_pay(episode).items():
             prefix = f"role/{role_of(agent)}/reward"
             sums[prefix].append(reward)
             sums[f"{prefix}/{episode.task.type}"].append(reward)
+            if agent in shaped:
+                sums[f"role/{role_of(agent)}/{UNSHAPED}"].append(reward - shaped[agent])
     metrics = _means(noted) | _means(sums)  # a note never replaces a metric of the library
     metrics |= _of_tools(episodes)
     metrics |= {f"{role}/surprisal": -nats / n for role, (nats, n) in drawn.items() if n}
@@ -250,6 +257,15 @@ def _own_pay(episode: Episode) -> dict[str, float]:
     """Return the sum of the rewards of each agent that plays with its role's own policy."""
     paid = pay_by_agent(episode)
     return {agent: pay for agent, pay in paid.items() if agent not in episode.policy_map}
+
+
+def _shaped(episode: Episode) -> dict[str, float]:
+    """Return the sum of what shaping added to the rewards of each agent with shaped turns."""
+    added: dict[str, float] = defaultdict(float)
+    for turn in episode.turns:
+        if UNSHAPED in turn.info:
+            added[turn.agent] += turn.reward - turn.info[UNSHAPED]
+    return added
 
 
 def _of_tools(episodes: Iterable[Episode]) -> dict[str, float]:

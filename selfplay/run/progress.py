@@ -39,7 +39,7 @@ MOST_COLUMNS = 4
 
 _COLUMNS: Mapping[str, tuple[str, ...]] = {
     "role": ("reward", "valid", "completion_tokens"),
-    "arena": ("solve_rate", "valid_proposal", "worked"),
+    "arena": ("solve_rate", "valid_proposal"),
     "policy": ("loss", "policy_kl", "surprisal", "gradient_norm"),
 }
 _SHORT = {

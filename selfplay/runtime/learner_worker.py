@@ -109,7 +109,7 @@ class LearnerWorker:
     def progress(self) -> int:
         """Return the number of micro-batches that have begun; its growth shows that the rank
         works."""
-        return sum(learner.passes for learner in self.learners.values())
+        return sum(learner.micro_batches_begun for learner in self.learners.values())
 
     def open(self, timeout: float) -> tuple[str, int]:
         """Open the store through which ranks find each other; return its host and port."""

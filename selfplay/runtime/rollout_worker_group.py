@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import Any
 
 from selfplay.errors import RunError, one_line
-from selfplay.rollout.episode_runner import EpisodeSpec
+from selfplay.rollout.episode_runner import EpisodeSpec, with_shared_turns
 from selfplay.rollout.shared_loop import SharedLoop
 from selfplay.run.activity import ACTIVITY, Tally
 from selfplay.runtime.cluster import TICK, RayCluster, death_reason
@@ -345,7 +345,11 @@ class RolloutWorkers(EngineWorkerGroup[_Member]):
         assert isinstance(played, RolloutResult)
         member.woke()
         call = assignment.call
-        call.done[assignment.chunk] = played.episodes
+        jobs = call.chunks[assignment.chunk]
+        call.done[assignment.chunk] = [
+            with_shared_turns(job, episode) if job.prefix_turns else episode
+            for job, episode in zip(jobs, played.episodes, strict=True)
+        ]
         turns = (turn for episode in played.episodes for turn in episode.turns)
         call.tally.add(len(played.episodes), tokens=sum(len(t.completion_ids) for t in turns))
         if call.evaluation is None:  # metrics of training only

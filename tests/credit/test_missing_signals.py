@@ -6,6 +6,7 @@ import pytest
 
 from selfplay.credit import Credit
 from selfplay.credit.at_grpo import ATGRPO
+from selfplay.credit.base import GroupBy
 from selfplay.credit.by_role import ByRole
 from selfplay.credit.magrpo import MAGRPO
 from selfplay.credit.missing_signals import (
@@ -52,6 +53,12 @@ def test_other_reasons_are_not_called_a_zero_sum_game() -> None:
         assert said and said.endswith("the return of every agent is 0 in every episode")
     said = line(RLOO(group_by="role"), solos(0.5))
     assert said and said.endswith("set sampler.group_size to 2 or more")
+    assert said and "each group has one episode, and its agents are compared with no other" in said
+    team = [group(episode(turn("solver_0", 0.5), turn("solver_1", 0.5)))]
+    cases: list[tuple[GroupBy, bool]] = [("agent", True), ("role", False), ("prompt", False)]
+    for by, alone in cases:
+        said = line(RLOO(group_by=by), team)
+        assert said and ("one episode" in said) == alone
     endless = [replace(each, status=Status.TRUNCATED) for each in solos(0.0, 0.0)[0].episodes]
     said = line(MAGRPO(), [group(*endless)])
     assert said and "every episode was cut off at a limit (rollout.max_turns" in said

@@ -1,13 +1,15 @@
 """Repetition: clusters by BLEU, and what they cost."""
 
 import importlib.util
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from selfplay.credit.rewards import minority, uncertainty
 from selfplay.credit.shaping import Overlong, Repetition, Shaping, clusters
-from selfplay.types import ToolCall
+from selfplay.types import ToolCall, Turn
 from tests.helpers.builders import episode, group, turn
 
 pytest.importorskip("nltk")
@@ -28,6 +30,10 @@ def test_the_golden_pays_of_agreement() -> None:
         uncertainty(1.5)
 
 
+def shaped(turns: Sequence[Turn], role: str = "proposer", **settings: Any) -> list[float]:
+    return Repetition(role=role, **settings).of_step(turns, range(len(turns)))
+
+
 def test_what_is_nearly_the_same_is_one_cluster() -> None:
     found = clusters([SHORT, f"{SHORT} now", OTHER, "a b c"], distance=0.5)
     assert found[SHORT] == found[f"{SHORT} now"] != found[OTHER]
@@ -40,12 +46,12 @@ def test_what_is_nearly_the_same_is_one_cluster() -> None:
 def test_each_pays_for_its_cluster_s_share_of_the_batch() -> None:
     # Clusters of three (two of them equal) and one, and one that did not parse, of five.
     turns = asked(SHORT, SHORT, f"{SHORT} now", OTHER, None)
-    found = Repetition(role="proposer").rewards(turns)
+    found = shaped(turns)
     assert found == pytest.approx([0.4, 0.4, 0.4, 0.8, 1.0])
-    assert Repetition(role="proposer", weight=2.0).rewards(turns)[0] == 0.0  # 1 - 1.2
-    free = Repetition(role="proposer", weight=2.0, floor=None).rewards(turns)
+    assert shaped(turns, weight=2.0)[0] == 0.0  # 1 - 1.2
+    free = shaped(turns, weight=2.0, floor=None)
     assert free == pytest.approx([-0.2, -0.2, -0.2, 0.6, 1.0])
-    assert Repetition(role="solver").rewards(turns) == [1.0] * 5
+    assert shaped(turns, role="solver") == [1.0] * 5
 
 
 def test_the_whole_step_is_one_batch_and_other_roles_are_untouched() -> None:
@@ -67,9 +73,24 @@ def test_the_whole_step_is_one_batch_and_other_roles_are_untouched() -> None:
     assert kept[0].episodes[0].turns[0].info["unshaped_reward"] == 1.0
 
 
+def test_a_turn_that_branches_pay_differently_counts_once() -> None:
+    (proposal,), (other,) = asked(SHORT), asked(OTHER)
+    branches = [
+        episode(replace(proposal, reward=paid), turn("solver_0", 0.5, stage=1))
+        for paid in (0.2, 1.0)
+    ]
+    parent = episode(proposal, turn("solver_0", 0.5, stage=1))
+    tree = group(parent, *(replace(e, branch_of=0, shared_turns=1) for e in branches), name="1")
+    alone = group(episode(other), name="2")
+    (played,) = Shaping({"repetition": Repetition(role="proposer")}).apply([tree, alone])
+    found = [each.turns[0].reward for each in played[0].episodes]
+    assert found == pytest.approx([0.5, 0.0, 0.5])  # a cluster of one of two turns
+    assert played[1].episodes[0].turns[0].reward == pytest.approx(0.5)
+
+
 def test_any_text_may_be_compared() -> None:
     turns = asked("", " ", "\x00", "x" * 100_000, "\N{SNOWMAN} " * 50)
-    assert len(Repetition(role="proposer").rewards(turns)) == 5
+    assert len(shaped(turns)) == 5
 
 
 def test_wrong_settings_and_missing_packages_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,5 +104,4 @@ def test_wrong_settings_and_missing_packages_are_one_line(monkeypatch: pytest.Mo
 
 def test_turns_that_call_tools_do_not_dilute_the_penalty() -> None:
     calls = [turn("proposer_0", 1.0, action=None, final=False, tool_calls=(SEARCH,))] * 6
-    shaped = Repetition(role="proposer", floor=None).rewards([*calls, *asked(SHORT, SHORT)])
-    assert shaped == [1.0] * 6 + [0.0, 0.0]
+    assert shaped([*calls, *asked(SHORT, SHORT)], floor=None) == [1.0] * 6 + [0.0, 0.0]

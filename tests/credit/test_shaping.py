@@ -1,6 +1,7 @@
 """Shaping: the penalties by hand, and who sees them."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -102,11 +103,21 @@ def test_right_answers_are_paid_less_after_more_calls() -> None:
     ]
     # cos(0), cos(pi / 3) and cos(3 pi / 7)
     expected = [1.0, 0.0, 0.5, 0.0, 0.0, 0.2225209, 1.0, 0.0, -1.0]
-    assert OptimalToolCalls().rewards(turns) == pytest.approx(expected)
+    assert OptimalToolCalls().of_episode(episode(*turns)) == pytest.approx(expected)
     # cos(pi / 6) / 2
-    assert OptimalToolCalls(c=4.0, scale=0.5).rewards(turns[1:3]) == pytest.approx([0, 0.4330127])
+    short = OptimalToolCalls(c=4.0, scale=0.5).of_episode(episode(*turns[1:3]))
+    assert short == pytest.approx([0, 0.4330127])
     with pytest.raises(ValueError, match="must be positive"):
         OptimalToolCalls(c=0)
+
+
+def test_calls_before_a_branch_count_in_the_branch() -> None:
+    tool, move = calling("solver_0", 1), turn("solver_0", 1.0)
+    parent = episode(tool, move)
+    branch = replace(episode(tool, replace(move, reward=0.5)), branch_of=0, shared_turns=2)
+    ((tree,),) = Shaping({"otc": OptimalToolCalls()}).apply([group(parent, branch)])
+    assert [each.turns[1].reward for each in tree.episodes] == pytest.approx([0.5, 0.25])
+    assert tree.episodes[0].turns[0] is tree.episodes[1].turns[0]
 
 
 class Given:

@@ -148,6 +148,10 @@ def test_an_exploiter_meets_nobody_where_there_is_one_seat(arena: Mixture) -> No
         part: [job for job in league.play.jobs if job.task.id.startswith(part)] for part in PARTS
     }
     assert all(not job.policy_map for job in by_part["alone"])
+    matched = [job for part in PARTS[:2] for job in by_part[part] if job.learner != "hunter"]
+    alone = sum(not job.policy_map for job in matched) / len(matched)
+    shares = league.league.end_step()
+    assert matched and shares["share/base/self"] == alone
     for part in ("kuhn", "noughts"):
         hunted = [job for job in by_part[part] if "hunter" in job.policy_map.values()]
         assert hunted and all(job.learner == "hunter" for job in hunted)

@@ -1,6 +1,7 @@
 """Playing on from a record: what is replayed, what is booked, and what does not fit."""
 
 import json
+import pickle
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,6 +15,7 @@ from selfplay.curriculum.task_buffer import TaskBuffer
 from selfplay.engines.scripted import ScriptedEngine
 from selfplay.models.renderer import ByteRenderer
 from selfplay.role import Role
+from selfplay.rollout.episode_runner import with_shared_turns
 from selfplay.rollout.rollout import AgentSpec, EpisodeSpec, Rollout
 from selfplay.rollout.rollout_settings import RolloutSettings
 from selfplay.run.metrics import of_episodes
@@ -270,3 +272,20 @@ def test_there_and_back_and_records_without_branches_still_load() -> None:
     assert (old.branch_of, old.shared_turns) == (None, 0)
     assert {turn.stage for turn in old.turns} == {-1}
     assert isinstance(old.turns[0], Turn)
+
+
+def test_an_episode_from_another_process_shares_the_turns_of_its_prefix() -> None:
+    play, _ = rollout()
+    (parent,) = play.run([EpisodeSpec(task=TASK, seed=1)])
+    spec = EpisodeSpec(task=TASK, seed=1, member=1, prefix_turns=parent.turns[:4], branch_of=0)
+    (branch,) = play.run([spec])
+
+    def shared(episode: Episode) -> list[bool]:
+        return [episode.turns[place] is turn for place, turn in enumerate(spec.prefix_turns)]
+
+    # The guests' answers after the prefix pay its last turn, so that the branch has its own.
+    assert shared(branch) == [True, True, True, False]
+    (copied,) = pickle.loads(pickle.dumps([branch]))
+    assert not any(shared(copied))
+    found = with_shared_turns(spec, copied)
+    assert found == branch and shared(found) == shared(branch)

@@ -125,8 +125,8 @@ def test_troubles_are_summed_over_steps() -> None:
     }
     assert describe_troubles(troubles) == (
         "1,212 program runs timed out, 1 program run stalled, 3 episodes failed "
-        "(KeyError: 2, PromptTooLong: 1), 3 episodes of evaluations failed and "
-        "count as 0: their groups differ from a run without them"
+        "(KeyError: 2, PromptTooLong: 1), 3 episodes of evaluations failed and count as 0: "
+        "the groups of this run therefore differ from those of a run without these faults"
     )
 
 

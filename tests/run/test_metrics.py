@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from selfplay.run.metrics import Outcomes, of_episodes
-from selfplay.types import Status, Task
+from selfplay.types import Status, Task, Turn
 from tests.helpers.builders import episode, turn
 
 HARD, EASY = Task(id="h", type="hard"), Task(id="e", type="easy")
@@ -68,6 +68,22 @@ def test_surprisal_is_the_mean_over_sampled_tokens_of_a_role() -> None:
     figures = of_episodes([episode(*turns, policy_map={"a_2": "old"})])
     assert figures["role/a/surprisal"] == (1.0 + 2.0 + 6.0) / 3
     assert "role/b/surprisal" not in figures
+
+
+def test_rewards_before_shaping_are_summed_like_the_rewards() -> None:
+    def shaped(agent: str, before: float, after: float) -> Turn:
+        return turn(agent, after, info={"unshaped_reward": before})
+
+    turns = (
+        *[shaped("a_0", 0.0, -0.1) for _ in range(4)],  # tool calls
+        shaped("a_0", 1.0, 1.0),
+        shaped("a_1", 0.0, 0.0),
+        turn("b_0", 3.0),
+    )
+    figures = of_episodes([episode(*turns)])
+    assert figures["role/a/unshaped_reward"] == pytest.approx(0.5)
+    assert figures["role/a/reward"] == pytest.approx((1.0 - 0.4) / 2)
+    assert "role/b/unshaped_reward" not in figures
 
 
 def test_the_pay_of_an_agent_without_a_turn_counts() -> None:

@@ -99,7 +99,7 @@ _TITLES = {
     "role/surprisal": "Surprisal of sampled tokens, nats",
     "arena/solve_rate": "Solve rate by task type",
     "arena/valid_proposal": "Valid proposals",
-    "arena/worked": "Answers with written thinking",
+    "role/worked": "Answers with written thinking",
     "policy/policy_kl": "Policy KL",
     "policy/surprisal": "Surprisal",
     "service/executor": "Executor outcomes",

@@ -120,6 +120,15 @@ def test_voters_vote_and_are_paid_nothing() -> None:
     assert arena.metrics["solve_rate"] == 0.0
 
 
+def test_voters_are_no_attempts_at_a_question_with_a_known_answer() -> None:
+    arena = begun(KNOWN, proposers=0, solvers=1, voters=3)
+    answer(arena, "7", "6", "6", "6")
+    assert (arena.metrics["attempts"], arena.metrics["solved"]) == (1, 1)
+    arena = begun(SUM, proposers=0, solvers=1, voters=3)
+    answer(arena, "7", "6", "6", "6")
+    assert (arena.metrics["attempts"], arena.metrics["solved"]) == (4, 3)
+
+
 def test_a_verifier_judges_what_a_model_asked() -> None:
     arena = begun(label="verifier", verifier=SumVerifier(), proposer_pay="learnability")
     asked(arena, "6", "7", "6", "6")
