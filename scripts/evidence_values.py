@@ -10,7 +10,7 @@ Usage: python scripts/evidence_values.py [--facts 3 5] [--checked 0 0.25 0.5 1]
 
 import argparse
 
-from arenas.debate.evidence_value import ORDERS, answered, ruled_value, rules, value
+from arenas.debate.evidence_value import ORDERS, counters, ruled_value, rules, value
 
 
 def main() -> None:
@@ -37,7 +37,7 @@ def ruled(checked: float) -> list[float]:
     (circle,) = (
         each
         for each, rule in found
-        if all(wins == answered(one, two, 3) for (one, two), wins in rule.items())
+        if all(wins == counters(one, two, 3) for (one, two), wins in rule.items())
     )
     return [circle, best, sum(abs(each - best) < 1e-9 for each, _ in found)]
 

@@ -167,8 +167,9 @@ def naming(call: str, part: object) -> Iterator[None]:
 
     Args:
         call: What is called, for the beginning of the line, such as "credit: Median.assign".
-        part: The object that is called. Any error of a class outside this library is converted;
-            one of a class of this library is, if code outside of it raised the error.
+        part: The object that is called. If this library does not define the class of `part`, every
+            error is converted. If it does, only an error that code outside this library raised is
+            converted. A SelfplayError is never converted.
     """
     try:
         yield

@@ -322,7 +322,8 @@ class Turn:
     info: Mapping[str, Any] = field(default_factory=dict)
     """Facts that the arena or the role noted, e.g. the reason why an action was invalid."""
     trainable: bool = True
-    """True if the policy may learn from this turn; false if frozen, or if other policies learn."""
+    """True if the policy may learn from this turn. False if the policy is frozen, if
+    `EpisodeSpec.learner` names another policy, or if the arena left the move out."""
     versions: Versions = ()
     """Versions of all tokens if the weights changed during the completion; else empty."""
     tool_calls: tuple[ToolCall, ...] = ()
@@ -374,8 +375,7 @@ class Episode:
     created: tuple[Task, ...] = ()
     """Verified new tasks of this episode, for the curriculum."""
     error: str = ""
-    """The error in one line, if `status` is failed; if the episode was truncated because a prompt
-    was too long, that reason."""
+    """The error of a failed episode, or the reason if a prompt was too long, in one line."""
     branch_of: int | None = None
     """Index, in the group, of the episode that this one branched off; None if it did not branch."""
     shared_turns: int = 0

@@ -170,38 +170,38 @@ class Debate(Arena):
     def _read(self, action: Action | None) -> dict[str, str] | None:
         return read_argued(action, answer=self.answer_length, argument=self.argument_length)
 
-    def _answers(self, turn: int) -> dict[str, list[str]]:
+    def _answers(self, round_number: int) -> dict[str, list[str]]:
         """Return the written answers of a round, grouped by meaning."""
         found: dict[str, list[str]] = {}
-        for entry in self.said[turn]:
+        for entry in self.said[round_number]:
             if entry:
                 found.setdefault(meaning(entry["answer"]), []).append(entry["answer"])
         return found
 
-    def _majority(self, turn: int) -> str | None:
+    def _majority(self, round_number: int) -> str | None:
         """Return the most frequent answer; the first debater's one in a tie."""
-        votes = [meaning(entry["answer"]) for entry in self.said[turn] if entry]
+        votes = [meaning(entry["answer"]) for entry in self.said[round_number] if entry]
         winner = majority(votes)
-        return None if winner is None else self._answers(turn)[winner][0]
+        return None if winner is None else self._answers(round_number)[winner][0]
 
     def _score(self, answer: str | None) -> float:
         return 0.0 if answer is None else self.verifier(answer, self.task.payload)
 
     def _pay_debaters(self) -> None:
         """Pay every answer separately, when all later answers are known."""
-        for turn in range(len(self.said)):
+        for round_number in range(len(self.said)):
             for seat, agent in enumerate(self.debaters):
                 worth = debate_return(
                     self.scores,
-                    turn,
+                    round_number,
                     seat,
                     horizon=self.horizon,
                     whose=self.whose,
                     discount=self.discount,
                 )
-                worth += self.incentives.change(self.scores, turn, seat)
-                worth += self.incentives.influence(self.scores, turn, seat)
-                self.pay(agent, worth, move=turn)
+                worth += self.incentives.change(self.scores, round_number, seat)
+                worth += self.incentives.influence(self.scores, round_number, seat)
+                self.pay(agent, worth, move=round_number)
 
     def _judge(self, action: Action | None) -> None:
         verdict = self._read_verdict(action)
@@ -238,13 +238,13 @@ class Debate(Arena):
 
 def debater_view(
     question: str,
-    turn: int,
+    round_number: int,
     rounds: int,
     *,
     own: Mapping[str, str] | None,
     others: Sequence[Mapping[str, str]],
 ) -> Observation:
-    """Return a debater's view in round `turn` (from 1): its own and the others' last answers.
+    """Return a debater's view of a round (numbered from 1): its own and the others' last answers.
 
     A judge sees the same, without an answer of its own.
     """
@@ -253,7 +253,7 @@ def debater_view(
         text=" | ".join([question, *answers]),
         fields={
             "question": question,
-            "round": turn,
+            "round": round_number,
             "rounds": rounds,
             "own": own,
             "others": others,

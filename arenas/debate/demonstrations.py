@@ -98,9 +98,9 @@ class DebateDemonstrations:
         )
 
     def _view(
-        self, question: str, turn: int, own: Entry | None, others: Sequence[Entry]
+        self, question: str, round_number: int, own: Entry | None, others: Sequence[Entry]
     ) -> Observation:
-        return debater_view(question, turn, self.rounds, own=own, others=others)
+        return debater_view(question, round_number, self.rounds, own=own, others=others)
 
     def pieces(self) -> list[str]:
         """Return the fixed strings of prompts and completions, one token each."""

@@ -26,7 +26,7 @@ from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
 from arenas.debate import evidence_value
 from arenas.debate.evidence_game import efg, sets
-from arenas.debate.evidence_value import ORDERS, Order, answered, check_facts, supports
+from arenas.debate.evidence_value import ORDERS, Order, check_facts, counters, supports
 from arenas.debate.evidence_views import DECEPTIVE, HONEST, debater_view, judge_view, speakers
 from arenas.debate.judged import SIDES, JudgedDebate, NoVerdict
 from selfplay.drawing import StateDrawing, cards
@@ -189,7 +189,7 @@ class EvidenceDebate(JudgedDebate):
         if lost:
             self._settle(lost)
         elif not self.judges:
-            self._settle([DECEPTIVE if answered(honest, deceptive, self.facts) else HONEST])
+            self._settle([DECEPTIVE if counters(honest, deceptive, self.facts) else HONEST])
 
     def _settle(self, lost: Sequence[str]) -> None:
         """End the debate; no side wins if both have lost."""

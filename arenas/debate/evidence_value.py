@@ -42,18 +42,18 @@ def check_facts(facts: int) -> None:
         raise ValueError(f"facts is one of {', '.join(map(str, FACTS))}, not {facts}")
 
 
-def answered(quote: int, other: int, facts: int) -> bool:
-    """Return True if the fact `quote` answers the fact `other`.
+def counters(quote: int, other: int, facts: int) -> bool:
+    """Return True if the fact `quote` counters the fact `other`.
 
-    The facts form a circle, and each answers the (facts - 1) / 2 facts before it. So of two facts
-    exactly one answers the other, and no fact is best.
+    The facts form a circle, and each counters the (facts - 1) / 2 facts before it. So of two facts
+    exactly one counters the other, and no fact is best.
     """
     return 1 <= (quote - other) % facts <= (facts - 1) // 2
 
 
 def circle(facts: int) -> Rule:
-    """Return the rule by which the quote that answers the other one wins."""
-    return lambda honest, deceptive: float(answered(honest, deceptive, facts))
+    """Return the rule by which the quote that counters the other one wins."""
+    return lambda honest, deceptive: float(counters(honest, deceptive, facts))
 
 
 def supports(facts: int) -> Iterator[tuple[bool, ...]]:

@@ -19,25 +19,25 @@ RIGHT = 0.5
 
 def debate_return(
     scores: Scores,
-    turn: int,
+    round_number: int,
     debater: int,
     *,
     horizon: Horizon = "discounted",
     whose: Whose = "all",
     discount: float = 0.3,
 ) -> float:
-    """Return the reward of one debater's answer in one round.
+    """Return the reward of one debater's answer in round `round_number` (from 0).
 
-    discounted: the weighted mean of its own score and, for every later round t', with the weight
-    discount^(t' - t), the mean score of all debaters (`whose="own"`: of this debater). last: the
+    discounted: the weighted mean of its own score and, for the n-th round after this one, with the
+    weight discount^n, the mean score of all debaters (`whose="own"`: of this debater). last: the
     mean score (`whose="own"`: own score) of the last round. current: its own score of this round.
     """
-    own = scores[turn][debater]
+    own = scores[round_number][debater]
     if horizon == "current":
         return own
     if horizon == "last":
         return mean(scores[-1]) if whose == "all" else scores[-1][debater]
-    later = [mean(row) if whose == "all" else row[debater] for row in scores[turn + 1 :]]
+    later = [mean(row) if whose == "all" else row[debater] for row in scores[round_number + 1 :]]
     weights = [discount**number for number in range(len(later) + 1)]
     total = sum(weight * score for weight, score in zip(weights, [own, *later], strict=True))
     return total / sum(weights)
@@ -79,24 +79,24 @@ class Incentives:
                     f"{field.name} must be 0 or more: its name says if it is a reward or a cost"
                 )
 
-    def change(self, scores: Scores, turn: int, debater: int) -> float:
+    def change(self, scores: Scores, round_number: int, debater: int) -> float:
         """Return the incentive for the debater's own change since the previous round."""
-        if turn == 0 or len(scores[turn]) < 2:
+        if round_number == 0 or len(scores[round_number]) < 2:
             return 0.0
-        was, now = (scores[t][debater] > RIGHT for t in (turn - 1, turn))
-        others = others_right(scores, turn - 1, debater)
+        was, now = (scores[t][debater] > RIGHT for t in (round_number - 1, round_number))
+        others = others_right(scores, round_number - 1, debater)
         if now > was:
             return self.corrected_by_others if others else self.corrected_alone
         if now < was:
             return -(self.misled_alone if others else self.misled_by_others)
         return 0.0
 
-    def influence(self, scores: Scores, turn: int, debater: int) -> float:
+    def influence(self, scores: Scores, round_number: int, debater: int) -> float:
         """Return the incentive for the others' change in the next round."""
-        if turn == len(scores) - 1 or len(scores[turn]) < 2:
+        if round_number == len(scores) - 1 or len(scores[round_number]) < 2:
             return 0.0
-        own = scores[turn][debater] > RIGHT
-        was, now = (others_right(scores, t, debater) for t in (turn, turn + 1))
+        own = scores[round_number][debater] > RIGHT
+        was, now = (others_right(scores, t, debater) for t in (round_number, round_number + 1))
         if now > was:
             return self.helped_by_being_right if own else self.helped_though_wrong
         if now < was:
@@ -104,9 +104,9 @@ class Incentives:
         return 0.0
 
 
-def others_right(scores: Scores, turn: int, debater: int) -> bool:
+def others_right(scores: Scores, round_number: int, debater: int) -> bool:
     """Return True if the mean score of the other debaters is above 0.5."""
-    others = [score for place, score in enumerate(scores[turn]) if place != debater]
+    others = [score for place, score in enumerate(scores[round_number]) if place != debater]
     return mean(others) > RIGHT
 
 
@@ -119,11 +119,12 @@ def persuasion(answers: Sequence[Sequence[str | None]], scores: Scores) -> dict[
     """
     counts = {"corrections": 0, "wrong_persuasions": 0, "conformity": 0}
     moves = 0
-    for turn in range(1, len(answers)):
-        for debater, answer in enumerate(answers[turn]):
-            before = answers[turn - 1]
+    for round_number in range(1, len(answers)):
+        for debater, answer in enumerate(answers[round_number]):
+            before = answers[round_number - 1]
             others = [given for place, given in enumerate(before) if place != debater]
-            was, now = scores[turn - 1][debater] > RIGHT, scores[turn][debater] > RIGHT
+            was = scores[round_number - 1][debater] > RIGHT
+            now = scores[round_number][debater] > RIGHT
             followed = answer is not None and answer != before[debater] and answer in others
             moves += 1
             counts["corrections"] += now > was

@@ -1,7 +1,4 @@
-"""Memory bank of Memory-R1: entries, operations, and a journal of operations.
-
-The journal is the whole state, as plain data: a bank can be copied, truncated or rebuilt from it.
-"""
+"""Memory bank of Memory-R1: entries, and the operations on them."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -132,8 +129,6 @@ class MemoryBank:
     """Maximum number of entries; 0 is no limit."""
     longest: int = 1000
     """Maximum characters of an entry's text; it bounds later prompts."""
-    journal: list[dict[str, Any]] = field(default_factory=list)
-    """Every applied operation, with its fact."""
     entries: dict[str, MemoryEntry] = field(default_factory=dict)
     """Current entries by id."""
 
@@ -169,31 +164,6 @@ class MemoryBank:
             else:
                 entries[operation.id] = _updated(entries[operation.id], fact, operation.text)
         self.entries = entries
-        for operation in operations:
-            self.journal.append({"operation": vars(operation).copy(), "fact": vars(fact).copy()})
-
-    def fork(self, length: int | None = None) -> "MemoryBank":
-        """Return the bank after the first `length` operations of its journal; None: a copy."""
-        twin = MemoryBank(capacity=self.capacity, longest=self.longest)
-        number, last = 0, -1
-        for record in self.journal[:length]:
-            fact = Fact(**record["fact"])
-            number = number + 1 if fact.number == last else 0
-            last = fact.number
-            twin._again(MemoryOperation(**record["operation"]), fact, number)
-            twin.journal.append(record)
-        return twin
-
-    def _again(self, operation: MemoryOperation, fact: Fact, number: int) -> None:
-        """Apply an operation of the journal without checks."""
-        text = operation.text or fact.text
-        if operation.event == "ADD":
-            entry = _added(fact, text, number)
-            self.entries[entry.id] = entry
-        elif operation.event == "DELETE":
-            del self.entries[operation.id]
-        else:
-            self.entries[operation.id] = _updated(self.entries[operation.id], fact, operation.text)
 
     def of(self, speaker: str) -> list[MemoryEntry]:
         """Return the entries of one speaker, the oldest first."""

@@ -28,7 +28,7 @@ TAKEN = frozenset(
         "Episode",
         "EpisodeSpec",
         "FixedTasks",
-        "Floats",
+        "FloatVector",
         "Group",
         "GroupRelative",
         "InvalidAction",

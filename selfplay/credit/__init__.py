@@ -1,4 +1,7 @@
-"""Credit turns the rewards of groups into advantages. Every method is return x baseline x scale."""
+"""Credit turns the rewards of groups into advantages.
+
+A method chooses a return, a baseline and a scale.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable

@@ -3,7 +3,7 @@ prompt."""
 
 from collections.abc import Sequence
 from functools import partial
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, get_args
 
 from selfplay.credit.base import (
     StatelessCredit,
@@ -13,11 +13,9 @@ from selfplay.credit.base import (
     samples,
     standardized,
 )
-from selfplay.credit.team_return import team_return_to_go
+from selfplay.credit.team_return import Judged, team_return_to_go
 from selfplay.credit.tree import candidates
 from selfplay.types import Group, Sample
-
-Judged = Literal["own", "team"]
 
 
 class ATGRPO(StatelessCredit):

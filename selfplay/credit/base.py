@@ -4,8 +4,9 @@ A method computes a return for every turn (`learnable_turns`), compares it withi
 (`group_advantages`) or over a batch (`whitened`), and makes samples.
 """
 
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, get_args
 
@@ -14,7 +15,8 @@ import numpy as np
 from selfplay.credit import Stateful
 from selfplay.types import Episode, Group, Sample, Status, Turn
 
-Floats: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
+FloatVector: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
+"""[n] numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +100,17 @@ def numbers(episode: Episode) -> list[int]:
     return numbers
 
 
+def by_stage(turns: Iterable[Turn]) -> Iterator[list[Turn]]:
+    """Yield the turns of each stage; a turn of a record without stages is alone."""
+
+    def stage(numbered: tuple[int, Turn]) -> tuple[int, int]:
+        number, turn = numbered
+        return (turn.stage, number if turn.stage < 0 else 0)
+
+    for _, same in groupby(enumerate(turns), key=stage):
+        yield [turn for _, turn in same]
+
+
 def moves(episode: Episode) -> list[int]:
     """Return, for every turn, the index of its move among the moves of its agent."""
     made: dict[str, int] = {}
@@ -174,7 +187,7 @@ def group_advantages(
     credited_turns: Sequence[AnyCreditedTurn],
     *,
     key: Callable[[AnyCreditedTurn], Hashable],
-    advantage: Callable[[Floats], Floats],
+    advantage: Callable[[FloatVector], FloatVector],
     each: Literal["trajectory", "turn"] = "trajectory",
     absent: Absent | None = None,
 ) -> list[float]:
@@ -207,13 +220,13 @@ def group_advantages(
 
 
 def _with_absent(
-    values: Floats,
+    values: FloatVector,
     credited: CreditedTurn,
     present: Collection[int],
     *,
-    advantage: Callable[[Floats], Floats],
+    advantage: Callable[[FloatVector], FloatVector],
     absent: Absent | None,
-) -> Floats:
+) -> FloatVector:
     """Return the advantages of values under one key, which only the siblings `present` have.
 
     A value is compared with the mean of the other values, or, if it is the only one, with the mean
@@ -265,7 +278,7 @@ def group_relative(
     credited_turns: Sequence[CreditedTurn],
     *,
     key: Callable[[CreditedTurn], Hashable],
-    advantage: Callable[[Floats], Floats],
+    advantage: Callable[[FloatVector], FloatVector],
     absent: Absent | None = None,
 ) -> list[Sample]:
     """Return samples with the advantages of `group_advantages`, one value per trajectory and
@@ -276,7 +289,7 @@ def group_relative(
     )
 
 
-def alike(values: Floats) -> bool:
+def alike(values: FloatVector) -> bool:
     """Return True if there is nothing to compare: one value, or values that differ by rounding
     only.
 
@@ -287,12 +300,12 @@ def alike(values: Floats) -> bool:
     return len(values) < 2 or bool(np.ptp(values) <= 1e-12 * max(1.0, np.abs(values).max()))
 
 
-def centred(values: Floats) -> Floats:
+def centred(values: FloatVector) -> FloatVector:
     """Return A = r - mean; zeros for a single value or equal values."""
     return np.zeros_like(values) if alike(values) else values - values.mean()
 
 
-def standardized(values: Floats, *, epsilon: float = 1e-6) -> Floats:
+def standardized(values: FloatVector, *, epsilon: float = 1e-6) -> FloatVector:
     """Return A = (r - mean) / (std + epsilon), std with ddof 1; zeros for one value or equal
     values.
 
@@ -304,7 +317,7 @@ def standardized(values: Floats, *, epsilon: float = 1e-6) -> Floats:
     return (values - values.mean()) / (values.std(ddof=1) + epsilon)
 
 
-def leave_one_out(values: Floats) -> Floats:
+def leave_one_out(values: FloatVector) -> FloatVector:
     """Return A_i = r_i - mean of the others = G/(G-1) (r_i - mean); zeros for one value or equal
     values."""
     count = len(values)

@@ -1,13 +1,12 @@
 """Counterfactual credit: the team's return minus its return without this action."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, get_args
+from typing import get_args
 
 from selfplay.credit.base import CreditedTurn, StatelessCredit, learnable_turns, own_return, samples
 from selfplay.credit.replay import MoveReplayer, ReplayedArena, actions_of
+from selfplay.credit.team_return import Judged
 from selfplay.types import Group, Sample
-
-Judged = Literal["team", "own"]
 
 
 class Counterfactual(StatelessCredit):

@@ -5,7 +5,7 @@ from itertools import chain, groupby
 from typing import Literal, Protocol, TypeAlias, get_args
 
 from selfplay.credit import Stateful
-from selfplay.credit.base import CreditedTurn
+from selfplay.credit.base import CreditedTurn, by_stage
 
 State: TypeAlias = tuple[int, ...]
 """Token ids; a value is read at their end."""
@@ -46,16 +46,9 @@ def states_of(credited_turns: Sequence[CreditedTurn], sees: Sees) -> list[State]
         credited_turns, key=lambda credited: (credited.group.id, credited.episode)
     ):
         latest: dict[str, State] = {}
-        for _, stage in groupby(enumerate(episode), key=_stage):
-            turns = [credited.turn for _, credited in stage]
+        for turns in by_stage(credited.turn for credited in episode):
             latest |= {turn.agent: tuple(turn.prompt_ids) for turn in turns}
             for turn in turns:
                 others = [ids for agent, ids in latest.items() if agent != turn.agent]
                 states.append(tuple(chain(*others, turn.prompt_ids)))
     return states
-
-
-def _stage(numbered: tuple[int, CreditedTurn]) -> tuple[int, int]:
-    """Return the key of a turn's stage; a turn of a record without stages has its own key."""
-    number, credited = numbered
-    return (credited.turn.stage, number if credited.turn.stage < 0 else 0)

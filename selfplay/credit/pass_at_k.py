@@ -6,7 +6,7 @@ from math import comb
 import numpy as np
 
 from selfplay.credit.base import (
-    Floats,
+    FloatVector,
     GroupBy,
     GroupRelative,
     group_relative,
@@ -62,7 +62,7 @@ class PassAtK(GroupRelative):
             learnable_turns(groups, own_return), key=self.among, advantage=self._advantages
         )
 
-    def _advantages(self, values: Floats) -> Floats:
+    def _advantages(self, values: FloatVector) -> FloatVector:
         right = values > self.threshold
         count, wrong = len(values), int((~right).sum())
         if count <= self.k or wrong == count:

@@ -1,10 +1,13 @@
 """The team's return: the mean return of all agents of an arena, from a stage on."""
 
 from collections.abc import Sequence
-from itertools import groupby
+from typing import Literal
 
-from selfplay.credit.base import CreditedTurn, own_pay
-from selfplay.types import Episode, Turn
+from selfplay.credit.base import CreditedTurn, by_stage, own_pay
+from selfplay.types import Episode
+
+Judged = Literal["own", "team"]
+"""Rewards of which a return is made: those of the acting agent, or the mean over all agents."""
 
 
 def team_return(episode: Episode) -> float:
@@ -74,19 +77,13 @@ def rounds_of(episode: Episode) -> list[int]:
     """
     acted: set[str] = set()
     number, rounds = 0, []
-    for _, stage in groupby(enumerate(episode.turns), key=_stage):
-        agents = [turn.agent for _, turn in stage]
+    for turns in by_stage(episode.turns):
+        agents = [turn.agent for turn in turns]
         if acted.intersection(agents):
             number, acted = number + 1, set()
         acted.update(agents)
         rounds += [number] * len(agents)
     return rounds
-
-
-def _stage(numbered: tuple[int, Turn]) -> tuple[int, int]:
-    """Return a key that the turns of one stage share; without recorded stages, one per turn."""
-    number, turn = numbered
-    return (turn.stage, number if turn.stage < 0 else 0)
 
 
 def _places(episode: Episode) -> list[int]:

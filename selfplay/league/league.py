@@ -34,10 +34,10 @@ class League:
       copy that nothing changes later. Sampling of step s + 1 + m may begin after that and not
       earlier.
 
-    So every result counts once, and the timing of the threads changes no match. The state is the
-    checkpoint's, so that a resumed run plays the same matches. A player takes every seat of a
-    task's arena equally often against each opponent. A task with fewer than two of the seats has
-    no match: it is played without opponents, as without a league.
+    So every result counts once, and the timing of the threads changes no match. A checkpoint
+    stores the state of the league, so that a resumed run plays the same matches. A player takes
+    every seat of a task's arena equally often against each opponent. A task with fewer than two of
+    the seats has no match: it is played without opponents, as without a league.
     """
 
     def __init__(

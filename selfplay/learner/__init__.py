@@ -20,7 +20,7 @@ class PolicyLearner(Protocol):
         ...
 
     def update(self, samples: Sequence[Sample], *, step: int) -> dict[str, float]:
-        """Make one pass over the samples. Returns metrics."""
+        """Make all optimizer steps of one batch. Returns metrics."""
         ...
 
     def weights(self) -> Any:

@@ -2,8 +2,8 @@
 
 Only the input of each block stays in memory instead of everything that its layers compute
 (1604.06174). This costs a third more compute, and the memory hardly grows with depth. The switch of
-transformers is not used, because it works only in training mode, which enables dropout, and refuses
-the caches that rows with a stem need.
+transformers is not used, for two reasons: it works only in training mode, which enables dropout,
+and it refuses the caches of rows with a stem.
 """
 
 from copy import copy

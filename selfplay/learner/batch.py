@@ -56,8 +56,8 @@ class PackedRow:
     spans: tuple[Span, ...]
     """Samples of the row, in the order in which they were added."""
     far: tuple[bool, ...] = ()
-    """For each model, True if the samples are longer than its `ContextReach.turn`. Only rows with
-    equal values share a pass."""
+    """For each model, True if the samples are longer than its `ContextReach.frequency_change`.
+    Only rows with equal values share a pass."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +89,8 @@ class Batch:
     """[trainable tokens] index into N of each trainable token; None if they are in the same
     order."""
     old_logprobs: Tensor
-    """[S, C] nats under the sampler; 0 for a token without loss whose value is not finite."""
+    """[S, C] nats under the sampler or, with a correction, under the learner before the first step
+    of the batch; 0 for a token without loss whose value is not finite."""
     advantages: Tensor
     """[S, C] advantages per token."""
     mask: Tensor

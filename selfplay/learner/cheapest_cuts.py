@@ -18,24 +18,25 @@ class RowCost:
     """Estimates the cost of a row, in tokens that attend to nothing. `packing.Packer` makes it."""
 
     attention: float
-    """Cost of attending to one token, as a fraction of the remaining cost of a token."""
+    """Cost for a token of attending to one other token, as a fraction of a token's cost without
+    attention."""
     causal: float = 1.0
     """Cost of attending to one token without a mask, as a fraction of `attention`."""
     branching: float
     """Factor of the cost of a row with branches, for its mask and for reading its samples."""
 
     def __call__(
-        self, width: NDArray[np.int64], stem: NDArray[np.int64], passes: NDArray[np.bool_]
+        self, width: NDArray[np.int64], stem: NDArray[np.int64], stem_apart: NDArray[np.bool_]
     ) -> NDArray[np.float64]:
         """Return [N] costs.
 
         Args:
             width: [N] tokens of each row.
             stem: [N] leading tokens that each see all tokens before them.
-            passes: [N] True if the row's stem may be a pass of its own.
+            stem_apart: [N] True if the row's stem may be a pass of its own.
         """
         goes_on = stem == width
-        before = np.where(goes_on | (passes & (stem >= STEM)), stem, 0)
+        before = np.where(goes_on | (stem_apart & (stem >= STEM)), stem, 0)
         pairs = self.causal * before * before / 2 + (width - before) * width
         return (width + self.attention * pairs) * np.where(goes_on, 1.0, self.branching)
 
@@ -43,7 +44,7 @@ class RowCost:
 def cheapest(
     lengths: Sequence[int],
     shared: Sequence[int],
-    passes: Sequence[bool],
+    stem_apart: Sequence[bool],
     cost: RowCost,
     *,
     max_tokens: int,
@@ -51,19 +52,20 @@ def cheapest(
 ) -> tuple[list[int], float]:
     """Return the first sample of each row of the cheapest cuts, and their cost.
 
-    This is dynamic programming over the N samples: the cheapest cuts of the first n samples end
+    This is dynamic programming over the S samples: the cheapest cuts of the first n samples end
     with some row, and cut the samples before that row in the cheapest way.
 
     Args:
-        lengths: [N] tokens of each sample, in sorted order.
-        shared: [N] leading tokens that each sample shares with the sample before it.
-        passes: [N] True if the stem of a row that begins with the sample may be a pass of its own.
+        lengths: [S] tokens of each sample, in sorted order.
+        shared: [S] leading tokens that each sample shares with the sample before it.
+        stem_apart: [S] True if the stem of a row that begins with the sample may be a pass of its
+            own.
         cost: Estimate of a row's cost.
         max_tokens: Largest number of tokens of a row of several samples.
         max_mask: Largest number of mask elements of a row of several samples.
     """
     count = len(lengths)
-    length, joins, free = np.asarray(lengths), np.asarray(shared), np.asarray(passes)
+    length, joins, free = np.asarray(lengths), np.asarray(shared), np.asarray(stem_apart)
     tokens = np.concatenate([[0], np.cumsum(length - joins)])
     # The samples from k to run[k] - 1 each begin with the whole sample before them.
     run = np.arange(1, count + 1)

@@ -58,10 +58,11 @@ class CheckpointWriter:
         spare: int | None = None,
         frozen: Mapping[str, FrozenPolicy] | None = None,
     ) -> Path:
-        """Write `folder/<step>`, and remove all but the newest `keep` of the older checkpoints.
+        """Write `folder/<step>`, and keep only the newest `keep` checkpoints, this one included.
 
-        With `spare`, the newest checkpoint up to that step and all later ones stay too. Returns the
-        folder; with `background` it exists only after `wait`.
+        Checkpoints of later steps are not counted, and stay. With `spare`, the newest checkpoint up
+        to that step and all later ones stay too. Returns the folder; with `background` it exists
+        only after `wait`.
 
         Everything is written into a partial folder that is then renamed, so that a kill leaves
         either the old state or the new one. A checkpoint that already exists is set aside before

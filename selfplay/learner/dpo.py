@@ -73,14 +73,14 @@ class DPO:
         pairs: dict[str, list[int]] = {}
         for index, sample in enumerate(samples):
             pairs.setdefault(sample.pair, []).append(index)
-        present, before = score(samples), score(samples, reference=True)
+        present, reference = score(samples), score(samples, reference=True)
         weights, losses, margins = [0.0] * len(samples), 0.0, []
         # `loss` divides by half of the samples: the number of pairs, if both sides have one.
         scale = len(samples) / max(2 * len(pairs), 1)
         for members in pairs.values():
             ratios = {1: 0.0, -1: 0.0}
             for i in members:
-                ratio = _total(samples[i], present[i]) - _total(samples[i], before[i])
+                ratio = _total(samples[i], present[i]) - _total(samples[i], reference[i])
                 ratios[_sign(samples[i])] += ratio
             margin = self.beta * (ratios[1] - ratios[-1])
             pull = (1 - self.smoothing) * _sigmoid(-margin) - self.smoothing * _sigmoid(margin)

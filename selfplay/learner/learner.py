@@ -131,7 +131,7 @@ class Learner(BaseLearner):
         """True if backward passes compute the blocks again."""
         if self.recomputes:
             recompute(model)
-        self.passes = 0
+        self.micro_batches_begun = 0
         """Number of micro-batches that have begun; its growth shows that the learner works."""
         self.peers: ProcessGroup = SingleProcess()
         self.use_parameters()
@@ -163,7 +163,7 @@ class Learner(BaseLearner):
         del self.optimizer
 
     def logprobs(self, samples: Sequence[Sample], *, reference: bool = False) -> list[list[float]]:
-        """Return [N, C] nats of each completion under the present weights, or under the reference.
+        """Return [S, C] nats of each completion under the present weights, or under the reference.
 
         A token that is not trainable gets the sampler's value, or 0 if that is not finite. The
         model is in evaluation mode during the call, because dropout would change the values.
@@ -193,7 +193,7 @@ class Learner(BaseLearner):
         rows = self.packer.rows(samples, max_tokens=self.max_tokens)
         parts = [*cut(rows, max_tokens=self.max_tokens, mask=self.packer.mask)]
         for rows, least in self.peers.pad_passes(parts):
-            self.passes += 1
+            self.micro_batches_begun += 1
             yield pad(rows or [nothing()], least=least, masked=self.packer.sparse)
 
     def optimize(
@@ -288,17 +288,17 @@ class Learner(BaseLearner):
             update_ema(self.reference, self.model, self.objective.ema_rate)
 
     def _scores(self, batch: Batch, objective: Objective) -> LossInputs:
-        scorer, before, reference = self.reference_scorer, None, None
+        scorer, reference, reference_logprobs = self.reference_scorer, None, None
         if objective.kl and scorer is not None:
             with torch.no_grad():
                 if objective.divergence is None:
-                    reference = scorer(batch).logprobs
+                    reference_logprobs = scorer(batch).logprobs
                 else:
-                    before = scorer.next_tokens(batch)
+                    reference = scorer.next_tokens(batch)
         found = self.scorer(
             batch,
             entropy=bool(objective.entropy),
-            reference=before,
+            reference=reference,
             divergence=objective.divergence or "reverse",
         )
         device = found.logprobs.device
@@ -307,7 +307,7 @@ class Learner(BaseLearner):
             old_logprobs=batch.old_logprobs.to(device),
             advantages=batch.advantages.to(device),
             mask=batch.mask.to(device),
-            reference_logprobs=reference,
+            reference_logprobs=reference_logprobs,
             kl=found.kl,
             entropy=found.entropy,
         )

@@ -202,32 +202,33 @@ def read(
     """
 
     def part(
-        states: Tensor, targets: Tensor, temperature: Tensor | None, before: Tensor | None
+        states: Tensor, targets: Tensor, temperature: Tensor | None, reference_states: Tensor | None
     ) -> TokenScores:
-        other = None
-        if reference is not None and before is not None:
+        reference_logits = None
+        if reference is not None and reference_states is not None:
             with torch.no_grad():
-                other = reference.head(before)
+                reference_logits = reference.head(reference_states)
         return read_logits(
             logits(states),
             targets,
             temperature,
             entropy=entropy,
-            reference=other,
+            reference=reference_logits,
             divergence=divergence,
         )
 
-    before, logits = None if reference is None else reference.states, in_float32(head)
+    reference_states = None if reference is None else reference.states
+    logits = in_float32(head)
     if isinstance(head, torch.nn.Identity):
-        return part(states, targets, temperature, before)
+        return part(states, targets, temperature, reference_states)
     models = 1 if reference is None else 2
     size = max(1, most_logits(states.device.type) // vocabulary(head) // models)
     if len(states) <= size:
-        return part(states, targets, temperature, before)
+        return part(states, targets, temperature, reference_states)
     count = -(-len(states) // size)
     given = [
         [None] * count if values is None else values.split(size)
-        for values in (states, targets, temperature, before)
+        for values in (states, targets, temperature, reference_states)
     ]
     parts = [
         checkpoint(part, *piece, use_reentrant=False, preserve_rng_state=False)

@@ -1,4 +1,6 @@
-"""The policy objective: ratio x clip x aggregate, plus a KL term and an entropy bonus.
+"""The policy objective.
+
+It has a ratio, a rule that clips the ratio, an aggregate, a KL term and an entropy bonus.
 
 Sums over micro-batches are divided by counts over the whole optimizer step, so that the gradient
 does not depend on the division into micro-batches.
@@ -23,7 +25,7 @@ class Score(Protocol):
     step."""
 
     def __call__(self, samples: Sequence[Sample], *, reference: bool = False) -> list[list[float]]:
-        """Return [N, C] nats of each completion under the present weights, or under the
+        """Return [S, C] nats of each completion under the present weights, or under the
         reference."""
         ...
 
@@ -37,27 +39,28 @@ Estimator: TypeAlias = Literal["k1", "k2", "k3", "exact", "forward"]
 
 @dataclass(frozen=True, kw_only=True)
 class LossInputs:
-    """Inputs of the loss for a micro-batch: [B] completions padded to [C] tokens.
+    """Inputs of the loss for a micro-batch: S samples, whose completions are padded to C tokens.
 
     `Learner` makes it; `Objective.loss` reads it.
     """
 
     logprobs: Tensor
-    """[B, C] nats under the weights being trained; carries the gradient."""
+    """[S, C] nats under the weights being trained; carries the gradient."""
     old_logprobs: Tensor
-    """[B, C] nats under the weights that sampled."""
+    """[S, C] nats under the sampler or, with a correction, under the learner before the first step
+    of the batch."""
     advantages: Tensor
-    """[B, C] advantages per token."""
+    """[S, C] advantages per token."""
     mask: Tensor
-    """[B, C] 1.0 on trainable tokens, 0.0 on padding and on tokens that others wrote."""
+    """[S, C] 1.0 on trainable tokens, 0.0 on padding and on tokens that others wrote."""
     reference_logprobs: Tensor | None = None
-    """[B, C] nats under the reference policy, if there is a KL term that is estimated from the
+    """[S, C] nats under the reference policy, if there is a KL term that is estimated from the
     sampled tokens."""
     kl: Tensor | None = None
-    """[B, C] nats between the distributions of each token under policy and reference, if the KL
+    """[S, C] nats between the distributions of each token under policy and reference, if the KL
     term sums over the vocabulary; carries the gradient."""
     entropy: Tensor | None = None
-    """[B, C] nats, if there is an entropy bonus; carries the gradient."""
+    """[S, C] nats, if there is an entropy bonus; carries the gradient."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -338,13 +341,13 @@ class PolicyLoss:
                 raise ValueError("objective: an entropy bonus needs entropies")
             value = value + self.entropy * scores.entropy
         with torch.no_grad():
-            # Distance of the trained weights from those that sampled (k3 of their KL).
+            # Distance of the trained weights from those of `old_logprobs` (k3 of their KL).
             sums["policy_kl"] = float(((difference.exp() - 1 - difference) * mask).sum())
             sums["surprisal"] = float((-scores.logprobs * mask).sum())
         return -self._aggregate(value, mask, totals), sums
 
     def _reference_kl(self, scores: LossInputs) -> Tensor:
-        """Return [B, C] nats between policy and reference."""
+        """Return [S, C] nats between policy and reference."""
         if self.estimator == "exact" or self.estimator == "forward":
             if scores.kl is None:
                 raise ValueError("objective: this KL term needs the KL over the vocabulary")
@@ -354,7 +357,7 @@ class PolicyLoss:
         return kl_estimate(scores.logprobs, scores.reference_logprobs, self.estimator)
 
     def _ratio(self, scores: LossInputs, difference: Tensor) -> Tensor:
-        """Return [B, C] pi / pi_old."""
+        """Return [S, C] pi / pi_old."""
         if self.ratio == "token":
             return difference.exp()
         tokens = scores.mask.sum(1, keepdim=True).clamp(min=1)
@@ -363,16 +366,16 @@ class PolicyLoss:
         return (mean.detach() + scores.logprobs - scores.logprobs.detach()).exp()
 
     def clipped(self, rho: Tensor, scores: LossInputs, advantages: Tensor) -> tuple[Tensor, Tensor]:
-        """Return [B, C] the surrogate that is maximised, and [B, C] True where it was bounded.
+        """Return [S, C] the surrogate that is maximised, and [S, C] True where it was bounded.
 
         A subclass may replace it. `loss` calls it, adds the KL term and the entropy bonus, and
         aggregates.
 
         Args:
-            rho: [B, C] ratio of the probabilities under the weights being trained and under those
-                that sampled, per token or per completion; carries the gradient.
+            rho: [S, C] ratio of the probabilities under the weights being trained and those of
+                `LossInputs.old_logprobs`, per token or per completion; carries the gradient.
             scores: The inputs of the loss.
-            advantages: [B, C] advantages per token.
+            advantages: [S, C] advantages per token.
         """
         inside = rho.clamp(1 - self.low, 1 + self.high)
         if self.clip == "cispo":
@@ -402,7 +405,7 @@ class PolicyLoss:
 def kl_estimate(
     logprobs: Tensor, reference: Tensor, estimator: Literal["k1", "k2", "k3"]
 ) -> Tensor:
-    """Return [B, C] per-token estimates of KL(pi, reference) on samples from pi."""
+    """Return [S, C] per-token estimates of KL(pi, reference) on samples from pi."""
     d = (logprobs - reference).clamp(-20, 20)
     if estimator == "k1":
         return d

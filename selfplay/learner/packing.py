@@ -58,7 +58,8 @@ class Packer:
     """auto: samples share a row if that is cheaper by estimate. trie: samples share a row if that
     saves a token. rows: each sample has its own row."""
     attention: float = 0.0
-    """Cost of attending to one token, as a fraction of the remaining cost of a token."""
+    """Cost for a token of attending to one other token, as a fraction of a token's cost without
+    attention."""
     costs: AttentionCosts = CPU
     """Costs of attention on the device."""
     sparse: bool = False

@@ -36,8 +36,8 @@ def computing(model: PreTrainedModel, *, bfloat16: bool) -> AbstractContextManag
 
     The weights, their gradients, the normalisations and the residual stream stay in the types that
     they have (torch.autocast). Copies of weights in bfloat16 are kept for further passes in the
-    context, unless blocks are recomputed: the copies of all blocks would then be what needs most
-    memory.
+    context, unless blocks are recomputed. These copies would then need more memory than anything
+    else.
     """
     if not bfloat16:
         return nullcontext()

@@ -33,7 +33,7 @@ def correct(
 
     Args:
         samples: Samples with the sampler's log-probabilities.
-        present: [N, C] nats under the learner's weights before the first step.
+        present: [S, C] nats under the learner's weights before the first step.
         mode: truncated or masked.
         low: Smallest weight that a mask lets pass.
         high: Largest weight.

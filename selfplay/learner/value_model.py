@@ -2,19 +2,18 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from selfplay.credit.base import FloatVector
 from selfplay.errors import DivergedError
 from selfplay.models.policy import load_model
 from selfplay.models.position_limits import reach
 from selfplay.models.tiny import build_model
-
-Floats: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 
 
 class TransformerCritic:
@@ -141,9 +140,9 @@ class TransformerCritic:
     def _step(
         self,
         distinct: Mapping[tuple[int, ...], Sequence[int]],
-        returns: Floats,
-        old: Floats | None = None,
-    ) -> Floats:
+        returns: FloatVector,
+        old: FloatVector | None = None,
+    ) -> FloatVector:
         """Make one optimizer step on all states. Returns the values before it.
 
         The denominator is that of the whole batch, so that the cut into forward passes has no

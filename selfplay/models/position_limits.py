@@ -37,7 +37,7 @@ class ContextReach:
     may fail, even if all positions are within the table."""
     window: ContextBound | None = None
     """Width of a local attention window that is counted in columns and not in positions."""
-    turn: ContextBound | None = None
+    frequency_change: ContextBound | None = None
     """Longest row that has the frequencies of short rows. One longer row in a pass gives all other
     rows the frequencies of long rows (longrope, 2402.13753)."""
     longest: ContextBound | None = None
@@ -50,12 +50,13 @@ class ContextReach:
 
     def served(self) -> ContextBound | None:
         """Return the bound of the length of rows that share a cache; None: no bound."""
-        known = [bound for bound in (self.window, self.turn, self.longest) if bound is not None]
+        bounds = (self.window, self.frequency_change, self.longest)
+        known = [bound for bound in bounds if bound is not None]
         return min(known, key=lambda bound: bound.tokens, default=None)
 
     def far(self, tokens: int) -> bool:
         """Return True if a row of `tokens` tokens has the frequencies of long rows."""
-        return self.turn is not None and tokens > self.turn.tokens
+        return self.frequency_change is not None and tokens > self.frequency_change.tokens
 
 
 def reach(model: PreTrainedModel) -> ContextReach:
@@ -73,13 +74,13 @@ def reach(model: PreTrainedModel) -> ContextReach:
     return ContextReach(
         table=_table(model, limit),
         window=_window(config),
-        turn=turn(model.config),
+        frequency_change=frequency_change(model.config),
         longest=longest,
     )
 
 
-def turn(config: PretrainedConfig) -> ContextBound | None:
-    """Return the `ContextReach.turn` of a model with this config."""
+def frequency_change(config: PretrainedConfig) -> ContextBound | None:
+    """Return the `ContextReach.frequency_change` of a model with this config."""
     text = config.get_text_config()
     for rope in _ropes(text):
         if _kind(rope) == "longrope":

@@ -128,9 +128,9 @@ class Evaluation:
 
         `distinct_created` is the fraction of distinct tasks among the created tasks, if there are
         any. A failed episode counts as 0, and so does an episode that was cut off before it was
-        measured, so that failures raise no mean of numbers of at least 0. `tool_calls` is the
-        number of tool calls per move, if any agent called a tool, and `failed_episodes` the number
-        of failed episodes.
+        measured, so that a failure cannot raise the mean of a metric that is never negative.
+        `tool_calls` is the number of tool calls per move, if any agent called a tool, and
+        `failed_episodes` the number of failed episodes.
         """
         values: dict[str, list[float]] = defaultdict(list)
         for episode in episodes:

@@ -48,8 +48,8 @@ def match_metrics(matches: Sequence[Match], episodes: Sequence[Episode]) -> dict
     """Return the metrics of matches, for each opponent and for each opponent and seat.
 
     `versus/<opponent>/won`, `drawn` and `lost` are fractions; `return` is a mean. A failed episode
-    counts as lost, with the lowest return of all episodes, so that failing improves no metric. If
-    all episodes failed, `return` is left out.
+    counts as lost, with the lowest return of all episodes, so that a failure never improves a
+    metric. If all episodes failed, `return` is left out.
     """
     pairs = list(zip(matches, episodes, strict=True))
     results = [result(episode, match.seat, match.seats) for match, episode in pairs]

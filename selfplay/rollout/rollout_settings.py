@@ -33,8 +33,8 @@ class RolloutSettings(ScheduledSettings):
     max_live: int = 4096
     """Maximum number of episodes that are sampled or advance at once."""
     max_waiting: int = 4096
-    """Maximum number of episodes in memory beyond `max_live` while others wait for tools; 0: an
-    episode that waits keeps its place."""
+    """Number of further episodes that may begin while episodes wait for tools. 0: an episode that
+    waits for a tool still counts towards `max_live`."""
     threads: int = 32
     """Number of arenas that advance at once if `Arena.blocking`."""
     overlap: float = 0.25

@@ -8,7 +8,7 @@ from selfplay.curriculum.asked import show, tasks_of
 from selfplay.rng import derive
 from selfplay.rollout.rollout import EpisodeSpec, RolloutFn
 from selfplay.sampler.independent import require_tasks
-from selfplay.sampler.success import by_success, succeeded, whole
+from selfplay.sampler.success import by_success, not_failed, succeeded
 from selfplay.types import Episode, Group, Task
 
 Until = Literal["balanced", "success"]
@@ -121,7 +121,7 @@ class Adaptive:
             "unfinished": self._unfinished / tasks,
         }
         for name, groups in (("played", self._played), ("kept", self._kept)):
-            episodes = whole(groups)
+            episodes = not_failed(groups)
             wins = sum(succeeded(episode, self.threshold) for episode in episodes)
             metrics[f"success_{name}"] = wins / max(len(episodes), 1)
         return metrics

@@ -8,7 +8,7 @@ from selfplay.curriculum.asked import show, tasks_of
 from selfplay.rng import derive
 from selfplay.rollout.rollout import RolloutFn
 from selfplay.sampler.independent import play_groups
-from selfplay.sampler.success import by_success, succeeded, whole
+from selfplay.sampler.success import by_success, not_failed, succeeded
 from selfplay.types import Episode, Group
 
 
@@ -74,7 +74,7 @@ class Resample:
         and among the kept episodes."""
         metrics: dict[str, float] = {}
         for name, groups in (("played", self._played), ("kept", self._kept)):
-            episodes = whole(groups)
+            episodes = not_failed(groups)
             wins = [episode for episode in episodes if succeeded(episode, self.threshold)]
             metrics[f"success_{name}"] = len(wins) / max(len(episodes), 1)
             metrics[f"penalty_{name}"] = sum(map(self._penalty, wins)) / max(len(wins), 1)

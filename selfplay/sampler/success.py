@@ -25,7 +25,7 @@ def by_success(group: Group, threshold: float) -> tuple[list[int], list[int], li
     return failed, failures, successes
 
 
-def whole(groups: Sequence[Group]) -> list[Episode]:
+def not_failed(groups: Sequence[Group]) -> list[Episode]:
     """Return the episodes of the groups that did not fail."""
     episodes = (episode for group in groups for episode in group.episodes)
     return [episode for episode in episodes if episode.status is not Status.FAILED]

@@ -173,7 +173,7 @@ class Tree:
 
     A candidate is the joint action of all agents of a stage. Every candidate is played to the end
     of its episode, so its value is the mean return of the episodes that contain it. When candidates
-    are selected, each is in one episode only, in which it was sampled. `go_on` selects the
+    are selected, each is part of only one episode: the one that sampled it. `go_on` selects the
     candidates of a node that get K candidates at the next stage: all of them (K^depth episodes),
     the best or a random one (K + (depth - 1)(K - 1) episodes). The best candidate is the one whose
     acting agents have the largest mean return in the episode in which it was sampled. With best,

@@ -77,7 +77,7 @@ def logprobs(model: "PreTrainedModel", pairs: Sequence[tuple[Turn, Sequence[int]
 
     from selfplay.models import position_limits
 
-    bound = position_limits.turn(model.config)
+    bound = position_limits.frequency_change(model.config)
     most = math.inf if bound is None else bound.tokens
     far = [len(turn.prompt_ids) + len(ids) > most for turn, ids in pairs]
     if any(far) and not all(far):
@@ -231,7 +231,8 @@ def _logits(model: "PreTrainedModel", rows: Mapping[tuple[int, ...], int]) -> "l
     from selfplay.models.tree_attention import unordinary
 
     given = list(rows.items())
-    stem, together = 0, position_limits.turn(model.config) is None and not unordinary(model)
+    unbounded = position_limits.frequency_change(model.config) is None
+    stem, together = 0, unbounded and not unordinary(model)
     if together and len(given) > 1:
         read = [row[:first] for row, first in given]
         ends = zip(min(read), max(read), strict=False)

@@ -89,6 +89,6 @@ def test_progress_grows_with_every_micro_batch() -> None:
         llama(), objective=PolicyLoss(), seed=0, settings=LearnerSettings(max_tokens=6)
     )
     learner.update(SAMPLES, step=1)
-    assert learner.passes == 2
+    assert learner.micro_batches_begun == 2
     learner.logprobs(SAMPLES)
-    assert learner.passes == 4
+    assert learner.micro_batches_begun == 4

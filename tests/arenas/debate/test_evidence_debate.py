@@ -49,7 +49,7 @@ def test_pettingzoo_conformance() -> None:
 @pytest.mark.parametrize(
     ("honest", "deceptive", "checked", "won"),
     [
-        # Facts 1 and 2 support the truth; 2 answers 1, 3 answers 2, 1 answers 3.
+        # Facts 1 and 2 support the truth; 2 counters 1, 3 counters 2, 1 counters 3.
         ("1", "3", 0.0, 1.0),
         ("2", "3", 0.0, 0.0),
         ("1", "2", 0.0, 0.0),  # false, and not checked
@@ -59,7 +59,7 @@ def test_pettingzoo_conformance() -> None:
         ("3", "3", 0.0, 0.0),  # here the honest side is the one that lied
         ("3", "3", 1.0, 0.0),
         ("3", "1", 0.0, 0.0),
-        ("3", "2", 0.0, 1.0),  # both are false, and fact 3 answers fact 2
+        ("3", "2", 0.0, 1.0),  # both are false, and fact 3 counters fact 2
         ("3", "2", 1.0, 0.5),  # both are found out, and no side wins
     ],
 )

@@ -10,8 +10,8 @@ from arenas.debate.evidence import EvidenceDebate, passages, raw_env
 from arenas.debate.evidence_value import (
     ORDERS,
     Order,
-    answered,
     circle,
+    counters,
     matrix,
     ruled_value,
     rules,
@@ -27,21 +27,21 @@ from selfplay.types import role_of
 
 @pytest.mark.parametrize("checked", [0.0, 0.25, 0.5, 1.0])
 def test_values_of_three_facts_by_hand(checked: float) -> None:
-    """Honest first: the lie that answers the quote wins unless it is checked. Deceptive first: a
-    lie is contradicted, and the true quote is answered. At once, two facts of three support the
+    """Honest first: the lie that counters the quote wins unless it is checked. Deceptive first: a
+    lie is contradicted, and the true quote is countered. At once, two facts of three support the
     truth: [[1, c], [0, 1]] for quotes 1, 2 against the truth 3 and the lie 2, so 1 / (2 - c);
-    if all three support it, each lie answers one quote of three, so (2 + c) / 3."""
+    if all three support it, each lie counters one quote of three, so (2 + c) / 3."""
     together = 0.75 / (2 - checked) + 0.25 * (2 + checked) / 3
     assert value(facts=3, checked=checked, order="honest_first") == pytest.approx(checked)
     assert value(facts=3, checked=checked, order="deceptive_first") == pytest.approx(1.0)
     assert value(facts=3, checked=checked, order="together") == pytest.approx(together)
 
 
-def test_of_two_facts_exactly_one_answers_the_other() -> None:
+def test_of_two_facts_exactly_one_counters_the_other() -> None:
     for facts in (3, 5, 7):
         for one, two in product(range(facts), repeat=2):
-            assert answered(one, two, facts) + answered(two, one, facts) == (one != two)
-    assert answered(1, 0, 3) and answered(0, 2, 3) and answered(2, 0, 5)
+            assert counters(one, two, facts) + counters(two, one, facts) == (one != two)
+    assert counters(1, 0, 3) and counters(0, 2, 3) and counters(2, 0, 5)
 
 
 def test_a_matrix_game_is_solved() -> None:
@@ -78,7 +78,7 @@ def test_the_matrix_is_the_mean_of_what_the_arena_pays() -> None:
 
 
 def test_no_rule_that_does_not_know_the_passage_is_better_if_all_quotes_are_checked() -> None:
-    ring = {(one, two): answered(one, two, 3) for one, two in permutations(range(3), 2)}
+    ring = {(one, two): counters(one, two, 3) for one, two in permutations(range(3), 2)}
     found = [ruled_value(rule, facts=3, checked=1.0) for rule in rules(3)]
     assert len(found) == 64
     assert ruled_value(ring, facts=3, checked=1.0) == max(found) == pytest.approx(1.0)

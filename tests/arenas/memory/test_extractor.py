@@ -241,9 +241,9 @@ def test_forks_pickles_and_replays() -> None:
         answer(each, "Rome", "cat", "x", "x")
     assert loaded.paid == arena.paid and loaded.bank == arena.bank
     history, paid, metrics = list(arena.history), dict(arena.paid), dict(arena.metrics)
-    journal = list(arena.bank.journal)
+    entries = dict(arena.bank.entries)
     arena.replay(history)
-    assert (arena.paid, arena.metrics, arena.bank.journal) == (paid, metrics, journal)
+    assert (arena.paid, arena.metrics, arena.bank.entries) == (paid, metrics, entries)
 
 
 def test_wrong_settings_are_refused() -> None:
