@@ -128,6 +128,14 @@ SMOLLM2: list[TablePicture] = [
         side="change",
     ),
     SeedDots(
+        name="smollm2_taskset",
+        title="SmolLM2-135M puts words in alphabetical order",
+        label="reward, %",
+        sources=[TableSource(section="A real language model learns a taskset")],
+        rows={"three words, held out": "", "four words": ""},
+        sets=TRAINED,
+    ),
+    SeedDots(
         name="smollm2_reasoning",
         title="SmolLM2-135M answers questions of reasoning_gym",
         label=RIGHT,
