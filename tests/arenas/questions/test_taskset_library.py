@@ -190,3 +190,21 @@ def test_the_example_pays_the_right_order_and_its_pairs() -> None:
         assert scores == pytest.approx([1.0, 1 / 3, 0.0, 0.0, 0.0])
     assert len(sets) == 40
     service.close()
+
+
+def test_the_controls_of_the_example_pay_words_in_any_order_or_at_random() -> None:
+    scripts = str(Path(__file__).parents[3] / "scripts")
+    scores: dict[str, list[float]] = {}
+    for pay in ("words", "chance"):
+        settings = {"count": 1, "pay": pay, "unseen": True}
+        service = VerifiersTaskset(id="word_order", python=PYTHON, folder=scripts, config=settings)
+        (task,) = tasks(taskset=service)
+        data = task.payload["taskset"]["data"]
+        right = data["answer"].split(", ")
+        assert right == sorted(data["example"].split(", "))
+        replies = (", ".join(right), ", ".join(reversed(right)), ", ".join(right[:2]), "apple")
+        scores[pay] = [service.reward(reply, task.payload) for reply in replies]
+        service.close()
+    assert scores["words"] == [1.0, 1.0, 0.0, 0.0]
+    assert len(set(scores["chance"])) == 4
+    assert all(0.0 < score < 1.0 for score in scores["chance"])
