@@ -76,14 +76,18 @@ class Step:
         """`models` has one for each role of `arena`; `credit` is GRPO and `asked` are `questions()`
         where not given; `new` is the number of tokens of a completion."""
         engine = TransformersEngine()
-        seats, self.learners = {}, {}
+        agent_specs, self.learners = {}, {}
         for role, model in models.items():
             engine.serve(role, model, [])  # nothing ends a completion
-            seats[role] = AgentSpec(role=Role(), policy=role, renderer=renderer, max_tokens=new)
+            agent_specs[role] = AgentSpec(
+                role=Role(), policy=role, renderer=renderer, max_tokens=new
+            )
             self.learners[role] = Learner(
                 model, objective=PolicyLoss(), settings=LearnerSettings(lr=RATE)
             )
-        self.rollout = Rollout(arena=arena, seats=seats, engines=dict.fromkeys(models, engine))
+        self.rollout = Rollout(
+            arena=arena, agent_specs=agent_specs, engines=dict.fromkeys(models, engine)
+        )
         self.credit, self.step = credit or GRPO(), 0
         self.tasks = [
             Task(id=str(n), payload={"question": question})
@@ -98,12 +102,12 @@ class Step:
     def sample(self) -> list[Group]:
         """Play the episodes of the next step."""
         self.step += 1
-        jobs = [
+        specs = [
             EpisodeSpec(task=task, seed=self.step * len(self.tasks) + n, member=member)
             for n, task in enumerate(self.tasks)
             for member in range(SIBLINGS)
         ]
-        episodes = self.rollout.run(jobs)
+        episodes = self.rollout.run(specs)
         return [
             Group(id=str(n), episodes=tuple(episodes[n * SIBLINGS : (n + 1) * SIBLINGS]))
             for n in range(len(self.tasks))

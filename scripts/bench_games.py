@@ -101,14 +101,14 @@ def main() -> None:
     cache = round(options.fits * options.rows * longest)
     engine = engine_of(options.engine, rows=options.rows, cache=cache, longest=longest)
     engine.serve("base", model, renderer.end_ids)
-    seat = AgentSpec(
+    agent_spec = AgentSpec(
         role=Role(memory="conversation", system=text(Random(0), RULES)),
         policy="base",
         renderer=renderer,
         max_tokens=NEW,
     )
     task = Task(id="t", payload={"turns": options.turns})
-    jobs = [
+    specs = [
         EpisodeSpec(task=task, seed=game // GROUP, member=game % GROUP)
         for game in range(options.games)
     ]
@@ -118,14 +118,14 @@ def main() -> None:
         engines = {"base": engine}
         rollout = Rollout(
             arena=arena,
-            seats={"player": seat},
+            agent_specs={"player": agent_spec},
             engines=engines,
             settings=RolloutSettings(threads=THREADS),
         )
         engine.drain_metrics()
         began = time.process_time()
         with mock.patch.object(request_queue, "order", key):
-            episodes = rollout.run(jobs)
+            episodes = rollout.run(specs)
         return episodes, computed(engine.drain_metrics()), time.process_time() - began
 
     lines: list[Line] = []

@@ -104,7 +104,7 @@ def seconds_per_step(way: str, options: Namespace) -> float:
     engine, last = ImmediateEngine(), options.steps + 2 * APART
     rollout = Rollout(
         arena=HeavyTailed,
-        seats={"player": AgentSpec(role=Role(), policy="base", renderer=ByteRenderer())},
+        agent_specs={"player": AgentSpec(role=Role(), policy="base", renderer=ByteRenderer())},
         engines={"base": engine},
         settings=RolloutSettings(max_live=options.places, max_waiting=0, threads=options.places),
     )

@@ -31,23 +31,23 @@ def main() -> None:
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     torch.set_num_threads(1)
-    seat = AgentSpec(
+    agent_spec = AgentSpec(
         role=Player(game="kuhn"),
         policy="base",
         renderer=ChatRenderer(build_tokenizer(["pass", "bet"]), where="bench"),
         max_tokens=8,
     )
     engine = ScriptedEngine({"base": choice(["pass", "bet"])})
-    rollout = Rollout(arena=Kuhn, seats={"player": seat}, engines={"base": engine})
+    rollout = Rollout(arena=Kuhn, agent_specs={"player": agent_spec}, engines={"base": engine})
     played: list[int] = []
     starts = iter(range(10_000))
 
     def play() -> None:
         start = next(starts) * options.hands
-        jobs = [
+        specs = [
             EpisodeSpec(task=Task(id="hand"), seed=start + hand) for hand in range(options.hands)
         ]
-        played.append(sum(len(episode.turns) for episode in rollout.run(jobs)))
+        played.append(sum(len(episode.turns) for episode in rollout.run(specs)))
 
     seconds = interleaved({"play": play}, options.rounds)["play"]
     pace = [turns / spent for turns, spent in zip(played[1:], seconds, strict=True)]

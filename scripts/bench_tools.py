@@ -143,7 +143,7 @@ def main() -> None:
         if name.startswith("embedded"):
             engine = Calling()
             engine.serve("base", model, renderer.end_ids)
-        seat = AgentSpec(
+        agent_spec = AgentSpec(
             role=Role(memory="conversation", tools=tools, system="" if tools else described),
             policy="base",
             renderer=renderer,
@@ -151,16 +151,16 @@ def main() -> None:
         )
         rollout = Rollout(
             arena=Questions,
-            seats={"solver": seat},
+            agent_specs={"solver": agent_spec},
             engines={"base": engine},
             settings=RolloutSettings(
                 max_live=LIVE, max_waiting=LIVE if name.endswith("leaving") else 0
             ),
         )
         task = Task(id="t", payload={"rounds": 1 if tools else 2})
-        jobs = [EpisodeSpec(task=task, seed=seed) for seed in range(options.episodes)]
+        specs = [EpisodeSpec(task=task, seed=seed) for seed in range(options.episodes)]
         begin = time.perf_counter()
-        episodes = rollout.run(jobs)
+        episodes = rollout.run(specs)
         seconds = time.perf_counter() - begin
         turns = [turn for episode in episodes for turn in episode.turns]
         assert len(turns) == 2 * options.episodes

@@ -139,17 +139,17 @@ class SimulatedEngine(Engine):
 
 def seconds(arena: type[Arena], games: int, **settings: Any) -> float:
     """Simulated seconds of a rollout with the default settings, or others."""
-    jobs = [EpisodeSpec(task=Task(id="walk"), seed=seed) for seed in range(games)]
-    seat = AgentSpec(role=Role(), policy="base", renderer=ByteRenderer())
+    specs = [EpisodeSpec(task=Task(id="walk"), seed=seed) for seed in range(games)]
+    agent_spec = AgentSpec(role=Role(), policy="base", renderer=ByteRenderer())
     engines = {"base": SimulatedEngine()}
     CLOCK.now = 0.0
     with patch("selfplay.rollout.arena_threads.ThreadPoolExecutor", Threads):
         Rollout(
             arena=arena,
-            seats={"player": seat},
+            agent_specs={"player": agent_spec},
             engines=engines,
             settings=RolloutSettings(**settings),
-        ).run(jobs)
+        ).run(specs)
     return CLOCK.now
 
 

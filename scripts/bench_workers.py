@@ -1,7 +1,7 @@
 """Measures the cost of a turn on 8 Ray workers and on one, and the memory of 10,000 live games.
 
 Hands of Kuhn poker by scripted players, so that only this library's work is measured: templates,
-parsing, the arena, and taking jobs to workers and episodes back. The cost of a turn is CPU time of
+parsing, the arena, and taking specs to workers and episodes back. The cost of a turn is CPU time of
 driver and workers together, and does not depend on how many cores there are; the wall clock of the
 same rounds is shown beside it.
 
@@ -91,9 +91,9 @@ class Crew:
         self.cpu: list[float] = []
         self.wall: list[float] = []
 
-    def round(self, jobs: list[EpisodeSpec]) -> None:
+    def round(self, specs: list[EpisodeSpec]) -> None:
         cpu, wall = sum(map(spent, self.processes)), time.perf_counter()
-        episodes = self.play(jobs)
+        episodes = self.play(specs)
         turns = sum(len(episode.turns) for episode in episodes)
         self.wall.append((time.perf_counter() - wall) / turns * 1e3)
         self.cpu.append((sum(map(spent, self.processes)) - cpu) / turns * 1e3)

@@ -131,7 +131,7 @@ class ExactValues(StatelessCredit):
 
     def __init__(self, experiment: Experiment) -> None:
         rollout = experiment.players.rollout
-        self.seats = rollout.seats
+        self.seats = rollout.agent_specs
         game, self.sets = known_game(rollout.arena())
         self.largest_loss = float(game.min_utility())
         self.histories = Tree(game, self.sets)
@@ -143,7 +143,7 @@ class ExactValues(StatelessCredit):
 
     def assign(self, groups: Sequence[Group]) -> list[Sample]:
         """Return a sample for each legal move of each information set."""
-        choices = read(self.sets, seats=self.seats, models=self.models)
+        choices = read(self.sets, agent_specs=self.seats, models=self.models)
         policy = np.zeros(self.histories.legal.shape)
         for number, choice in enumerate(choices):
             for move, p in choice.chances().items():

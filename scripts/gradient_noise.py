@@ -212,10 +212,10 @@ def batches(
     _, credit, sampler = method
     credit = deepcopy(credit)
     renderer = ByteRenderer()
-    seat = AgentSpec(role=Seen(), policy="table", renderer=renderer, max_tokens=1)
+    agent_spec = AgentSpec(role=Seen(), policy="table", renderer=renderer, max_tokens=1)
     rollout = Rollout(
         arena=arena,
-        seats={"left": seat, "right": seat},
+        agent_specs={"left": agent_spec, "right": agent_spec},
         engines={"table": ScriptedEngine({"table": policy.move})},
     )
     curriculum = FixedTasks(tasks=list(known), batch=len(known))

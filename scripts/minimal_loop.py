@@ -82,7 +82,7 @@ def train(steps: int = 30, *, group_size: int = 32, seed: int = 0) -> Iterator[f
     engine = TransformersEngine()
     engine.serve("base", model, renderer.end_ids)
     friend = AgentSpec(role=Friend(), policy="base", renderer=renderer, max_tokens=1)
-    rollout = Rollout(arena=Meeting, seats={"friend": friend}, engines={"base": engine})
+    rollout = Rollout(arena=Meeting, agent_specs={"friend": friend}, engines={"base": engine})
 
     # Learning: credit turns rewards into advantages; the learner turns them into new weights.
     credit = GRPO(group_by="agent")

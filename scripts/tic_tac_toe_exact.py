@@ -164,7 +164,7 @@ def policies_of(
             raise SystemExit(f"{folder}: its arena is {arena.name}, not tic-tac-toe")
         models = {name: each.model for name, each in experiment.policies.items()}
         for temperature in temperatures:
-            seats = dict(rollout.seats)
+            seats = dict(rollout.agent_specs)
             if temperature is not None:
                 seats = {
                     role: replace(seat, temperature=temperature) for role, seat in seats.items()
@@ -172,7 +172,7 @@ def policies_of(
             policies.append(
                 {
                     each.where.key: {each.where.actions[at]: p for at, p in each.mass.items()}
-                    for each in read(information_sets(arena), seats=seats, models=models)
+                    for each in read(information_sets(arena), agent_specs=seats, models=models)
                 }
             )
     finally:

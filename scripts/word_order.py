@@ -95,7 +95,5 @@ class WordOrder(vf.Taskset[WordOrderTask, WordOrderConfig]):
             seen.add(answer)
             prompt = f"Put these words in alphabetical order: {', '.join(words)}"
             example = ", ".join(rng.sample(words, len(words)))
-            data = WordOrderData(
-                prompt=prompt, answer=answer, example=example, pay=self.config.pay
-            )
+            data = WordOrderData(prompt=prompt, answer=answer, example=example, pay=self.config.pay)
             yield WordOrderTask(data, self.config.task)

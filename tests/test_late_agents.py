@@ -122,10 +122,12 @@ def test_an_agent_that_has_not_entered_cannot_act_be_paid_or_get_notes() -> None
 
 def rollout(arena: Any, script: Any) -> Rollout:
     engine, renderer = ScriptedEngine({"p": script, "q": script}), ByteRenderer()
-    seats = {role: AgentSpec(role=Role(), policy="p", renderer=renderer) for role in arena().roles}
+    agent_specs = {
+        role: AgentSpec(role=Role(), policy="p", renderer=renderer) for role in arena().roles
+    }
     return Rollout(
         arena=arena,
-        seats=seats,
+        agent_specs=agent_specs,
         engines=dict.fromkeys("pq", engine),
         renderers=dict.fromkeys("pq", renderer),
     )
@@ -138,8 +140,8 @@ def host(agent: str, seen: Observation, rng: Any) -> str:
 
 
 def test_a_seat_may_belong_to_an_agent_that_comes_late_or_never() -> None:
-    job = EpisodeSpec(task=TASK, seed=1, policy_map={"guest_0": "q", "guest_1": "q"})
-    (episode,) = rollout(Guests, host).run([job])
+    spec = EpisodeSpec(task=TASK, seed=1, policy_map={"guest_0": "q", "guest_1": "q"})
+    (episode,) = rollout(Guests, host).run([spec])
     assert episode.status is Status.FINISHED
     assert [(t.agent, t.policy) for t in episode.turns] == [
         ("host_0", "p"),
@@ -156,8 +158,8 @@ def test_in_a_mixture_an_agent_enters_late_too() -> None:
     def mixed() -> Mixture:
         return Mixture(parts={"party": Guests()})
 
-    job = EpisodeSpec(task=routed("party", TASK), seed=1)
-    (episode,) = rollout(mixed, host).run([job])
+    spec = EpisodeSpec(task=routed("party", TASK), seed=1)
+    (episode,) = rollout(mixed, host).run([spec])
     assert episode.status is Status.FINISHED, episode.error
     assert [t.agent for t in episode.turns] == ["party_host_0", "party_guest_1", "party_host_0"]
     arena = mixed()

@@ -303,7 +303,7 @@ class Experiment:
     def limits(self, step: int) -> dict[str, float]:
         """Return the limits of sampling and turns that have a schedule, at a training step."""
         rollout = self.players.rollout
-        return scheduled_limits(rollout.seats, rollout.schedules, step=step)
+        return scheduled_limits(rollout.agent_specs, rollout.schedules, step=step)
 
     def begin_step(self, step: int) -> None:
         """Seed the global generator of torch (e.g. for dropout), and tell the league the step."""

@@ -193,7 +193,7 @@ def _run(folder: Path, ask: Ask, step: int | None, overrides: Sequence[str]) -> 
     experiment = Experiment(config).load(place, learning=False)
     try:
         players = experiment.players
-        roles = {name: seat.role for name, seat in players.rollout.seats.items()}
+        roles = {name: agent_spec.role for name, agent_spec in players.rollout.agent_specs.items()}
         players.policy_pool.add(YOU, HumanEngine(ask, refusal_of(players.arena(), roles)))
         yield PlaySetup(arena=players.arena, rollout=players.rollout, folder=folder / "games")
     finally:

@@ -264,9 +264,9 @@ class RunReplayer:
         ]
 
     def _game(self, episode: Episode) -> EpisodeRunner:
-        job = EpisodeSpec(task=episode.task, seed=episode.seed, prefix_turns=episode.turns)
+        spec = EpisodeSpec(task=episode.task, seed=episode.seed, prefix_turns=episode.turns)
         return EpisodeRunner(
-            job, self.components.arena(), prefix=[self._plain(turn) for turn in episode.turns]
+            spec, self.components.arena(), prefix=[self._plain(turn) for turn in episode.turns]
         )
 
     def _ended(self, episode: Episode, game: EpisodeRunner, found: Replay) -> Episode:

@@ -158,11 +158,11 @@ class StepMatches:
         matches = [each for each in self._matches.values() if len(each.seats) > 1]
         return Counter(each.opponent for each in matches if each.player == player)
 
-    def _match(self, job: EpisodeSpec) -> MatchAssignment:
+    def _match(self, spec: EpisodeSpec) -> MatchAssignment:
         """Return the match of an episode's group: the episodes of one task and seed."""
-        key = (job.task.id, job.seed)
+        key = (spec.task.id, spec.seed)
         if key not in self._matches:
-            there = set(self.agents_of(job.task))
+            there = set(self.agents_of(spec.task))
             seats = [seat for seat in self.seats if seat in there]
             if len(seats) < 2:
                 self._matches[key] = self._self_play(seats)
@@ -171,10 +171,10 @@ class StepMatches:
                 # one count for all arenas could give each arena to a single player.
                 player = self.learning[self.counts.groups[seats[0]] % len(self.learning)]
                 self.counts.groups[seats[0]] += 1
-                self._matches[key] = self._seated(player, self._opponent(player, job), seats)
+                self._matches[key] = self._seated(player, self._opponent(player, spec), seats)
         return self._matches[key]
 
-    def _opponent(self, player: str, job: EpisodeSpec) -> str:
+    def _opponent(self, player: str, spec: EpisodeSpec) -> str:
         drawn, place = self._drawn[player], self._asked[player]
         self._asked[player] += 1
         if self.opponents and len(drawn) >= self.opponents:
@@ -182,7 +182,7 @@ class StepMatches:
         if player not in self._chances:
             self._chances[player] = self.chances(player)
         chances = self._chances[player]
-        rng = Random(derive(job.seed, "league", job.task.id))
+        rng = Random(derive(spec.seed, "league", spec.task.id))
         (name,) = rng.choices(list(chances), list(chances.values()))
         drawn.append(name)
         return name

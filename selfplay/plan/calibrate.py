@@ -366,7 +366,7 @@ def hosted(games: int = 120, few: int = 2, many: int = 10) -> tuple[float, float
 
 def _host(turns: int, games: int) -> None:
     """Play games with a scripted engine, and compute their metrics and credit in groups of 8."""
-    seat = AgentSpec(
+    agent_spec = AgentSpec(
         role=Speaker(),
         policy="base",
         renderer=ChatRenderer(build_tokenizer(["words"]), where="probe"),
@@ -374,11 +374,11 @@ def _host(turns: int, games: int) -> None:
     )
     rollout = Rollout(
         arena=partial(Counting, turns=turns),
-        seats={"player": seat},
+        agent_specs={"player": agent_spec},
         engines={"base": ScriptedEngine({"base": constant("word")})},
     )
-    jobs = [EpisodeSpec(task=Task(id="count"), seed=n // 8, member=n % 8) for n in range(games)]
-    episodes = rollout.run(jobs)
+    specs = [EpisodeSpec(task=Task(id="count"), seed=n // 8, member=n % 8) for n in range(games)]
+    episodes = rollout.run(specs)
     metrics.of_episodes(episodes)
     groups = [
         Group(id=str(n), episodes=tuple(episodes[n : n + 8])) for n in range(0, len(episodes), 8)

@@ -22,19 +22,19 @@ class AgentSpec(SamplingSettings):
 
 
 def scheduled_limits(
-    seats: Mapping[str, AgentSpec], schedules: Mapping[str, Schedule], *, step: int
+    agent_specs: Mapping[str, AgentSpec], schedules: Mapping[str, Schedule], *, step: int
 ) -> dict[str, float]:
     """Return the limits that change with the training step, at a step, for the metrics.
 
     Args:
-        seats: Role name to the specification of its agents.
+        agent_specs: Role name to the specification of its agents.
         schedules: Schedules of a rollout's own limits, by name.
         step: Training step.
     Returns:
         `<role>/<limit>` and `<limit>` to its value.
     """
     limits = {name: schedule.at(step) for name, schedule in schedules.items()}
-    for role, seat in seats.items():
-        now = seat.at(step)
-        limits |= {f"{role}/{name}": float(getattr(now, name)) for name in seat.schedules}
+    for role, agent_spec in agent_specs.items():
+        now = agent_spec.at(step)
+        limits |= {f"{role}/{name}": float(getattr(now, name)) for name in agent_spec.schedules}
     return limits

@@ -13,11 +13,11 @@ from selfplay.types import Message, Request, ToolCall, Turn
 class Asked:
     """A request in flight."""
 
-    game: EpisodeRunner
-    """The episode that waits for the completion."""
+    runner: EpisodeRunner
+    """Runner of the episode that waits for the completion."""
     agent: str
     """The agent that will make the move."""
-    seat: AgentSpec
+    agent_spec: AgentSpec
     """Role, policy and sampling limits of the agent."""
     request: Request
     """The request to the engine."""
@@ -45,8 +45,10 @@ def begun_episodes(
         in_flight: Requests in flight.
         waiting_ids: Ids of the requests for which the engines' batches have no room.
     """
-    asked = (in_flight[number].game for number in waiting_ids if number in in_flight)
-    return len(live) - len({game for game in asked if game in live and not game.sampled_turns})
+    asked = (in_flight[number].runner for number in waiting_ids if number in in_flight)
+    return len(live) - len(
+        {runner for runner in asked if runner in live and not runner.sampled_turns}
+    )
 
 
 def waiting_episodes(
@@ -59,7 +61,7 @@ def waiting_episodes(
         in_flight: Requests in flight.
         calling: Completions whose calls are not answered, or whose answers no engine has yet.
     """
-    found = {asked.game for asked, _ in calling}
+    found = {asked.runner for asked, _ in calling}
     if found:
-        found = found.intersection(live) - {asked.game for asked in in_flight.values()}
+        found = found.intersection(live) - {asked.runner for asked in in_flight.values()}
     return found

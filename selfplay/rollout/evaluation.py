@@ -69,15 +69,15 @@ class Evaluation:
     ) -> tuple[dict[str, float], list[Episode]]:
         """Play the evaluation; return its metrics (means, also by task type) and its episodes."""
         members: Counter[str] = Counter()  # a task that is listed twice gets new samples
-        jobs = []
+        specs = []
         for task in self.tasks:
             for _ in range(self.samples):
                 own = () if self.same_draws else (members[task.id],)
                 at = derive(seed, "evaluation", name, task.id, *own)
-                jobs.append(EpisodeSpec(task=task, seed=at, member=members[task.id]))
+                specs.append(EpisodeSpec(task=task, seed=at, member=members[task.id]))
                 members[task.id] += 1
         if not self.opponents:
-            episodes = rollout_fn(jobs)
+            episodes = rollout_fn(specs)
             return self.summarize(episodes), episodes
         seats = self.seats or self.arena().possible_agents
         matches = [
@@ -86,9 +86,9 @@ class Evaluation:
             for seat in seats
         ]
         episodes = rollout_fn(
-            [replace(job, policy_map=m.policy_map, seats=seats) for m in matches for job in jobs]
+            [replace(spec, policy_map=m.policy_map, seats=seats) for m in matches for spec in specs]
         )
-        played = [match for match in matches for _ in jobs]
+        played = [match for match in matches for _ in specs]
         return self.summarize(episodes) | match_metrics(played, episodes), episodes
 
     def notes(self, name: str, episodes: Sequence[Episode]) -> list[str]:

@@ -66,7 +66,7 @@ class PolicyPool:
         """Return a rollout of an arena; `limits` replace the sampling limits of the config."""
         return Rollout(
             arena=arena,
-            seats={role: self.agent_spec(role, **limits) for role in arena().roles},
+            agent_specs={role: self.agent_spec(role, **limits) for role in arena().roles},
             engines=self.engines,
             renderers=self.renderers,
             learning=self.learning,

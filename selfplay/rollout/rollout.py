@@ -17,8 +17,8 @@ from selfplay.rng import derive
 from selfplay.role import BrokenRole
 from selfplay.rollout.agent_spec import AgentSpec
 from selfplay.rollout.asked import Asked, Calling, InFlight
+from selfplay.rollout.episode_queue import EpisodeQueue, RolloutCall
 from selfplay.rollout.episode_runner import EpisodeRunner, EpisodeSpec, notes_of
-from selfplay.rollout.game_queue import GameQueue, RolloutCall
 from selfplay.rollout.rollout_settings import RolloutSettings
 from selfplay.rollout.shared_loop import SharedLoop
 from selfplay.rollout.tool_loop import CALL_LIMIT, ToolLoop, spent
@@ -59,7 +59,7 @@ class Rollout:
         self,
         *,
         arena: Callable[[], Arena],
-        seats: Mapping[str, AgentSpec],
+        agent_specs: Mapping[str, AgentSpec],
         engines: Mapping[str, Engine],
         renderers: Mapping[str, Renderer] | None = None,
         learning: Collection[str] | None = None,
@@ -67,14 +67,15 @@ class Rollout:
     ) -> None:
         """Args:
         arena: Function that makes a new arena.
-        seats: Role name to the specification of its agents; `solver_3` is an agent of `solver`.
+        agent_specs: Role name to the specification of its agents; `solver_3` is an agent of
+            `solver`.
         engines: Policy name to the engine that serves it. `engines`, `renderers` and `learning`
             are read at every use, so that policies can be added at any time.
         renderers: Policy name to its renderer, for the agents in a `policy_map`.
         learning: Names of the policies that learn; None: all.
         settings: Limits of the rollout.
         """
-        self.arena, self.seats, self.engines = arena, dict(seats), engines
+        self.arena, self.agent_specs, self.engines = arena, dict(agent_specs), engines
         self.renderers = {} if renderers is None else renderers
         self.learning = learning
         self.max_turns, self.schedules = settings.max_turns, settings.schedules
@@ -85,13 +86,13 @@ class Rollout:
         self.tools: ToolLoop[Calling] = ToolLoop(threads=settings.tool_threads)
         self._tool_uses: dict[tuple[int, int], ToolUse] = {}
         self._prompts: dict[tuple[str, bytes], NumberArray] = {}
-        self._loop = SharedLoop(GameQueue(self))
+        self._loop = SharedLoop(EpisodeQueue(self))
 
     def run(self, specs: Sequence[EpisodeSpec]) -> list[Episode]:
         """Play all specifications and return their episodes in the same order.
 
-        Calls of several threads share one queue of games (`GameQueue`): the later ones begin as
-        soon as there is room, although games of the earlier ones are still in progress.
+        Calls of several threads share one queue of episodes (`EpisodeQueue`): the later ones begin
+        as soon as there is room, although episodes of the earlier ones are still in progress.
         """
         with ACTIVITY.counting("episodes", len(specs)) as tally:
             call = RolloutCall(specs, tally)
@@ -100,69 +101,73 @@ class Rollout:
 
     # For the queue ------------------------------------------------------------------------------
 
-    def begin_game(self, job: EpisodeSpec) -> EpisodeRunner:
+    def begin_episode(self, spec: EpisodeSpec) -> EpisodeRunner:
         """Return the runner of an episode.
 
         Recorded turns keep only the notes of their roles, because the arena adds its own again.
         """
         arena = self.arena()
-        for agent in job.policy_map:
+        for agent in spec.policy_map:
             if agent not in arena.possible_agents:
                 raise ConfigError(
                     f"no agent {agent!r} to be seated; {nearest(agent, arena.possible_agents)}"
                 )
-            self._seat(agent, job)
+            self._agent_spec(agent, spec)
         prefix = [
             replace(
                 turn,
                 reward=0.0,
-                info=notes_of(turn, self._seat(turn.agent, job).role),
+                info=notes_of(turn, self._agent_spec(turn.agent, spec).role),
             )
-            for turn in job.prefix_turns
+            for turn in spec.prefix_turns
         ]
-        return EpisodeRunner(job, arena, prefix=prefix)
+        return EpisodeRunner(spec, arena, prefix=prefix)
 
-    def ask(self, game: EpisodeRunner, in_flight: InFlight) -> None:
+    def ask(self, runner: EpisodeRunner, in_flight: InFlight) -> None:
         """Send the requests of all agents of the stage."""
         try:
-            views = {agent: _view(game.arena, agent) for agent in game.arena.stage}
-            speakers = set(game.arena.messengers())
+            views = {agent: _view(runner.arena, agent) for agent in runner.arena.stage}
+            speakers = set(runner.arena.messengers())
         except SelfplayError:
             raise
         except Exception as error:  # as in EpisodeRunner.advance
-            game.fail(error)
+            runner.fail(error)
             return
         for agent, observation in views.items():
-            seat = self._seat(agent, game.spec)
+            agent_spec = self._agent_spec(agent, runner.spec)
             try:
-                messages = seat.role.prompt(observation)
+                messages = agent_spec.role.prompt(observation)
             except SelfplayError:
                 raise
             except Exception as error:  # the role's code may raise anything
-                game.fail(self._named(agent, seat.role.broken("prompt", error)))
+                runner.fail(self._named(agent, agent_spec.role.broken("prompt", error)))
                 return
             if fault := _fault_of(messages):
-                broken = BrokenRole(f"{type(seat.role).__name__}.prompt returned {fault}")
-                game.fail(self._named(agent, broken))
+                broken = BrokenRole(f"{type(agent_spec.role).__name__}.prompt returned {fault}")
+                runner.fail(self._named(agent, broken))
                 return
-            first = seat.role.memory == "none" or agent not in game.latest
+            first = agent_spec.role.memory == "none" or agent not in runner.latest
             if not first:
                 messages = [message for message in messages if message["role"] != "system"]
-            use = self._tool_use(seat)
+            use = self._tool_use(agent_spec)
             if use:
                 messages = use.prompt(messages, first=first)
             request = self._request(
-                game, agent, seat, self._prompt_ids(game, agent, seat, messages), observation
+                runner,
+                agent,
+                agent_spec,
+                self._prompt_ids(runner, agent, agent_spec, messages),
+                observation,
             )
             try:
-                self.engines[seat.policy].add(request)
+                self.engines[agent_spec.policy].add(request)
             except PromptTooLong as error:
-                game.run_out(error)
+                runner.run_out(error)
                 return
             in_flight[request.id] = Asked(
-                game=game,
+                runner=runner,
                 agent=agent,
-                seat=seat,
+                agent_spec=agent_spec,
                 request=request,
                 messages=tuple(messages),
                 spoken=agent in speakers,
@@ -170,71 +175,75 @@ class Rollout:
 
     def ask_again(self, asked: Asked, turn: Turn, in_flight: InFlight) -> None:
         """Send the request after the tool calls of a turn; without room for it the move ends."""
-        game, agent, seat = asked.game, asked.agent, asked.seat
-        if game.error or game.too_long:
+        runner, agent, agent_spec = asked.runner, asked.agent, asked.agent_spec
+        if runner.error or runner.too_long:
             return
-        game.calls.setdefault(agent, []).append(turn)
-        use = self._tool_use(seat)
+        runner.calls.setdefault(agent, []).append(turn)
+        use = self._tool_use(agent_spec)
         messages = use.results(turn.tool_calls) if use else []
-        prompt_ids = self._renderer(seat).extend(turn.prompt_ids, turn.completion_ids, messages)
+        prompt_ids = self._renderer(agent_spec).extend(
+            turn.prompt_ids, turn.completion_ids, messages
+        )
         if prompt_ids is None:
-            said = game.conversation(agent, move_only=seat.role.memory == "none")
-            prompt_ids = self._renderer(seat).start([*said, *messages])
+            said = runner.conversation(agent, move_only=agent_spec.role.memory == "none")
+            prompt_ids = self._renderer(agent_spec).start([*said, *messages])
         shown = asked.request.observation
         earlier = shown.fields.get(RESULTS, ())
         fields = {**shown.fields, RESULTS: [*earlier, *(call.result for call in turn.tool_calls)]}
-        request = self._request(game, agent, seat, prompt_ids, replace(shown, fields=fields))
+        request = self._request(
+            runner, agent, agent_spec, prompt_ids, replace(shown, fields=fields)
+        )
         try:
-            self.engines[seat.policy].add(request)
+            self.engines[agent_spec.policy].add(request)
         except PromptTooLong:
-            game.end_move(agent)
+            runner.end_move(agent)
             return
         in_flight[request.id] = replace(asked, request=request, messages=tuple(messages))
 
     def _request(
         self,
-        game: EpisodeRunner,
+        runner: EpisodeRunner,
         agent: str,
-        seat: AgentSpec,
+        agent_spec: AgentSpec,
         prompt_ids: tuple[int, ...],
         observation: Observation,
     ) -> Request:
-        calls = len(game.calls.get(agent, ()))
-        draw = (len(game.turns), "call", calls) if calls else (len(game.turns),)
+        calls = len(runner.calls.get(agent, ()))
+        draw = (len(runner.turns), "call", calls) if calls else (len(runner.turns),)
         return Request(
             id=next(self._requests),
-            policy=seat.policy,
+            policy=agent_spec.policy,
             prompt_ids=prompt_ids,
-            seed=derive(game.spec.seed, game.spec.member, agent, *draw),
-            max_tokens=seat.max_tokens,
-            temperature=seat.temperature,
-            top_p=seat.top_p,
-            top_k=seat.top_k,
-            min_p=seat.min_p,
-            stop=seat.stop,
-            keep_stop=seat.keep_stop,
-            decode=seat.renderer.text if seat.stop else None,
+            seed=derive(runner.spec.seed, runner.spec.member, agent, *draw),
+            max_tokens=agent_spec.max_tokens,
+            temperature=agent_spec.temperature,
+            top_p=agent_spec.top_p,
+            top_k=agent_spec.top_k,
+            min_p=agent_spec.min_p,
+            stop=agent_spec.stop,
+            keep_stop=agent_spec.keep_stop,
+            decode=agent_spec.renderer.text if agent_spec.stop else None,
             agent=agent,
             observation=observation,
-            group=game.spec.seed,
-            turns_taken=game.sampled_turns + calls,
+            group=runner.spec.seed,
+            turns_taken=runner.sampled_turns + calls,
         )
 
-    def _tool_use(self, seat: AgentSpec) -> ToolUse | None:
-        """Return how the agents of a seat use tools; None if their role has none."""
-        toolbox = seat.role.tools
+    def _tool_use(self, agent_spec: AgentSpec) -> ToolUse | None:
+        """Return how the agents of a role use tools; None if the role has none."""
+        toolbox = agent_spec.role.tools
         if toolbox is None:
             return None
-        key = (id(toolbox), id(seat.renderer))
+        key = (id(toolbox), id(agent_spec.renderer))
         found = self._tool_uses.get(key)
-        if found is None or found.base is not seat.renderer:
-            found = self._tool_uses[key] = ToolUse(toolbox, seat.renderer)
+        if found is None or found.base is not agent_spec.renderer:
+            found = self._tool_uses[key] = ToolUse(toolbox, agent_spec.renderer)
         return found
 
-    def _renderer(self, seat: AgentSpec) -> Renderer:
-        """Return the renderer of a seat's prompts, which may describe tools."""
-        use = self._tool_use(seat)
-        return use.renderer if use else seat.renderer
+    def _renderer(self, agent_spec: AgentSpec) -> Renderer:
+        """Return the renderer of the prompts, which may describe tools."""
+        use = self._tool_use(agent_spec)
+        return use.renderer if use else agent_spec.renderer
 
     @staticmethod
     def _named(agent: str, error: BrokenRole) -> BrokenRole:
@@ -242,42 +251,43 @@ class Rollout:
         return BrokenRole(f"roles.{role_of(agent)}: {error}")
 
     def _prompt_ids(
-        self, game: EpisodeRunner, agent: str, seat: AgentSpec, messages: Sequence[Message]
+        self, runner: EpisodeRunner, agent: str, agent_spec: AgentSpec, messages: Sequence[Message]
     ) -> tuple[int, ...]:
         """Return the prompt: the messages alone, or appended to the agent's conversation."""
-        renderer = self._renderer(seat)
-        if seat.role.memory == "none" or agent not in game.latest:
+        renderer = self._renderer(agent_spec)
+        if agent_spec.role.memory == "none" or agent not in runner.latest:
             return renderer.start(messages)
-        turn = game.latest[agent]
+        turn = runner.latest[agent]
         extended = renderer.extend(turn.prompt_ids, turn.completion_ids, messages)
         if extended is not None:
             return extended
         # The chat template does not keep its prefix, so the conversation is rendered again.
-        return renderer.start([*game.conversation(agent), *messages])
+        return renderer.start([*runner.conversation(agent), *messages])
 
-    def most_turns(self, game: EpisodeRunner) -> int:
+    def most_turns(self, runner: EpisodeRunner) -> int:
         """Return the number of turns after which an episode is truncated."""
         schedule = self.schedules.get("max_turns")
-        return round(schedule.at(game.spec.step)) if schedule else self.max_turns
+        return round(schedule.at(runner.spec.step)) if schedule else self.max_turns
 
-    def _seat(self, agent: str, job: EpisodeSpec) -> AgentSpec:
+    def _agent_spec(self, agent: str, spec: EpisodeSpec) -> AgentSpec:
         """Return how an agent is played, with the policy and the limits of the episode."""
         role = role_of(agent)
-        if role not in self.seats:
+        if role not in self.agent_specs:
             raise ConfigError(
-                f"no seat for role {role!r} of agent {agent!r}; {nearest(role, self.seats)}"
+                f"no specification for role {role!r} of agent {agent!r}; "
+                f"{nearest(role, self.agent_specs)}"
             )
-        seat, policy = self.seats[role].at(job.step), job.policy_map.get(agent)
-        if policy is None or policy == seat.policy:
-            return seat
+        agent_spec, policy = self.agent_specs[role].at(spec.step), spec.policy_map.get(agent)
+        if policy is None or policy == agent_spec.policy:
+            return agent_spec
         if policy not in self.renderers:
             raise ConfigError(
                 f"no policy {policy!r} for agent {agent!r}; {nearest(policy, self.renderers)}"
             )
-        return replace(seat, policy=policy, renderer=self.renderers[policy])
+        return replace(agent_spec, policy=policy, renderer=self.renderers[policy])
 
-    def _learns(self, policy: str, job: EpisodeSpec) -> bool:
-        return job.learner in (None, policy) and (self.learning is None or policy in self.learning)
+    def _learns(self, policy: str, spec: EpisodeSpec) -> bool:
+        return spec.learner in (None, policy) and (self.learning is None or policy in self.learning)
 
     def forget_prompts(self) -> None:
         """Drop the prompts that are kept to be shared by turns with equal prompts."""
@@ -293,27 +303,27 @@ class Rollout:
         if completion.id not in in_flight:
             raise RuntimeError(f"an engine answered request {completion.id}, not in flight")
         asked = in_flight.pop(completion.id)
-        game, earlier = asked.game, asked.game.calls.get(asked.agent, [])
+        runner, earlier = asked.runner, asked.runner.calls.get(asked.agent, [])
         if completion.too_long:
             if earlier:
-                game.end_move(asked.agent)
+                runner.end_move(asked.agent)
             else:
-                game.run_out(PromptTooLong(completion.too_long))
-            return game
+                runner.run_out(PromptTooLong(completion.too_long))
+            return runner
         text = _text(asked, completion)
-        use = self._tool_use(asked.seat)
+        use = self._tool_use(asked.agent_spec)
         calls = use.calls(text) if use else []
         if use and calls and not spent(earlier):
             turn = self._turn(asked, completion, text)
             used = sum(len(each.tool_calls) for each in earlier)
-            before = list(game.tool_calls(asked.agent))
-            state = partial(game.arena.tool_state, asked.agent)
+            before = list(runner.tool_calls(asked.agent))
+            state = partial(runner.arena.tool_state, asked.agent)
             self.tools.begin(
                 (asked, turn), use.toolbox, calls, used=used, earlier=before, state=state
             )
         else:
             self._end_move(asked, completion, text, refused=bool(calls))
-        return game
+        return runner
 
     def _turn(
         self,
@@ -325,11 +335,11 @@ class Rollout:
         info: Mapping[str, Any] | None = None,
     ) -> Turn:
         """Return the turn of a completion with this text; one with tool calls has no action."""
-        seat, request = asked.seat, asked.request
+        agent_spec, request = asked.agent_spec, asked.request
         return Turn(
             agent=asked.agent,
             role=role_of(asked.agent),
-            policy=seat.policy,
+            policy=agent_spec.policy,
             version=completion.version,
             versions=completion.versions,
             prompt_ids=self._shared(request.prompt_ids),
@@ -341,9 +351,9 @@ class Rollout:
             text=text,
             action=action,
             info=info or {},
-            stage=asked.game.stage,
+            stage=asked.runner.stage,
             stop_reason=completion.stop_reason,
-            trainable=self._learns(seat.policy, asked.game.spec),
+            trainable=self._learns(agent_spec.policy, asked.runner.spec),
             legal=_legal(request.observation),
             spoken=asked.spoken,
         )
@@ -357,33 +367,33 @@ class Rollout:
             text: Its text.
             refused: True if the limit of calls refuses those of the turn, which then has no action.
         """
-        game = asked.game
+        runner = asked.runner
         action: Action | None = None
         info: dict[str, Any] = {"invalid": CALL_LIMIT}
         try:
             if not refused:
-                action, info = asked.seat.role.parse_completion(text)
+                action, info = asked.agent_spec.role.parse_completion(text)
         except BrokenRole as error:
-            game.fail(self._named(asked.agent, error))
+            runner.fail(self._named(asked.agent, error))
             return
         if action is not None:
-            earlier = game.calls.get(asked.agent, [])
+            earlier = runner.calls.get(asked.agent, [])
             made = [call for each in earlier for call in each.tool_calls]
             try:
-                action = game.arena.with_calls(asked.agent, action, made)
+                action = runner.arena.with_calls(asked.agent, action, made)
             except SelfplayError:
                 raise
             except Exception as error:  # as in EpisodeRunner.advance
-                game.fail(error)
+                runner.fail(error)
                 return
-        game.moves[asked.agent] = self._turn(asked, completion, text, action=action, info=info)
+        runner.moves[asked.agent] = self._turn(asked, completion, text, action=action, info=info)
 
 
 def _text(asked: Asked, completion: Completion) -> str:
     """Return the text of a completion, without a stop string that the role does not keep."""
     text = completion.text
     if text is None:
-        text = asked.seat.renderer.text(completion.completion_ids)
+        text = asked.agent_spec.renderer.text(completion.completion_ids)
         text = cut(text, asked.request.stop, keep=asked.request.keep_stop)
     return well_formed(text)
 

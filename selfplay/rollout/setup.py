@@ -43,7 +43,7 @@ METHODS = {
 class Components:
     """The services, roles and arena of a config, without policies.
 
-    The command `replay`, games of a person against a script, and the study `behaviour` use it
+    The command `replay`, episodes of a person against a script, and the study `behaviour` use it
     alone; a `RolloutSetup` adds policies. The code that makes it must call `close`.
     """
 

@@ -7,14 +7,14 @@ from collections.abc import Callable
 class Colocation:
     """Lets the workers play and the ranks learn one after the other.
 
-    `RayRuntime` makes it for `runtime.colocated`. `play` is called before the workers get jobs, and
-    `learn` before every call of the ranks. A process that rests has its tensors in main memory.
+    `RayRuntime` makes it for `runtime.colocated`. `play` is called before the workers get episodes,
+    and `learn` before every call of the ranks. A process that rests has its tensors in main memory.
     """
 
     def __init__(self, *, workers_rest: Callable[[], None], ranks_rest: Callable[[], None]) -> None:
         """Args:
         workers_rest: Moves the workers' tensors to main memory and waits until that is done; the
-            next jobs move them back.
+            next episodes move them back.
         ranks_rest: The same for the ranks.
         """
         self._workers_rest, self._ranks_rest = workers_rest, ranks_rest

@@ -57,7 +57,7 @@ class WorkerConfig:
     receives: bool = False
     """True if models are made of the weights in `changes`, and not read from files first."""
     policies: Sequence[str] | None = None
-    """Names of the policies that the worker holds; None: all, and it plays the games too."""
+    """Names of the policies that the worker holds; None: all, and it plays the episodes too."""
     number: int = 0
     """Number of updates that the driver has sent so far."""
     changes: Sequence[Change] = ()
@@ -142,7 +142,7 @@ class EngineWorker:
         self._engine = updatable
 
     def tell(self, number: int, change: Change) -> None:
-        """Receive an update. The engine applies it before the next jobs or between two steps.
+        """Receive an update. The engine applies it before the next episodes or between two steps.
 
         This method fetches new weights while the engine samples with the old ones. Its errors are
         raised in the thread that plays.
@@ -157,7 +157,7 @@ class EngineWorker:
         return -1 if self._engine is None else self._engine.steps
 
     def rest(self) -> int:
-        """Leave the GPU to a rank until the next jobs; return the number of engine steps so far.
+        """Leave the GPU to a rank until the next episodes; return the number of engine steps.
 
         A worker that could not begin does nothing, because its next call raises the reason.
         """

@@ -53,7 +53,7 @@ class EngineWorkerGroup(ABC, Generic[M]):
     worker: ClassVar[type[EngineWorker]]
     """Class of the actors."""
     resubmitted: ClassVar[str]
-    """Name of the metric that counts the jobs or requests that were sent again."""
+    """Name of the metric that counts the episodes or requests that were sent again."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class EngineWorkerGroup(ABC, Generic[M]):
         timeout: Seconds without an engine step after which a worker counts as hanging.
         load_timeout: Seconds in which a new worker loads its models and its engine, at least
             `timeout`.
-        max_restarts: Maximum number of workers that may die with the same jobs or requests, or
+        max_restarts: Maximum number of workers that may die with the same episodes or requests, or
             one after another while they rest or wake.
         resources: Each worker's part of its bundle; None: the whole bundle.
         note: Shows the user a line for each worker that was lost.
@@ -91,7 +91,7 @@ class EngineWorkerGroup(ABC, Generic[M]):
 
         Args:
             settings: Returns the settings of a new worker, without policies and updates.
-            later: True to start them with the first jobs.
+            later: True to start them with the first episodes.
         """
         self._settings = settings
         if not later:
@@ -148,7 +148,7 @@ class EngineWorkerGroup(ABC, Generic[M]):
     def _start(self, member: M) -> None:
         assert self._settings is not None, "no worker was started"
         if self._closed:
-            raise RunError("runtime: closed while jobs were being played")
+            raise RunError("runtime: closed while episodes were being played")
         settings = self._settings()
         threads = {PLAY: self._play_threads(settings), FETCH: 1, LISTEN: 1}
         with self._telling:

@@ -96,7 +96,7 @@ class Placement:
         The line about groups is left out if there are none, and so is the line about GPUs.
         """
         held = ", ".join(map(str, self.groups))
-        groups = [f"runtime: {held}; this process plays the games"] if held else []
+        groups = [f"runtime: {held}; this process plays the episodes"] if held else []
         return [*groups, *self._gpu_notes()]
 
     def node_notes(self, nodes: Sequence[str]) -> list[str]:

@@ -107,14 +107,14 @@ class RayRuntime:
         learner_cpus: Cores reserved for each rank.
         learner_gpus: GPUs of each rank; several ranks need whole ones. None: 1; 0 on a cluster
             without GPUs.
-        chunks: Number of chunks per worker that a batch's jobs are divided into: more chunks
-            balance episodes of different lengths, fewer keep an engine's batch large.
+        chunks: Number of chunks per worker that the episodes of a batch are divided into: more
+            chunks balance episodes of different lengths, fewer keep an engine's batch large.
         timeout: Maximum number of seconds of every wait: for the cluster, for a worker's next
             engine step, for the next micro-batch of the ranks.
         load_timeout: Maximum number of seconds in which models and engines are loaded, and in
             which ranks write or read a checkpoint; at least `timeout`.
-        max_restarts: Maximum number of workers that may die while they play the same jobs, or one
-            after another while they rest or wake, and of learner losses without a checkpoint in
+        max_restarts: Maximum number of workers that may die while they play the same episodes, or
+            one after another while they rest or wake, and of learner losses without a checkpoint in
             between.
         """
         groups = () if isinstance(workers, int) else policy_groups(workers)
@@ -291,8 +291,8 @@ class RayRuntime:
     def trainers(self, players: RolloutSetup, objective: Objective) -> Mapping[str, PolicyLearner]:
         """Start the workers; return the learners on ranks, or those of this process.
 
-        Workers that share a GPU with ranks start with their first jobs, when the ranks have loaded:
-        vLLM counts as its own all memory that anyone allocates while it starts.
+        Workers that share a GPU with ranks start with their first episodes, when the ranks have
+        loaded: vLLM counts as its own all memory that anyone allocates while it starts.
         """
         placement = self._placement
         assert placement is not None and self.cluster is not None, "engine() comes first"
@@ -370,7 +370,7 @@ class RayRuntime:
         self._ranks.restart(lost, saved)
 
     def rollout_fn(self, players: RolloutSetup, evaluation: str | None = None) -> RolloutFn:
-        """Return the function that plays jobs on workers.
+        """Return the function that plays episodes on workers.
 
         The function first sends the states of the driver's services, and lets ranks on the same
         GPUs rest. If workers only sample, the rollouts of this process play.
@@ -380,9 +380,9 @@ class RayRuntime:
             own = Local().rollout_fn(players, evaluation)
             return partial(workers.play, own, training=evaluation is None)
 
-        def play(jobs: Sequence[EpisodeSpec]) -> list[Episode]:
+        def play(specs: Sequence[EpisodeSpec]) -> list[Episode]:
             first = partial(self._before_jobs, players.services)
-            return workers.run(jobs, evaluation, first=first)
+            return workers.run(specs, evaluation, first=first)
 
         return play
 

@@ -14,10 +14,10 @@ from selfplay.types import Episode
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutResult:
-    """The result of a chunk of jobs, which a worker returns to the driver."""
+    """The result of a chunk of episodes, which a worker returns to the driver."""
 
     episodes: Sequence[Episode]
-    """Episodes in the order of the jobs."""
+    """Episodes in the order of the specifications."""
     counts: Mapping[str, float]
     """Metrics of services and engines by name."""
 
@@ -25,7 +25,7 @@ class RolloutResult:
 class RolloutWorker(EngineWorker):
     """Ray actor with threads that play, receive updates, and answer questions at the same time.
 
-    If steps overlap, several threads call `run`, and their games share one queue.
+    If steps overlap, several threads call `run`, and their episodes share one queue.
     """
 
     def __init__(self) -> None:
@@ -37,12 +37,12 @@ class RolloutWorker(EngineWorker):
         """Evaluation of these calls; None: training."""
 
     def run(
-        self, jobs: Sequence[EpisodeSpec], evaluation: str | None, number: int
+        self, specs: Sequence[EpisodeSpec], evaluation: str | None, number: int
     ) -> RolloutResult:
-        """Play jobs of training or of an evaluation, after all updates up to `number` have arrived.
+        """Play episodes of training or of an evaluation, after all updates up to `number`.
 
-        Jobs of training join games of training in progress, unless they need an update that must
-        wait until no request is in flight, such as a new policy.
+        Episodes of training join those of training in progress, unless they need an update that
+        must wait until no request is in flight, such as a new policy.
         """
         self._begun.wait()
         if self._fault is not None:
@@ -60,7 +60,7 @@ class RolloutWorker(EngineWorker):
         rollout = players.rollout if evaluation is None else players.rollouts[evaluation]
         played = False
         try:
-            episodes = rollout.run(jobs)
+            episodes = rollout.run(specs)
             played = True
         finally:
             with self._changed:
@@ -71,7 +71,7 @@ class RolloutWorker(EngineWorker):
         return RolloutResult(episodes=episodes, counts=players.counts())
 
     def _may_join(self, evaluation: str | None) -> bool:
-        """Return True if jobs may begin beside those in progress."""
+        """Return True if episodes may begin beside those in progress."""
         assert self._engine is not None
         training = evaluation is None and self._evaluation is None
         return training and not self._engine.holds_updates()

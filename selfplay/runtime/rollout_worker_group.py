@@ -1,4 +1,4 @@
-"""Driver side of the rollout workers: dispatches jobs, collects episodes, restarts dead workers."""
+"""Driver side of the rollout workers: sends specifications, collects episodes, restarts workers."""
 
 import time
 from collections import Counter, deque
@@ -25,18 +25,18 @@ from selfplay.types import Episode
 class _Call:
     """One call of `RolloutWorkers.run`."""
 
-    jobs: Sequence[EpisodeSpec]
-    """The jobs."""
+    specs: Sequence[EpisodeSpec]
+    """Specifications of the episodes to play."""
     evaluation: str | None
     """Name of the evaluation whose rollout plays; None: that of training."""
     first: Callable[[], None]
-    """Function that is called when the jobs' turn begins."""
+    """Function that is called when the turn of the episodes begins."""
     tally: Tally
     """Counts episodes and tokens."""
     number: int = 0
-    """Number of the update that must arrive before the jobs are played."""
+    """Number of the update that must arrive before the episodes are played."""
     chunks: Sequence[Sequence[EpisodeSpec]] = ()
-    """Parts of the jobs that one worker plays at a time."""
+    """Parts of the episodes that one worker plays at a time."""
     waiting: deque[int] = field(default_factory=deque)
     """Indices of the chunks that no worker plays."""
     done: dict[int, Sequence[Episode]] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class _Call:
 
     @property
     def episodes(self) -> list[Episode]:
-        """Episodes in the order of the jobs."""
+        """Episodes in the order of the specifications."""
         return [episode for index in range(len(self.chunks)) for episode in self.done[index]]
 
 
@@ -64,7 +64,7 @@ class _Assignment:
 
 @dataclass(kw_only=True, eq=False)
 class _Member(WorkerMember):
-    """A worker that plays chunks of jobs, at most one of each call."""
+    """A worker that plays chunks of episodes, at most one of each call."""
 
     playing: list[_Assignment] = field(default_factory=list)
     """Its chunks."""
@@ -95,15 +95,15 @@ class _Member(WorkerMember):
 
 
 class RolloutWorkers(EngineWorkerGroup[_Member]):
-    """Dispatches jobs to rollout workers and replaces workers that die or hang.
+    """Dispatches episodes to rollout workers and replaces workers that die or hang.
 
-    Each job gets exactly one episode: results of a replaced worker are ignored. Calls of training
-    share the workers: a worker gets its part of a later call at once, and begins these games as
-    soon as it has room. An evaluation does not share the workers.
+    Each specification gets exactly one episode: results of a replaced worker are ignored. Calls of
+    training share the workers: a worker gets its part of a later call at once, and begins these
+    episodes as soon as it has room. An evaluation does not share the workers.
     """
 
     worker = RolloutWorker
-    resubmitted = "resubmitted_jobs"
+    resubmitted = "resubmitted_episodes"
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class RolloutWorkers(EngineWorkerGroup[_Member]):
         """Args:
         cluster, timeout, max_restarts, load_timeout, resources, note: See `EngineWorkerGroup`.
         count: Number of workers.
-        chunks: Number of chunks per worker that a list of jobs is divided into.
+        chunks: Number of chunks per worker that a list of episodes is divided into.
         """
         super().__init__(
             cluster,
@@ -142,24 +142,25 @@ class RolloutWorkers(EngineWorkerGroup[_Member]):
 
     def run(
         self,
-        jobs: Sequence[EpisodeSpec],
+        specs: Sequence[EpisodeSpec],
         evaluation: str | None = None,
         *,
         first: Callable[[], None] = lambda: None,
     ) -> list[Episode]:
-        """Play jobs and return their episodes in the same order.
+        """Play specifications and return their episodes in the same order.
 
         Args:
-            jobs: The jobs. Jobs of training join those of other threads; an evaluation waits until
-                all others are played, and others wait for it.
+            specs: The specifications. Those of training join those of other threads; an evaluation
+                waits until all others are played, and others wait for it.
             evaluation: Name of the evaluation whose rollout plays; None: that of training.
-            first: Called when these jobs' turn begins, such as to send the state they need.
+            first: Called when the turn of these episodes begins, such as to send the state they
+                need.
 
-        Raises the error of a worker, and RunError if too many workers die with the same jobs. Such
-        an error ends the calls of all threads.
+        Raises the error of a worker, and RunError if too many workers die with the same episodes.
+        Such an error ends the calls of all threads.
         """
-        with ACTIVITY.counting("episodes", len(jobs)) as tally:
-            call = _Call(jobs=jobs, evaluation=evaluation, first=first, tally=tally)
+        with ACTIVITY.counting("episodes", len(specs)) as tally:
+            call = _Call(specs=specs, evaluation=evaluation, first=first, tally=tally)
             self._loop.run(call)
         return call.episodes
 
@@ -169,16 +170,16 @@ class RolloutWorkers(EngineWorkerGroup[_Member]):
         pass
 
     def admits(self, call: _Call) -> bool:
-        """Return True for jobs of training beside jobs of training."""
+        """Return True for a call of training if all others are of training too."""
         return all(each.evaluation is None for each in (call, *self._calls))
 
     def admit(self, call: _Call) -> None:
-        """Divide the jobs of a call into chunks."""
+        """Divide the episodes of a call into chunks."""
         with self._in_use():
             self.cluster.check(now=True)
             call.first()
             self._fill()
-            call.chunks = list(cut(call.jobs, len(self._members) * self.chunks))
+            call.chunks = list(cut(call.specs, len(self._members) * self.chunks))
             call.waiting.extend(range(len(call.chunks)))
             call.number = self._present[0].number
             self._calls.append(call)
@@ -211,14 +212,15 @@ class RolloutWorkers(EngineWorkerGroup[_Member]):
         """Return a context in which Ray is used; `close` waits for its end, and forbids more."""
         with self._playing:
             if self._closed:
-                raise RunError("runtime: closed while jobs were being played")
+                raise RunError("runtime: closed while episodes were being played")
             yield
 
     def rest(self) -> None:
         """Let all workers leave their GPUs to the ranks, and wait until all workers rest.
 
-        A worker that died, failed or does not answer is ended, and replaced before the next jobs.
-        Raises RunError if too many workers of one place were lost at rests, one after another.
+        A worker that died, failed or does not answer is ended, and replaced before the next
+        episodes. Raises RunError if too many workers of one place were lost at rests, one after
+        another.
         """
         asked = {
             self._ask(member, "rest", thread=PLAY): member
@@ -282,7 +284,7 @@ class RolloutWorkers(EngineWorkerGroup[_Member]):
         self._give_up(member)
         if most > self.max_restarts:
             raise RunError(
-                f"runtime: {most} workers died while they played the same jobs "
+                f"runtime: {most} workers died while they played the same episodes "
                 f"(runtime.max_restarts is {self.max_restarts}); the last one: {why}"
                 f"{self.cluster.log_hint}"
             )
@@ -294,8 +296,8 @@ class RolloutWorkers(EngineWorkerGroup[_Member]):
     def _submit(self, member: _Member, call: _Call, index: int) -> None:
         if member.idle:
             member.heard, member.steps = time.monotonic(), None
-        jobs = list(call.chunks[index])
-        result = self._ask(member, "run", jobs, call.evaluation, call.number, thread=PLAY)
+        specs = list(call.chunks[index])
+        result = self._ask(member, "run", specs, call.evaluation, call.number, thread=PLAY)
         member.playing.append(_Assignment(call=call, chunk=index, result=result))
 
     def _finished(self) -> list[tuple[_Member, _Assignment]]:
@@ -335,7 +337,7 @@ class RolloutWorkers(EngineWorkerGroup[_Member]):
             steps: int = self.cluster.ray.get(question, timeout=self.timeout)
             return steps
         except self.cluster.ray.exceptions.RayError:
-            return None  # the result of its jobs shows the death
+            return None  # the result of its episodes shows the death
 
     def _take(self, member: _Member, assignment: _Assignment) -> str | None:
         """Take the result of a chunk; return the reason if the worker failed, else None."""
@@ -345,10 +347,10 @@ class RolloutWorkers(EngineWorkerGroup[_Member]):
         assert isinstance(played, RolloutResult)
         member.woke()
         call = assignment.call
-        jobs = call.chunks[assignment.chunk]
+        specs = call.chunks[assignment.chunk]
         call.done[assignment.chunk] = [
-            with_shared_turns(job, episode) if job.prefix_turns else episode
-            for job, episode in zip(jobs, played.episodes, strict=True)
+            with_shared_turns(spec, episode) if spec.prefix_turns else episode
+            for spec, episode in zip(specs, played.episodes, strict=True)
         ]
         turns = (turn for episode in played.episodes for turn in episode.turns)
         call.tally.add(len(played.episodes), tokens=sum(len(t.completion_ids) for t in turns))
@@ -358,20 +360,22 @@ class RolloutWorkers(EngineWorkerGroup[_Member]):
         return None
 
 
-def cut(jobs: Sequence[EpisodeSpec], count: int) -> Iterator[list[EpisodeSpec]]:
-    """Divide jobs into at most `count` chunks of similar length.
+def cut(specs: Sequence[EpisodeSpec], count: int) -> Iterator[list[EpisodeSpec]]:
+    """Divide episodes into at most `count` chunks of similar length.
 
-    Jobs with the same task and seed stay in one chunk.
+    Specifications with the same task and seed stay in one chunk.
     """
-    groups = [list(group) for _, group in groupby(jobs, key=lambda job: (job.task.id, job.seed))]
+    groups = [
+        list(group) for _, group in groupby(specs, key=lambda spec: (spec.task.id, spec.seed))
+    ]
     piece: list[EpisodeSpec] = []
     passed = pieces = 0
     for group in groups:
         piece += group
         passed += len(group)
-        if passed * count >= (pieces + 1) * len(jobs):
+        if passed * count >= (pieces + 1) * len(specs):
             yield piece
             piece = []
-            pieces = passed * count // len(jobs)
+            pieces = passed * count // len(specs)
     if piece:
         yield piece

@@ -1,4 +1,4 @@
-"""The engine of a driver whose games are sampled by the workers of each policy."""
+"""The engine of a driver whose episodes are sampled by the workers of each policy."""
 
 from collections.abc import Callable
 from typing import Any

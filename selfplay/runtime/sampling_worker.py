@@ -1,4 +1,4 @@
-"""A sampling worker: a process whose engine answers the requests of the driver's games."""
+"""A sampling worker: a process whose engine answers the requests of the driver's episodes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ class SampleResult:
 
 
 class SamplingWorker(EngineWorker):
-    """Ray actor that holds the policies of its group and samples for the games of the driver.
+    """Ray actor that holds the policies of its group and samples for the episodes of the driver.
 
     `SamplingWorkers` starts it and calls `sample` for every step.
     """

@@ -56,9 +56,9 @@ class _Sampler(WorkerMember):
 class SamplingWorkers(EngineWorkerGroup[_Sampler]):
     """Sends requests to the workers of their policies, and replaces workers that die or hang.
 
-    The games are played in the driver's process. Requests of one group of episodes go to the same
-    worker, because their prompts begin alike. A request has its own seed, so that a replacement
-    samples the same completion again.
+    The episodes are played in the driver's process. Requests of one group of episodes go to the
+    same worker, because their prompts begin alike. A request has its own seed, so that a
+    replacement samples the same completion again.
     """
 
     worker = SamplingWorker
@@ -107,20 +107,20 @@ class SamplingWorkers(EngineWorkerGroup[_Sampler]):
         self._tell(self._place(change.policy), change)
 
     def play(
-        self, rollout_fn: RolloutFn, jobs: Sequence[EpisodeSpec], *, training: bool
+        self, rollout_fn: RolloutFn, specs: Sequence[EpisodeSpec], *, training: bool
     ) -> list[Episode]:
-        """Play jobs in this process with a rollout that asks these workers.
+        """Play episodes in this process with a rollout that asks these workers.
 
         Args:
             rollout_fn: The rollout.
-            jobs: The jobs; other callers wait until all of these are played.
+            specs: The episodes; other callers wait until all of these are played.
             training: True if the workers' metrics count.
         """
         with self._playing:
             self.cluster.check(now=True)
             self._fill()
             self._rollout = WorkerMetrics()
-            episodes = rollout_fn(jobs)
+            episodes = rollout_fn(specs)
             if training:
                 self._metrics.add(self._rollout.by_name)
             return episodes

@@ -54,8 +54,8 @@ class UpdateQueue:
     def put(self, number: int, change: Change) -> None:
         """Add the update with this number, and drop those that it replaces.
 
-        The queue of a worker without jobs would otherwise keep all versions of the weights in the
-        cluster's object store.
+        The queue of a worker without episodes would otherwise keep all versions of the weights in
+        the cluster's object store.
         """
         with self._arrived:
             kept = [each for each in self._changes if not _replaces(change, each)]
@@ -165,7 +165,7 @@ class UpdatableEngine(Engine):
         apply: Applies an update.
         """
         self.engine, self.inbox, self._apply = engine, inbox, apply
-        # No policy is added or withdrawn while requests may be in flight. Jobs that need a new
+        # No policy is added or withdrawn while requests may be in flight. Episodes that need a new
         # policy begin after its update.
         self._held: tuple[type[Change], ...] = (AddPolicy, RemovePolicy, OffloadPolicy)
         self.in_flight_updates = engine.in_flight_updates
@@ -223,7 +223,7 @@ class UpdatableEngine(Engine):
     def rest(self) -> None:
         """Free the engine's memory on the GPU, and move the served models to main memory.
 
-        An engine that rests already, because its worker got no jobs since, does nothing.
+        An engine that rests already, because its worker got no episodes since, does nothing.
         """
         if self._restore is not None:
             return

@@ -15,7 +15,7 @@ class WorkerMetrics:
     deaths: int = 0
     """Number of worker deaths."""
     resubmitted: int = 0
-    """Number of jobs or requests that were sent again."""
+    """Number of episodes or requests that were sent again."""
     by_name: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     """Metrics of the workers' services and engines by name."""
 

@@ -108,8 +108,8 @@ class StudyMatches:
 
     arena: Callable[[], Arena]
     """Function that makes the arena."""
-    seats: Mapping[str, AgentSpec]
-    """Role to its prompts and its limits."""
+    agent_specs: Mapping[str, AgentSpec]
+    """Role to the specification of its agents."""
     tasks: Sequence[Task] = ()
     """Tasks; if empty, every episode draws a default task of the arena."""
     engines: dict[str, Engine] = field(default_factory=dict)
@@ -154,13 +154,15 @@ class StudyMatches:
         moved = self._counts.movers
         return [side for side, agents in self.sides().items() if not moved & set(agents)]
 
-    def jobs(self, seating: Mapping[str, str], *, count: int | None = None) -> list[EpisodeSpec]:
+    def episode_specs(
+        self, seating: Mapping[str, str], *, count: int | None = None
+    ) -> list[EpisodeSpec]:
         """Return `count` episode specs; tasks and seeds are the same for every seating.
 
         All tasks are played equally often. If the number of tasks does not divide `count`, the
         remaining episodes take random tasks, because the list may be sorted.
         """
-        arena, jobs = self.arena(), []
+        arena, specs = self.arena(), []
         count = self.episodes if count is None else count
         tasks: list[Task] = []
         if self.tasks:
@@ -170,8 +172,8 @@ class StudyMatches:
         for number in range(count):
             at = derive(self.seed, "study", number)
             task = tasks[number] if tasks else arena.default_task(Random(derive(at, "task")))
-            jobs.append(EpisodeSpec(task=task, seed=at, policy_map=seating))
-        return jobs
+            specs.append(EpisodeSpec(task=task, seed=at, policy_map=seating))
+        return specs
 
     def rollout(
         self, arena: Callable[[], Arena] | None = None, *, max_turns: int | None = None
@@ -183,7 +185,7 @@ class StudyMatches:
         limits = self.limits if max_turns is None else replace(self.limits, max_turns=max_turns)
         return Rollout(
             arena=arena or self.arena,
-            seats=self.seats,
+            agent_specs=self.agent_specs,
             engines=self.engines,
             renderers=self.renderers,
             settings=limits,
@@ -195,19 +197,19 @@ class StudyMatches:
         """Play all episodes with these policies (agent to policy) and return them."""
         self.cells += 1
         ACTIVITY.begin(f"playing, cell {self.cells}")
-        return self.count(self.rollout(arena).run(self.jobs(seating)))
+        return self.count(self.rollout(arena).run(self.episode_specs(seating)))
 
     def count(self, episodes: list[Episode]) -> list[Episode]:
         """Count how the episodes ended and which agents moved; return the episodes."""
         self._counts.count(episodes)
         return episodes
 
-    def seat(self, policy: str, agent: str) -> AgentSpec:
+    def agent_spec(self, policy: str, agent: str) -> AgentSpec:
         """Return the spec of an agent that this policy plays."""
-        seat = self.seats[role_of(agent)]
-        if policy == seat.policy:
-            return seat
-        return replace(seat, policy=policy, renderer=self.renderers[policy])
+        agent_spec = self.agent_specs[role_of(agent)]
+        if policy == agent_spec.policy:
+            return agent_spec
+        return replace(agent_spec, policy=policy, renderer=self.renderers[policy])
 
     def scores(self, episodes: Sequence[Episode], metric: str | None = None) -> np.ndarray:
         """Return [N] values of a metric (None: the main one); NaN if an episode failed or lacks it.
@@ -244,7 +246,7 @@ class StudyMatches:
         name, arena = self.metrics[0], self.arena()
         if self._paid(name) or measured_by(arena).of(name) is not None:
             return
-        (trial,) = self.rollout().run(self.jobs({}, count=1))
+        (trial,) = self.rollout().run(self.episode_specs({}, count=1))
         if trial.status is Status.FINISHED and name not in trial.metrics:
             raise ConfigError(
                 f"--metric {name}: {arena.name} does not declare it, and a trial game lacks it; "
@@ -381,7 +383,7 @@ def _games(
         metrics = [metric, *(each for each in metrics if each != metric)]
     return StudyMatches(
         arena=rollout.arena,
-        seats=rollout.seats,
+        agent_specs=rollout.agent_specs,
         tasks=tasks,
         engines=dict(rollout.engines),
         renderers=dict(rollout.renderers),

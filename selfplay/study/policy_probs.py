@@ -127,11 +127,11 @@ class ActionDistribution:
 def read(
     where: Sequence[InformationSet],
     *,
-    seats: Mapping[str, AgentSpec],
+    agent_specs: Mapping[str, AgentSpec],
     models: "Mapping[str, PreTrainedModel]",
 ) -> list[ActionDistribution]:
     """Return the distribution at each information set, with the temperature and the truncation of
-    the seat.
+    the agent_spec.
 
     The probability of an action is that of its text in the tokenizer's own tokens, followed by a
     token that ends the turn or by the limit of tokens. Other tokens of the same text, and white
@@ -139,18 +139,18 @@ def read(
 
     Args:
         where: The information sets.
-        seats: Role to seat.
+        agent_specs: Role to the specification of its agents.
         models: Policy to model.
     Raises:
         ConfigError: If the role does not take its move from the text alone.
     """
-    prompts = [_prompt(each, seats[role_of(each.agent)]) for each in where]
+    prompts = [_prompt(each, agent_specs[role_of(each.agent)]) for each in where]
     rows: dict[str, dict[tuple[int, ...], int]] = {}
     for each, prompt in zip(where, prompts, strict=True):
-        seat = seats[role_of(each.agent)]
+        agent_spec = agent_specs[role_of(each.agent)]
         for action in each.actions:
-            row = (*prompt, *_inputs(action, seat))
-            known = rows.setdefault(seat.policy, {})
+            row = (*prompt, *_inputs(action, agent_spec))
+            known = rows.setdefault(agent_spec.policy, {})
             known[row] = min(known.get(row, len(row)), len(prompt) - 1)
     logits = {
         policy: dict(zip(known, _logits(models[policy], known), strict=True))
@@ -160,32 +160,34 @@ def read(
         ActionDistribution(
             where=each,
             mass={
-                action: _chance(action, prompt, seat, logits[seat.policy])
+                action: _chance(action, prompt, agent_spec, logits[agent_spec.policy])
                 for action in each.actions
             },
         )
         for each, prompt in zip(where, prompts, strict=True)
-        for seat in [seats[role_of(each.agent)]]
+        for agent_spec in [agent_specs[role_of(each.agent)]]
     ]
 
 
-def _prompt(where: InformationSet, seat: AgentSpec) -> tuple[int, ...]:
+def _prompt(where: InformationSet, agent_spec: AgentSpec) -> tuple[int, ...]:
     """Return the tokens of the prompt; raises ConfigError if the role cannot be read."""
     for action in where.actions:
-        _refuse_unread(action, seat.renderer.text(_ids(action, seat)), seat, where.agent)
-    return tuple(seat.renderer.start(seat.role.prompt(where.observation)))
+        _refuse_unread(
+            action, agent_spec.renderer.text(_ids(action, agent_spec)), agent_spec, where.agent
+        )
+    return tuple(agent_spec.renderer.start(agent_spec.role.prompt(where.observation)))
 
 
-def _inputs(action: str, seat: AgentSpec) -> list[int]:
+def _inputs(action: str, agent_spec: AgentSpec) -> list[int]:
     """Return the tokens after the prompt that the model has to read for an action's probability."""
-    tokens = _ids(action, seat)
-    return tokens[: seat.max_tokens - 1] if len(tokens) >= seat.max_tokens else tokens
+    tokens = _ids(action, agent_spec)
+    return tokens[: agent_spec.max_tokens - 1] if len(tokens) >= agent_spec.max_tokens else tokens
 
 
 def _chance(
     action: str,
     prompt: tuple[int, ...],
-    seat: AgentSpec,
+    agent_spec: AgentSpec,
     known: "Mapping[tuple[int, ...], Tensor]",
 ) -> float:
     """Return the probability of an action's text.
@@ -193,26 +195,26 @@ def _chance(
     Args:
         action: The action.
         prompt: Tokens of the prompt.
-        seat: The seat that is asked.
+        agent_spec: Specification of the agent that is asked.
         known: Row of tokens to the logits of the tokens after the prompt, [N, vocabulary].
     """
     import torch
 
     from selfplay.engines.truncation import truncate
 
-    tokens = _ids(action, seat)
-    if len(tokens) > seat.max_tokens:
+    tokens = _ids(action, agent_spec)
+    if len(tokens) > agent_spec.max_tokens:
         return 0.0
-    inputs = _inputs(action, seat)
+    inputs = _inputs(action, agent_spec)
     logits = known[(*prompt, *inputs)][-1 - len(inputs) :]
-    if seat.temperature == 0:
+    if agent_spec.temperature == 0:
         logits = torch.where(logits == logits.max(-1, keepdim=True).values, 0.0, -torch.inf)
-    logprobs = (logits.double() / (seat.temperature or 1.0)).log_softmax(-1)
-    logprobs = truncate(logprobs, logits, [seat] * len(logits))
+    logprobs = (logits.double() / (agent_spec.temperature or 1.0)).log_softmax(-1)
+    logprobs = truncate(logprobs, logits, [agent_spec] * len(logits))
     said = sum(float(logprobs[place, token]) for place, token in enumerate(tokens))
     ended = 0.0
-    if len(tokens) < seat.max_tokens:
-        ended = float(logprobs[len(tokens), list(seat.renderer.end_ids)].logsumexp(-1))
+    if len(tokens) < agent_spec.max_tokens:
+        ended = float(logprobs[len(tokens), list(agent_spec.renderer.end_ids)].logsumexp(-1))
     return float(torch.tensor(said + ended, dtype=torch.float64).exp())
 
 
@@ -270,42 +272,42 @@ def _logits(model: "PreTrainedModel", rows: Mapping[tuple[int, ...], int]) -> "l
     return [found[number] for number in range(len(given))]
 
 
-def _ids(action: str, seat: AgentSpec) -> list[int]:
+def _ids(action: str, agent_spec: AgentSpec) -> list[int]:
     """Return the tokens of an action's text."""
-    encode = getattr(seat.renderer, "completion_ids", None)
+    encode = getattr(agent_spec.renderer, "completion_ids", None)
     if encode is None:
         raise ConfigError(
-            f"policy {seat.policy!r}: has no tokenizer, so its probabilities cannot be read; seat "
-            "a policy with a model"
+            f"policy {agent_spec.policy!r}: has no tokenizer, so its probabilities are unknown; "
+            "seat a policy with a model"
         )
     return list(encode(action))
 
 
-def _refuse_unread(action: str, text: str, seat: AgentSpec, agent: str) -> None:
+def _refuse_unread(action: str, text: str, agent_spec: AgentSpec, agent: str) -> None:
     """Raise ConfigError unless the role reads the action in the completion `text`."""
-    name = type(seat.role).__name__
-    if seat.role.memory != "none":
+    name = type(agent_spec.role).__name__
+    if agent_spec.role.memory != "none":
         raise ConfigError(
-            f"{agent}: its role {name} has memory={seat.role.memory}, so its moves depend on more "
-            "than the information set; use a role with memory=none"
+            f"{agent}: its role {name} has memory={agent_spec.role.memory}; its moves depend on "
+            "more than the information set; use a role with memory=none"
         )
-    if seat.role.skip_thinking:
+    if agent_spec.role.skip_thinking:
         raise ConfigError(
             f"{agent}: its role {name} has skip_thinking, so the probability of a move is a sum "
             "over all thinking before it; use a role with skip_thinking=false"
         )
-    if seat.role.tools is not None:
+    if agent_spec.role.tools is not None:
         raise ConfigError(
             f"{agent}: its role {name} has tools, so the probability of a move is a sum over all "
             "calls before it; use a role with tools=null"
         )
-    if seat.stop:
+    if agent_spec.stop:
         raise ConfigError(
             f"{agent}: its completions end at stop strings (sampling.{role_of(agent)}.stop), so a "
             "move has more texts than one; measure a run whose role has none"
         )
     try:
-        parsed = seat.role.parse(text)
+        parsed = agent_spec.role.parse(text)
     except InvalidAction as reason:
         parsed = f"nothing ({reason})"
     if parsed != action:

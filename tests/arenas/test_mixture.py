@@ -122,7 +122,7 @@ def test_a_task_for_no_part_fails_its_episode_alone() -> None:
         role: AgentSpec(role=Role(), policy="p", renderer=ByteRenderer())
         for role in raw_env().roles
     }
-    rollout = Rollout(arena=raw_env, seats=seats, engines={})
+    rollout = Rollout(arena=raw_env, agent_specs=seats, engines={})
     tasks = [GAME, routed("chess", GAME), Task(id="x", payload={"arena": "kuhn", "task": 3})]
     found = rollout.run([EpisodeSpec(task=task, seed=0) for task in tasks])
     assert "names no arena" in found[0].error and "no arena 'chess'" in found[1].error

@@ -19,7 +19,7 @@ from selfplay.credit.shaping import Overlong, Shaping
 from selfplay.sampler.dynamic import has_signal
 from selfplay.types import Group
 from tests.helpers.builders import advantages, episode, group, turn
-from tests.helpers.guessing_game import Guess, job, rollout
+from tests.helpers.guessing_game import Guess, rollout, spec
 
 # Credit: player_0 is `base` and learns; player_1 is the frozen `old`.
 
@@ -114,7 +114,7 @@ def test_a_critic_neither_reads_nor_learns_what_an_opponent_saw() -> None:
 def test_replays_move_the_opponent_as_recorded_and_judge_only_who_learns() -> None:
     """In `Guess` an action is worth 1 - -1 = 2 to who says `a`, whatever the opponent says."""
     credit = Counterfactual(arena=Guess, default="b", returns="own")
-    (played,) = rollout().run([job(policy_map={"player_1": "old"})])
+    (played,) = rollout().run([spec(policy_map={"player_1": "old"})])
     samples = credit.assign([group(played)])
     assert [(s.turn.agent, s.advantage) for s in samples] == [("player_0", 2.0)] * 2
     assert credit.metrics()["replays"] == 3, "the record and two turns, none for the opponent"

@@ -65,7 +65,7 @@ def gather(curriculum: Any, most: int = 3 * ROUNDS) -> int:
     experiment: Any = SimpleNamespace(
         curriculum=curriculum,
         sampler=Sampler(most),
-        rollout_fn=lambda jobs: [],
+        rollout_fn=lambda specs: [],
         seed=0,
         credit=None,
         settings=SimpleNamespace(max_failed_fraction=0.1),

@@ -40,7 +40,7 @@ def test_a_state_that_is_not_plain_data_is_one_line(wrap: Any, where: str) -> No
     batches = OnDemandBatches(
         curriculum=wrap(Careless(tasks=[Task(id="t")], batch=1)),
         sampler=Independent(group_size=1),
-        rollout_fn=lambda jobs: [],
+        rollout_fn=lambda specs: [],
         seed=lambda: 0,
     )
     words = rf"^{where}: Careless\.state_dict has 'rng', which a checkpoint cannot hold \(.*plain"

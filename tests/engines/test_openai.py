@@ -249,8 +249,10 @@ def test_it_cannot_be_trained() -> None:
 def test_a_game_against_an_endpoint() -> None:
     with serving(lambda number, body: words("bet")) as endpoint:
         remote = engine(endpoint.url)
-        seat = AgentSpec(role=Player(game="kuhn"), policy="remote", renderer=remote.renderer)
-        rollout = Rollout(arena=Kuhn, seats={"player": seat}, engines={"remote": remote})
+        agent_spec = AgentSpec(role=Player(game="kuhn"), policy="remote", renderer=remote.renderer)
+        rollout = Rollout(
+            arena=Kuhn, agent_specs={"player": agent_spec}, engines={"remote": remote}
+        )
         played = rollout.run([EpisodeSpec(task=Task(id="hand"), seed=seed) for seed in range(4)])
         remote.close()
     assert all(each.status is Status.FINISHED and not each.error for each in played)

@@ -15,7 +15,7 @@ from selfplay.role import Role
 from selfplay.rollout.rollout import AgentSpec, Rollout
 from selfplay.types import Request, StopReason
 from tests.helpers.engine_requests import answer, serving
-from tests.rollout.test_rollout import Talk, job
+from tests.rollout.test_rollout import Talk, spec
 
 
 def request(stop: Sequence[str], number: int = 0, **settings: object) -> Request:
@@ -129,16 +129,18 @@ def test_a_role_reads_the_cut_text_and_the_ids_stay(
     model: PreTrainedModel, renderer: ChatRenderer, keep: bool
 ) -> None:
     def play(**limits: object) -> list[str]:
-        seat = AgentSpec(role=Role(), policy="p", renderer=renderer, max_tokens=30, **limits)  # type: ignore[arg-type]
+        agent_spec = AgentSpec(role=Role(), policy="p", renderer=renderer, max_tokens=30, **limits)  # type: ignore[arg-type]
         engines = {"p": serving({"p": model}, {"p": renderer.end_ids})}
-        playing = Rollout(arena=Talk, seats={"a": seat, "b": seat}, engines=engines)
-        turns = [turn for each in playing.run([job(n) for n in range(20)]) for turn in each.turns]
+        playing = Rollout(
+            arena=Talk, agent_specs={"a": agent_spec, "b": agent_spec}, engines=engines
+        )
+        turns = [turn for each in playing.run([spec(n) for n in range(20)]) for turn in each.turns]
         for turn in turns:
             assert turn.loss_mask == (1,) * len(turn.completion_ids)
             assert turn.action == turn.text
             whole = renderer.text(turn.completion_ids)
-            assert turn.text == cut(whole, seat.stop, keep=keep)
-            if turn.text != whole or any(map(turn.text.endswith, seat.stop)):
+            assert turn.text == cut(whole, agent_spec.stop, keep=keep)
+            if turn.text != whole or any(map(turn.text.endswith, agent_spec.stop)):
                 assert turn.stop_reason is StopReason.STOP
                 stopped.append(turn.text)
         return [turn.text for turn in turns]

@@ -69,12 +69,12 @@ class Beside(Local):
     def rollout_fn(self, players: RolloutSetup, evaluation: str | None = None) -> RolloutFn:
         whole = super().rollout_fn(players, evaluation)
 
-        def play(jobs: Sequence[EpisodeSpec]) -> list[Episode]:
+        def play(specs: Sequence[EpisodeSpec]) -> list[Episode]:
             with self._changed:
                 self._changed.wait_for(lambda: evaluation is None or not self._playing)
                 self._playing += 1
             try:
-                return whole(jobs)
+                return whole(specs)
             finally:
                 with self._changed:
                     self._playing -= 1

@@ -113,7 +113,7 @@ def settings(model: Path, mark: Path, **policy: Any) -> dict[str, Any]:
     }
 
 
-def jobs(groups: int, size: int = 2, **payload: Any) -> list[EpisodeSpec]:
+def specs(groups: int, size: int = 2, **payload: Any) -> list[EpisodeSpec]:
     """Groups of siblings of one task each; `payload` is that of the first group's task."""
     return [
         EpisodeSpec(

@@ -49,15 +49,15 @@ def rollout(
     learning: Sequence[str] | None = ("base", "rival"), arena: type[Arena] = Guess, **role: Any
 ) -> Rollout:
     engine = ScriptedEngine({"base": constant("a"), "rival": constant("b"), "old": constant("bb")})
-    seat = AgentSpec(role=Role(**role), policy="base", renderer=Words(1), max_tokens=1)
+    agent_spec = AgentSpec(role=Role(**role), policy="base", renderer=Words(1), max_tokens=1)
     return Rollout(
         arena=arena,
-        seats={"player": seat},
+        agent_specs={"player": agent_spec},
         engines=dict.fromkeys(("base", "rival", "old"), engine),
         renderers={"base": Words(1), "rival": Words(2), "old": Words(3)},
         learning=learning,
     )
 
 
-def job(**fields: Any) -> EpisodeSpec:
+def spec(**fields: Any) -> EpisodeSpec:
     return EpisodeSpec(task=Task(id="t"), seed=0, **fields)

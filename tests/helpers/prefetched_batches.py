@@ -49,21 +49,21 @@ class Versioned(Protocol):
 
 
 class Player:
-    """Pays by job, notes which version each batch began with, and waits where it is told to."""
+    """Pays by spec, notes which version each batch began with, and waits where it is told to."""
 
     def __init__(self) -> None:
         self.version = 0
         self.begun: list[int] = []
         self.gate: Callable[[int], None] = lambda step: None
 
-    def __call__(self, jobs: Sequence[EpisodeSpec]) -> list[Episode]:
-        step = int(jobs[0].task.id.partition("-")[0])
+    def __call__(self, specs: Sequence[EpisodeSpec]) -> list[Episode]:
+        step = int(specs[0].task.id.partition("-")[0])
         self.begun.append(self.version)
         self.gate(step)
-        paid = [float((job.seed + job.member) % 3 > 0) for job in jobs]
+        paid = [float((spec.seed + spec.member) % 3 > 0) for spec in specs]
         return [
-            episode(turn("solver_0", reward), task=job.task, seed=job.seed)
-            for job, reward in zip(jobs, paid, strict=True)
+            episode(turn("solver_0", reward), task=spec.task, seed=spec.seed)
+            for spec, reward in zip(specs, paid, strict=True)
         ]
 
 

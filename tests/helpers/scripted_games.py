@@ -25,7 +25,7 @@ def games(
     }
     return StudyMatches(
         arena=arena,
-        seats=seats,
+        agent_specs=seats,
         engines=dict.fromkeys(scripts, engine),
         renderers=dict.fromkeys(scripts, renderer),
         **{"episodes": 24, **settings},

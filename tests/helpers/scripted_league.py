@@ -48,18 +48,18 @@ class Names:
 
 
 class Played:
-    """Plays every job at once; who sits in `player_0` is paid by a function of both policies."""
+    """Plays every spec at once; who sits in `player_0` is paid by a function of both policies."""
 
     def __init__(self, pay: Callable[[str, str], float] = lambda first, second: 1.0) -> None:
-        self.jobs: list[EpisodeSpec] = []
+        self.specs: list[EpisodeSpec] = []
         self.pay = pay
 
-    def __call__(self, jobs: Sequence[EpisodeSpec]) -> list[Episode]:
-        self.jobs += jobs
-        return [self._played(job) for job in jobs]
+    def __call__(self, specs: Sequence[EpisodeSpec]) -> list[Episode]:
+        self.specs += specs
+        return [self._played(spec) for spec in specs]
 
-    def _played(self, job: EpisodeSpec) -> Episode:
-        first, second = (job.policy_map.get(seat, "base") for seat in SEATS)
+    def _played(self, spec: EpisodeSpec) -> Episode:
+        first, second = (spec.policy_map.get(seat, "base") for seat in SEATS)
         paid = self.pay(first, second)
         return episode(turn("player_0", paid, policy=first), turn("player_1", -paid, policy=second))
 
@@ -117,7 +117,7 @@ class Made:
     def step(self, number: int, *, groups: int = 8, size: int = 2) -> dict[str, float]:
         """A step of `groups` groups, after which every player has one update more."""
         self.begin(number)
-        self.run(jobs(number, groups, size))
+        self.run(specs(number, groups, size))
         return self.end()
 
     def begin(self, number: int, learning: Sequence[str] | None = None) -> None:
@@ -134,7 +134,7 @@ class Made:
         return self.league.end_step()
 
 
-def jobs(step: int, groups: int, size: int = 2) -> list[EpisodeSpec]:
+def specs(step: int, groups: int, size: int = 2) -> list[EpisodeSpec]:
     return [
         EpisodeSpec(task=Task(id="game"), seed=100_000 * step + group, member=member)
         for group in range(groups)

@@ -1,4 +1,4 @@
-"""An arena of three agents that talk, and its jobs."""
+"""An arena of three agents that talk, and its specs."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -45,5 +45,5 @@ class Talk(Arena):
             self.finish()
 
 
-def job(seed: int = 0, **payload: Any) -> EpisodeSpec:
+def spec(seed: int = 0, **payload: Any) -> EpisodeSpec:
     return EpisodeSpec(task=Task(id="t", payload=payload), seed=seed)

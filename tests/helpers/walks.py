@@ -99,9 +99,11 @@ def sampled(
     steps: int = 4,
     seed: int = 0,
 ) -> list[Group]:
-    seat = AgentSpec(role=Role(), policy="p", renderer=ByteRenderer())
+    agent_spec = AgentSpec(role=Role(), policy="p", renderer=ByteRenderer())
     engine = Words(words, nats)
-    rollout = Rollout(arena=lambda: Walk(steps), seats={"walker": seat}, engines={"p": engine})
+    rollout = Rollout(
+        arena=lambda: Walk(steps), agent_specs={"walker": agent_spec}, engines={"p": engine}
+    )
     curriculum = Listed()
     groups: list[Group] = sampler.sample(curriculum, rollout.run, step=3, seed=seed)
     assert curriculum.told == [(3, [group.id for group in groups])]

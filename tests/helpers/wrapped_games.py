@@ -18,7 +18,7 @@ Game = TypeVar("Game", bound=WrappedGame)
 def play(
     make: Callable[[], Game], engine: Any, count: int, **seat: Any
 ) -> list[tuple[Episode, Game]]:
-    """Whole games between seats of one policy."""
+    """Whole games between agent_specs of one policy."""
     arenas: list[Game] = []
 
     def fresh() -> Game:
@@ -26,8 +26,8 @@ def play(
         return arenas[-1]
 
     settings: dict[str, Any] = {"renderer": ByteRenderer(), **seat}
-    seats = {"player": AgentSpec(role=Role(), policy="p", **settings)}
-    rollout = Rollout(arena=fresh, seats=seats, engines={"p": engine})
+    agent_specs = {"player": AgentSpec(role=Role(), policy="p", **settings)}
+    rollout = Rollout(arena=fresh, agent_specs=agent_specs, engines={"p": engine})
     episodes = rollout.run([EpisodeSpec(task=GAME, seed=seed) for seed in range(count)])
     return list(zip(episodes, arenas, strict=True))
 

@@ -19,38 +19,40 @@ from selfplay.league.matchmaking import (
 from selfplay.rollout.rollout import EpisodeSpec
 from selfplay.types import Episode, Status
 from tests.helpers.builders import episode
-from tests.helpers.scripted_league import ALL_THREE, SEATS, Made, Played, jobs
+from tests.helpers.scripted_league import ALL_THREE, SEATS, Made, Played, specs
 
 
 class Broken(Played):
     """Fails every game."""
 
-    def __call__(self, jobs: Sequence[EpisodeSpec]) -> list[Episode]:
-        return [episode(status=Status.FAILED) for _ in jobs]
+    def __call__(self, specs: Sequence[EpisodeSpec]) -> list[Episode]:
+        return [episode(status=Status.FAILED) for _ in specs]
 
 
 def test_siblings_and_branches_share_their_seating() -> None:
     made = Made({"base": ALL_THREE})
     made.step(1)
-    first = list(made.play.jobs)
-    seatings = [dict(job.policy_map) for job in first]
+    first = list(made.play.specs)
+    seatings = [dict(spec.policy_map) for spec in first]
     assert seatings[::2] == seatings[1::2]
-    later = [EpisodeSpec(task=job.task, seed=job.seed, member=9, branch_of=0) for job in first[::2]]
+    later = [
+        EpisodeSpec(task=spec.task, seed=spec.seed, member=9, branch_of=0) for spec in first[::2]
+    ]
     made.run(later)
-    assert [dict(job.policy_map) for job in made.play.jobs[len(first) :]] == seatings[::2]
+    assert [dict(spec.policy_map) for spec in made.play.specs[len(first) :]] == seatings[::2]
 
 
 def test_of_every_group_all_seats_take_part() -> None:
     """In a mixture, an agent of another part would be booked with games that it was not in."""
     made = Made({"base": ALL_THREE})
     made.step(1)
-    assert all(tuple(job.seats) == SEATS for job in made.play.jobs)
+    assert all(tuple(spec.seats) == SEATS for spec in made.play.specs)
 
 
 def test_in_self_play_nobody_is_seated_and_nothing_booked() -> None:
     made = Made({"base": Current()})
     figures = made.step(1)
-    assert all(job.policy_map == {} and job.learner is None for job in made.play.jobs)
+    assert all(spec.policy_map == {} and spec.learner is None for spec in made.play.specs)
     assert figures["share/base/self"] == 1 and figures["rating/base"] == 1500
     assert not [name for name in figures if name.startswith("win_rate")]
 
@@ -60,8 +62,8 @@ def test_against_every_opponent_each_seat_is_taken_equally_often() -> None:
     for step in range(1, 30):
         made.step(step, groups=7, size=1)
     taken: dict[str, Counter[str]] = {}
-    for job in made.play.jobs:
-        for seat, opponent in job.policy_map.items():
+    for spec in made.play.specs:
+        for seat, opponent in spec.policy_map.items():
             taken.setdefault(opponent, Counter())[seat] += 1
     assert len(taken) > 4
     for opponent, seats in taken.items():
@@ -74,8 +76,8 @@ def test_opponents_come_as_often_as_their_chances_say() -> None:
     made.begin(1)
     expected: Chances = {"base": 1 / 3, "base@0": 1 / 3, "random": 1 / 6, "perfect": 1 / 6}
     assert made.league.matches(1).chances("base") == pytest.approx(expected)
-    made.run(jobs(1, 2000, 1))
-    met = Counter(next(iter(job.policy_map.values()), "base") for job in made.play.jobs)
+    made.run(specs(1, 2000, 1))
+    met = Counter(next(iter(spec.policy_map.values()), "base") for spec in made.play.specs)
     for name, chance in expected.items():
         assert met[name] / 2000 == pytest.approx(chance, abs=0.045), name
 
@@ -84,7 +86,7 @@ def test_few_draws_are_shared_among_the_groups_of_a_step() -> None:
     made = Made({"base": Anchors()}, opponents_per_step=1)
     for step in range(1, 20):
         made.step(step)
-    met = [next(iter(job.policy_map.values())) for job in made.play.jobs]
+    met = [next(iter(spec.policy_map.values())) for spec in made.play.specs]
     steps = [set(met[start : start + 16]) for start in range(0, len(met), 16)]
     assert all(len(each) == 1 for each in steps), "one opponent per step"
     assert set().union(*steps) == {"random", "perfect"}
@@ -95,7 +97,7 @@ def test_every_player_has_its_share_of_the_groups_and_learns_alone() -> None:
         {"base": MainPlayer(), "hunter": MainExploiter(), "rover": LeagueExploiter()}, every=100
     )
     made.step(1, groups=9, size=1)
-    seatings = [(dict(job.policy_map), job.learner) for job in made.play.jobs]
+    seatings = [(dict(spec.policy_map), spec.learner) for spec in made.play.specs]
     assert seatings[1::3] == [
         ({"player_0": "hunter", "player_1": "base"}, "hunter"),
         ({"player_0": "base", "player_1": "hunter"}, "hunter"),
@@ -113,12 +115,12 @@ def test_every_player_has_its_share_of_the_groups_and_learns_alone() -> None:
 def test_who_rests_in_a_step_has_no_match() -> None:
     made = Made({"base": MainPlayer(), "hunter": MainExploiter()})
     made.begin(1, ["hunter"])
-    made.run(jobs(1, 4))
-    assert {job.learner for job in made.play.jobs} == {"hunter"}
+    made.run(specs(1, 4))
+    assert {spec.learner for spec in made.play.specs} == {"hunter"}
     made.end()
     made.begin(2, [])
-    made.run(jobs(2, 4))
-    assert [job.policy_map for job in made.play.jobs[8:]] == [{}] * 8
+    made.run(specs(2, 4))
+    assert [spec.policy_map for spec in made.play.specs[8:]] == [{}] * 8
 
 
 def test_results_are_booked_from_the_players_seat() -> None:
@@ -132,7 +134,7 @@ def test_results_are_booked_from_the_players_seat() -> None:
     assert figures["win_rate/base/perfect"] == 0.0
     assert 0.3 < figures["win_rate/base/random"] < 0.7
     assert figures["rating/base"] < 1500 < figures["rating/perfect"]
-    met = Counter(next(iter(job.policy_map.values())) for job in made.play.jobs)
+    met = Counter(next(iter(spec.policy_map.values())) for spec in made.play.specs)
     won = met["random"] / 2  # every other seat
     assert figures["return/base"] == pytest.approx(
         (won - (met["random"] - won) - met["perfect"]) / 400, abs=0.01
@@ -209,15 +211,15 @@ def test_a_resumed_league_goes_on_as_if_nothing_had_happened() -> None:
     for step in range(6, 11):
         found = after.step(step, groups=7)
     assert found == expected
-    assert [job.policy_map for job in after.play.jobs] == [
-        job.policy_map for job in whole.play.jobs[70:]
+    assert [spec.policy_map for spec in after.play.specs] == [
+        spec.policy_map for spec in whole.play.specs[70:]
     ]
     assert after.league.state_dict() == whole.league.state_dict()
 
 
 def test_a_league_wraps_any_rollout_function() -> None:
     """A step in which no player learns passes the specifications on unchanged."""
-    made, other, asked = Made({"base": Anchors()}), Played(), jobs(1, 2)
+    made, other, asked = Made({"base": Anchors()}), Played(), specs(1, 2)
     made.begin(1, [])
     assert len(made.league.matches(1).wrap(other)(asked)) == 4
-    assert other.jobs == asked and not made.play.jobs
+    assert other.specs == asked and not made.play.specs

@@ -43,13 +43,13 @@ class Recorded(Played):
         self.there: list[str] = []
         self.delay: Callable[[int], None] = lambda step: None
 
-    def __call__(self, jobs: Sequence[EpisodeSpec]) -> list[Episode]:
-        step = int(jobs[0].task.id.partition("-")[0])
+    def __call__(self, specs: Sequence[EpisodeSpec]) -> list[Episode]:
+        step = int(specs[0].task.id.partition("-")[0])
         self.delay(step)
-        self.seatings[step] = [(job.seed, dict(job.policy_map), job.learner) for job in jobs]
-        names = {name for job in jobs for name in job.policy_map.values() if "@" in name}
+        self.seatings[step] = [(spec.seed, dict(spec.policy_map), spec.learner) for spec in specs]
+        names = {name for spec in specs for name in spec.policy_map.values() if "@" in name}
         assert names <= set(self.there), step
-        return super().__call__(jobs)
+        return super().__call__(specs)
 
 
 class Steps:

@@ -46,7 +46,7 @@ def test_games_of_discarded_steps_do_not_end_those_that_are_played_again(
     """Step 6 may seat the snapshot of step 3, which the checkpoint of step 2 does not have."""
     monkeypatch.setenv("SELFPLAY_CACHE", str(shared_cache()))
     begun, lost, back = set[int | None](), threading.Event(), threading.Event()
-    update, begin, step, load = Learner.update, Rollout.begin_game, Apart.step, Snapshots.load
+    update, begin, step, load = Learner.update, Rollout.begin_episode, Apart.step, Snapshots.load
 
     def struck(self: Learner, samples: Any, *, step: int) -> dict[str, float]:
         if step == LOST and not lost.is_set():
@@ -56,9 +56,9 @@ def test_games_of_discarded_steps_do_not_end_those_that_are_played_again(
             raise LearnersLost("rank 1 died")
         return update(self, samples, step=step)
 
-    def noted(self: Rollout, job: EpisodeSpec) -> EpisodeRunner:
-        begun.add(job.step)
-        return begin(self, job)
+    def noted(self: Rollout, spec: EpisodeSpec) -> EpisodeRunner:
+        begun.add(spec.step)
+        return begin(self, spec)
 
     def held(self: Apart) -> list[Completion]:
         if lost.is_set():
@@ -72,7 +72,7 @@ def test_games_of_discarded_steps_do_not_end_those_that_are_played_again(
         back.set()
 
     monkeypatch.setattr(Learner, "update", struck)
-    monkeypatch.setattr(Rollout, "begin_game", noted)
+    monkeypatch.setattr(Rollout, "begin_episode", noted)
     monkeypatch.setattr(Apart, "step", held)
     monkeypatch.setattr(Snapshots, "load", loaded)
     composed = settings()

@@ -57,7 +57,7 @@ def task(part: str) -> Task:
     return routed(part, deals()[0] if part == "kuhn" else Task(id="game"))
 
 
-def jobs(step: int, count: int = 12) -> list[EpisodeSpec]:
+def specs(step: int, count: int = 12) -> list[EpisodeSpec]:
     """Two episodes for each of some groups of all parts in turn."""
     return [
         EpisodeSpec(task=task(PARTS[group % 3]), seed=1000 * step + group, member=member)
@@ -70,10 +70,10 @@ class PlayedParts:
     """Plays the agents of each task at once; a policy is paid its worth, with its sign by part."""
 
     def __init__(self, arena: Mixture) -> None:
-        self.arena, self.jobs = arena, list[EpisodeSpec]()
+        self.arena, self.specs = arena, list[EpisodeSpec]()
 
     def __call__(self, specs: Sequence[EpisodeSpec]) -> list[Episode]:
-        self.jobs += specs
+        self.specs += specs
         return [self._played(spec) for spec in specs]
 
     def _played(self, spec: EpisodeSpec) -> Episode:
@@ -105,16 +105,16 @@ def test_only_agents_of_the_part_are_seated_and_each_equally_often(arena: Mixtur
     league = made(arena)
     for step in range(1, 25):
         league.begin(step)
-        league.run(jobs(step))
+        league.run(specs(step))
         league.league.end_step()
     taken: dict[tuple[str, str], Counter[str]] = {}
-    for job in league.play.jobs:
-        there = arena.agents_of(job.task)
-        assert list(job.seats) == there and set(job.policy_map) <= set(there)
+    for spec in league.play.specs:
+        there = arena.agents_of(spec.task)
+        assert list(spec.seats) == there and set(spec.policy_map) <= set(there)
         if len(there) == 1:
-            assert not job.policy_map and job.learner is None
-        elif job.policy_map:
-            ((seated, opponent),) = job.policy_map.items()
+            assert not spec.policy_map and spec.learner is None
+        elif spec.policy_map:
+            ((seated, opponent),) = spec.policy_map.items()
             taken.setdefault((there[0], opponent), Counter())[seated] += 1
     assert len({part for part, _ in taken}) == 2 and len(taken) > 4
     for (first, opponent), seats in taken.items():
@@ -129,11 +129,11 @@ def test_the_payoffs_are_those_of_the_parts_together(arena: Mixture) -> None:
     payoff = league.league.table.payoff
     payoff.decay = 1.0
     league.begin(1)
-    league.run(jobs(1, 30))
+    league.run(specs(1, 30))
     league.league.end_step()
     for opponent in ("random", "perfect"):
-        met = [job for job in league.play.jobs if opponent in job.policy_map.values()]
-        kuhn = sum(job.task.id.startswith("kuhn") for job in met)
+        met = [spec for spec in league.play.specs if opponent in spec.policy_map.values()]
+        kuhn = sum(spec.task.id.startswith("kuhn") for spec in met)
         assert 0 < kuhn < len(met)
         won = kuhn if opponent == "random" else len(met) - kuhn
         assert payoff.games("base", opponent) == len(met)
@@ -143,33 +143,34 @@ def test_the_payoffs_are_those_of_the_parts_together(arena: Mixture) -> None:
 def test_an_exploiter_meets_nobody_where_there_is_one_seat(arena: Mixture) -> None:
     league = made(arena, base=ALL_THREE, hunter=MainExploiter())
     league.begin(1)
-    league.run(jobs(1, 30))
+    league.run(specs(1, 30))
     by_part = {
-        part: [job for job in league.play.jobs if job.task.id.startswith(part)] for part in PARTS
+        part: [spec for spec in league.play.specs if spec.task.id.startswith(part)]
+        for part in PARTS
     }
-    assert all(not job.policy_map for job in by_part["alone"])
-    matched = [job for part in PARTS[:2] for job in by_part[part] if job.learner != "hunter"]
-    alone = sum(not job.policy_map for job in matched) / len(matched)
+    assert all(not spec.policy_map for spec in by_part["alone"])
+    matched = [spec for part in PARTS[:2] for spec in by_part[part] if spec.learner != "hunter"]
+    alone = sum(not spec.policy_map for spec in matched) / len(matched)
     shares = league.league.end_step()
     assert matched and shares["share/base/self"] == alone
     for part in ("kuhn", "noughts"):
-        hunted = [job for job in by_part[part] if "hunter" in job.policy_map.values()]
-        assert hunted and all(job.learner == "hunter" for job in hunted)
+        hunted = [spec for spec in by_part[part] if "hunter" in spec.policy_map.values()]
+        assert hunted and all(spec.learner == "hunter" for spec in hunted)
 
 
 def test_a_resumed_league_plays_the_same_matches(arena: Mixture, tmp_path: Path) -> None:
     one, other = made(arena), made(arena)
     for step in (1, 2, 3):
         one.begin(step)
-        one.run(jobs(step))
+        one.run(specs(step))
         one.league.end_step()
     other.league.load_state_dict(one.league.state_dict(), tmp_path, step=3)
     for league in (one, other):
-        league.play.jobs.clear()
+        league.play.specs.clear()
         league.begin(4)
-        league.run(jobs(4))
-    assert one.play.jobs == other.play.jobs
-    assert any(chain.from_iterable(job.policy_map for job in one.play.jobs))
+        league.run(specs(4))
+    assert one.play.specs == other.play.specs
+    assert any(chain.from_iterable(spec.policy_map for spec in one.play.specs))
 
 
 def test_the_seats_of_one_part_may_be_named(arena: Mixture) -> None:
@@ -180,9 +181,9 @@ def test_the_seats_of_one_part_may_be_named(arena: Mixture) -> None:
         arena=arena,
     )
     league.begin(1)
-    league.run(jobs(1))
-    for job in league.play.jobs:
-        assert bool(job.policy_map) == job.task.id.startswith("kuhn")
+    league.run(specs(1))
+    for spec in league.play.specs:
+        assert bool(spec.policy_map) == spec.task.id.startswith("kuhn")
     settings = league.league.settings
     assert replace(settings, seats=()).contested == arena.possible_agents
     with pytest.raises(ConfigError, match="different policies"):

@@ -34,8 +34,10 @@ APART = {"by_role", "experience", "learning_progress", "majority", "preference"}
 def walks() -> Group:
     """Random walks of the game of the experiment. A move is one token, as it is there."""
     engine = ScriptedEngine({"script": choice(["left", "right"])})
-    seat = AgentSpec(role=Role(), policy="script", renderer=ByteRenderer())
-    rollout = Rollout(arena=LongRoad, seats={"walker": seat}, engines={"script": engine})
+    agent_spec = AgentSpec(role=Role(), policy="script", renderer=ByteRenderer())
+    rollout = Rollout(
+        arena=LongRoad, agent_specs={"walker": agent_spec}, engines={"script": engine}
+    )
     played = rollout.run([EpisodeSpec(task=Task(id="game"), seed=0, member=n) for n in range(8)])
     token: dict[str, Any] = {"completion_ids": (1,), "logprobs": (-1.0,), "loss_mask": (1,)}
     short = [replace(e, turns=tuple(replace(turn, **token) for turn in e.turns)) for e in played]

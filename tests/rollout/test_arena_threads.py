@@ -87,16 +87,16 @@ class Steps(Engine):
 
 
 def rollout(engine: Engine, arena: Any = Walk, **settings: Any) -> Rollout:
-    seat = AgentSpec(role=Role(), policy="p", renderer=ByteRenderer())
+    agent_spec = AgentSpec(role=Role(), policy="p", renderer=ByteRenderer())
     return Rollout(
         arena=arena,
-        seats={"player": seat},
+        agent_specs={"player": agent_spec},
         engines={"p": engine},
         settings=RolloutSettings(**settings),
     )
 
 
-def jobs(count: int, **payload: Any) -> list[EpisodeSpec]:
+def specs(count: int, **payload: Any) -> list[EpisodeSpec]:
     return [EpisodeSpec(task=Task(id="t", payload=payload), seed=seed) for seed in range(count)]
 
 
@@ -105,7 +105,7 @@ def jobs(count: int, **payload: Any) -> list[EpisodeSpec]:
 def test_the_engine_is_asked_the_same_at_the_same_steps_however_long_arenas_take(
     overlap: float, threads: int
 ) -> None:
-    asked = [*jobs(12), *jobs(2, fails=1), *jobs(6)]
+    asked = [*specs(12), *specs(2, fails=1), *specs(6)]
     first = Steps()
     wanted = rollout(first, overlap=overlap, threads=threads).run(asked)
     assert [episode.status for episode in wanted].count(Status.FAILED) == 2
@@ -118,8 +118,8 @@ def test_the_engine_is_asked_the_same_at_the_same_steps_however_long_arenas_take
 
 def test_without_overlap_the_engine_waits_and_plays_the_same_games() -> None:
     standing, beside = Steps(), Steps()
-    wanted = rollout(standing, overlap=0.0).run(jobs(10))
-    found = rollout(beside, overlap=0.5).run(jobs(10))
+    wanted = rollout(standing, overlap=0.0).run(specs(10))
+    found = rollout(beside, overlap=0.5).run(specs(10))
     assert [[turn.agent for turn in e.turns] for e in found] == [
         [turn.agent for turn in e.turns] for e in wanted
     ]
@@ -139,7 +139,7 @@ def test_the_engine_steps_while_an_arena_waits() -> None:
                 engine.stepped.clear()
                 assert engine.stepped.wait(LONGEST), "the engine stood still"
 
-    episodes = rollout(engine, Patient, overlap=0.25).run(jobs(8))
+    episodes = rollout(engine, Patient, overlap=0.25).run(specs(8))
     assert {episode.status for episode in episodes} == {Status.FINISHED}
 
 
@@ -150,7 +150,9 @@ def test_an_arena_that_does_not_wait_advances_at_once() -> None:
         def wait(self) -> None:
             assert threading.current_thread() is threading.main_thread()
 
-    assert rollout(Steps(), Quick).run(jobs(5)) == rollout(Steps(), Quick, overlap=0.0).run(jobs(5))
+    assert rollout(Steps(), Quick).run(specs(5)) == rollout(Steps(), Quick, overlap=0.0).run(
+        specs(5)
+    )
 
 
 @pytest.mark.parametrize("overlap", [-0.1, 1.1, float("nan")])

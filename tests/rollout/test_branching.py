@@ -95,10 +95,10 @@ class Asked(ScriptedEngine):
 
 def rollout(arena: Any = Duel, memory: Any = "none", **settings: Any) -> tuple[Rollout, Asked]:
     engine = Asked()
-    seat = AgentSpec(role=Number(memory=memory), policy="p", renderer=ByteRenderer())
-    seats = {"host": seat, "guest": seat}
+    agent_spec = AgentSpec(role=Number(memory=memory), policy="p", renderer=ByteRenderer())
+    seats = {"host": agent_spec, "guest": agent_spec}
     return Rollout(
-        arena=arena, seats=seats, engines={"p": engine}, settings=RolloutSettings(**settings)
+        arena=arena, agent_specs=seats, engines={"p": engine}, settings=RolloutSettings(**settings)
     ), engine
 
 
@@ -249,8 +249,8 @@ def test_arenas_that_wait_for_services_replay_side_by_side() -> None:
         blocking = True
 
     parent = record()
-    jobs = [fork(parent, start, member=start) for start in (1, 3, 4, 6, 7)]
-    assert rollout(arena=Blocking)[0].run(jobs) == rollout()[0].run(jobs)
+    specs = [fork(parent, start, member=start) for start in (1, 3, 4, 6, 7)]
+    assert rollout(arena=Blocking)[0].run(specs) == rollout()[0].run(specs)
 
 
 def test_a_truncated_record_can_be_branched_from() -> None:

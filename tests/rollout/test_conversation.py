@@ -13,7 +13,7 @@ from selfplay.rollout.rollout import AgentSpec, Rollout
 from selfplay.types import Episode, StopReason
 from tests.helpers.chat_templates import QWEN3_THINKING
 from tests.helpers.engine_requests import serving
-from tests.helpers.talk import Talk, job
+from tests.helpers.talk import Talk, spec
 
 DROPS_WHAT_WAS_SAID = (
     "{% for m in messages %}{% if m['role'] != 'assistant' or loop.last %}"
@@ -28,14 +28,14 @@ DROPS_WHAT_WAS_SAID = (
 
 def talk(model: PreTrainedModel, seam: ChatRenderer, memory: Memory, **settings: Any) -> Episode:
     role = Role(template="round {{ text }}", system="be brief", memory=memory)
-    seat = AgentSpec(role=role, policy="p", renderer=seam, **settings)
+    agent_spec = AgentSpec(role=role, policy="p", renderer=seam, **settings)
     playing = Rollout(
         arena=Talk,
-        seats={"a": seat, "b": seat},
+        agent_specs={"a": agent_spec, "b": agent_spec},
         engines={"p": serving({"p": model}, {"p": seam.end_ids})},
     )
-    (episode,) = playing.run([job(seed=5, rounds=4)])
-    (again,) = playing.run([job(seed=5, rounds=4)])
+    (episode,) = playing.run([spec(seed=5, rounds=4)])
+    (again,) = playing.run([spec(seed=5, rounds=4)])
     assert episode == again
     return episode
 

@@ -30,11 +30,11 @@ def measured(value: float | None, number: int = 0, **fields: Any) -> Episode:
     return episode(turn("solver_0"), task=TASKS[number], metrics=metrics, **fields)
 
 
-def lottery(jobs: Sequence[EpisodeSpec]) -> list[Episode]:
+def lottery(specs: Sequence[EpisodeSpec]) -> list[Episode]:
     """Episodes whose metric is drawn from the seed and the member alone."""
     return [
-        episode(task=job.task, metrics={"rate": Random(derive(job.seed, job.member)).random()})
-        for job in jobs
+        episode(task=spec.task, metrics={"rate": Random(derive(spec.seed, spec.member)).random()})
+        for spec in specs
     ]
 
 
@@ -177,9 +177,9 @@ class Dice(Arena):
 def seeds(evaluation: Evaluation) -> list[int]:
     asked: list[int] = []
 
-    def play(jobs: Sequence[EpisodeSpec]) -> list[Episode]:
-        asked.extend(job.seed for job in jobs)
-        return lottery(jobs)
+    def play(specs: Sequence[EpisodeSpec]) -> list[Episode]:
+        asked.extend(spec.seed for spec in specs)
+        return lottery(specs)
 
     evaluation.run("held_out", play, seed=1)
     return asked

@@ -99,21 +99,21 @@ def arrival(request: Request) -> tuple[int, int]:
     return 0, request.id
 
 
-def jobs(count: int = GAMES) -> list[EpisodeSpec]:
+def asked_specs(count: int = GAMES) -> list[EpisodeSpec]:
     return [EpisodeSpec(task=Task(id="t"), seed=seed) for seed in range(count)]
 
 
 def play(
     engine: Engine, arena: type[Arena] = Walk, specs: Sequence[EpisodeSpec] = (), **settings: Any
 ) -> list[Episode]:
-    seat = AgentSpec(role=Role(), policy="p", renderer=ByteRenderer())
+    agent_spec = AgentSpec(role=Role(), policy="p", renderer=ByteRenderer())
     rollout = Rollout(
         arena=arena,
-        seats={"player": seat},
+        agent_specs={"player": agent_spec},
         engines={"p": engine},
         settings=RolloutSettings(**settings),
     )
-    return rollout.run(specs or jobs())
+    return rollout.run(specs or asked_specs())
 
 
 def test_games_in_progress_come_first_and_all_games_are_the_same(
@@ -136,8 +136,8 @@ def test_games_in_progress_come_first_and_all_games_are_the_same(
 
 
 def test_turns_that_were_replayed_do_not_make_a_game_one_in_progress() -> None:
-    (whole,) = play(Narrow(), specs=jobs(1))
-    branch = replace(jobs(1)[0], member=1, prefix_turns=whole.turns[:2], branch_of=0)
+    (whole,) = play(Narrow(), specs=asked_specs(1))
+    branch = replace(asked_specs(1)[0], member=1, prefix_turns=whole.turns[:2], branch_of=0)
     engine = Narrow()
     found = play(engine, specs=[branch])
     assert found[0].shared_turns == 2
@@ -150,7 +150,7 @@ def test_arenas_that_wait_do_not_let_other_games_begin_meanwhile(
 ) -> None:
     """A quarter of 40 live games would be 10; two threads advance games."""
     engine, wide = Narrow(known=known), Narrow(40)
-    assert play(engine, Waiting, jobs(40), threads=2) == play(wide, Walk, jobs(40))
+    assert play(engine, Waiting, asked_specs(40), threads=2) == play(wide, Walk, asked_specs(40))
     assert engine.open_games() <= most if most else engine.open_games() > ROWS + 6
 
 
@@ -159,13 +159,15 @@ def test_the_embedded_engine_computes_few_tokens_twice_and_samples_the_same(
 ) -> None:
     renderer = ChatRenderer(build_tokenizer([]), where="test")
     model = build_model(len(renderer.tokenizer), seed=0, hidden=32, layers=1, heads=2).eval()
-    seat = AgentSpec(role=Role(memory="conversation"), policy="p", renderer=renderer, max_tokens=4)
+    agent_spec = AgentSpec(
+        role=Role(memory="conversation"), policy="p", renderer=renderer, max_tokens=4
+    )
 
     def played(**settings: int) -> tuple[list[Episode], float]:
         engine = TransformersEngine(**settings)
         engine.serve("p", model, renderer.end_ids)
-        rollout = Rollout(arena=Walk, seats={"player": seat}, engines={"p": engine})
-        return rollout.run(jobs()), engine.drain_metrics()["computed_tokens"]
+        rollout = Rollout(arena=Walk, agent_specs={"player": agent_spec}, engines={"p": engine})
+        return rollout.run(asked_specs()), engine.drain_metrics()["computed_tokens"]
 
     wide, least = played()
     narrow, computed = played(max_rows=ROWS, prefix_tokens=300)

@@ -68,9 +68,9 @@ def evaluation(**changes: Any) -> Evaluation:
 def test_every_opponent_in_every_other_seat_with_the_same_seeds() -> None:
     asked: list[EpisodeSpec] = []
 
-    def play(jobs: Sequence[EpisodeSpec]) -> list[Episode]:
-        asked.extend(jobs)
-        return [game(0, 0) for _ in jobs]
+    def play(specs: Sequence[EpisodeSpec]) -> list[Episode]:
+        asked.extend(specs)
+        return [game(0, 0) for _ in specs]
 
     evaluation().run("x", play, seed=3)
     seatings = [
@@ -79,12 +79,14 @@ def test_every_opponent_in_every_other_seat_with_the_same_seeds() -> None:
         {"player_1": "strong"},
         {"player_0": "strong"},
     ]
-    assert [job.policy_map for job in asked] == [seating for seating in seatings for _ in range(4)]
-    draws = [(job.task.id, job.seed, job.member) for job in asked]
+    assert [spec.policy_map for spec in asked] == [
+        seating for seating in seatings for _ in range(4)
+    ]
+    draws = [(spec.task.id, spec.seed, spec.member) for spec in asked]
     assert draws[:4] == draws[4:8] == draws[8:12] == draws[12:] and len(set(draws)) == 4
     plain: list[EpisodeSpec] = []
-    evaluation(opponents=[]).run("x", lambda jobs: plain.extend(jobs) or [game(0, 0)] * 4, seed=3)  # type: ignore[func-returns-value]
-    assert draws[:4] == [(job.task.id, job.seed, job.member) for job in plain]
+    evaluation(opponents=[]).run("x", lambda specs: plain.extend(specs) or [game(0, 0)] * 4, seed=3)  # type: ignore[func-returns-value]
+    assert draws[:4] == [(spec.task.id, spec.seed, spec.member) for spec in plain]
 
 
 def test_shares_and_returns_by_hand() -> None:
@@ -101,9 +103,9 @@ def test_shares_and_returns_by_hand() -> None:
         ("player_0", "strong"): [game(1, -1)] * 4,
     }
 
-    def play(jobs: Sequence[EpisodeSpec]) -> list[Episode]:
+    def play(specs: Sequence[EpisodeSpec]) -> list[Episode]:
         left = {key: list(episodes) for key, episodes in results.items()}
-        return [left[next(iter(job.policy_map.items()))].pop(0) for job in jobs]
+        return [left[next(iter(spec.policy_map.items()))].pop(0) for spec in specs]
 
     figures, episodes = evaluation().run("x", play, seed=0)
     assert len(episodes) == 16
@@ -135,7 +137,7 @@ def test_shares_and_returns_by_hand() -> None:
 
 def test_games_that_all_fail_are_lost_and_have_no_return() -> None:
     figures, _ = evaluation(opponents=["weak"]).run(
-        "x", lambda jobs: [game(3, 3, status=Status.FAILED) for _ in jobs], seed=0
+        "x", lambda specs: [game(3, 3, status=Status.FAILED) for _ in specs], seed=0
     )
     assert figures["versus/weak/lost"] == figures["versus/weak/player_0/lost"] == 1
     assert not [name for name in figures if name.endswith("/return")]
@@ -149,12 +151,12 @@ def test_seats_that_the_arena_has_not_are_refused() -> None:
 def test_all_agents_change_places_where_none_are_named() -> None:
     asked: list[EpisodeSpec] = []
 
-    def play(jobs: Sequence[EpisodeSpec]) -> list[Episode]:
-        asked.extend(jobs)
-        return [game(Random(job.seed).random(), 0) for job in jobs]
+    def play(specs: Sequence[EpisodeSpec]) -> list[Episode]:
+        asked.extend(specs)
+        return [game(Random(spec.seed).random(), 0) for spec in specs]
 
     evaluation(seats=(), opponents=["weak"], tasks=[Task(id="t")], samples=1).run("x", play, seed=0)
-    assert [sorted(job.policy_map) for job in asked] == [
+    assert [sorted(spec.policy_map) for spec in asked] == [
         ["judge_0", "player_1"],
         ["judge_0", "player_0"],
         ["player_0", "player_1"],

@@ -93,10 +93,10 @@ class Turns(Arena):
 def made(**settings: Any) -> tuple[Rollout, Echo, type[Turns]]:
     arena = type("Turns", (Turns,), {"gate": Event(), "begun": []})
     engine = Echo()
-    seat = AgentSpec(role=Role(), policy="base", renderer=ByteRenderer())
+    agent_spec = AgentSpec(role=Role(), policy="base", renderer=ByteRenderer())
     rollout = Rollout(
         arena=arena,
-        seats={"player": seat},
+        agent_specs={"player": agent_spec},
         engines={"base": engine},
         settings=RolloutSettings(max_waiting=0, **settings),
     )

@@ -18,11 +18,11 @@ from selfplay.rollout.sampling_settings import SamplingSettings
 from selfplay.run.metrics import of_episodes
 from selfplay.types import Episode, Observation, Task
 from tests.helpers.builders import episode, turn
-from tests.helpers.guessing_game import Guess, job, rollout
+from tests.helpers.guessing_game import Guess, rollout, spec
 
 
 def test_a_seated_policy_keeps_the_roles_limits_and_takes_its_own_seam_and_engine() -> None:
-    (played,) = rollout(system="be quick").run([job(policy_map={"player_1": "old"})])
+    (played,) = rollout(system="be quick").run([spec(policy_map={"player_1": "old"})])
     assert [t.policy for t in played.turns] == ["base", "old"] * 2
     assert [t.text for t in played.turns] == ["a", "b"] * 2, "one token each, as the seat says"
     assert [t.prompt_ids[0] for t in played.turns] == [1, 3] * 2
@@ -32,17 +32,17 @@ def test_a_seated_policy_keeps_the_roles_limits_and_takes_its_own_seam_and_engin
 
 def test_in_anothers_match_a_policy_does_not_learn() -> None:
     seating = {"player_0": "base", "player_1": "rival"}
-    both, one = rollout().run([job(policy_map=seating), job(policy_map=seating, learner="rival")])
+    both, one = rollout().run([spec(policy_map=seating), spec(policy_map=seating, learner="rival")])
     assert [t.trainable for t in both.turns] == [True] * 4
     assert [t.trainable for t in one.turns] == [False, True] * 2
-    (frozen,) = rollout(learning=()).run([job()])
+    (frozen,) = rollout(learning=()).run([spec()])
     assert not any(t.trainable for t in frozen.turns)
-    (free,) = rollout(learning=None).run([job(policy_map=seating)])
+    (free,) = rollout(learning=None).run([spec(policy_map=seating)])
     assert all(t.trainable for t in free.turns)
 
 
 def test_conversations_of_seated_agents_keep_to_their_own_seam() -> None:
-    (played,) = rollout(memory="conversation").run([job(policy_map={"player_1": "old"})])
+    (played,) = rollout(memory="conversation").run([spec(policy_map={"player_1": "old"})])
     first, second = [t for t in played.turns if t.agent == "player_1"]
     assert second.prompt_ids[: len(first.prompt_ids)] == first.prompt_ids
 
@@ -60,9 +60,9 @@ class Alternating(Guess):
 def test_a_match_is_refused_where_a_seat_takes_no_part() -> None:
     playing = rollout(arena=Alternating)
     seats, everybody = ("player_0", "player_1"), {"player_0": "old", "player_1": "old"}
-    (played,) = playing.run([job(seats=seats)])
+    (played,) = playing.run([spec(seats=seats)])
     assert len(played.turns) == 4
-    alone = replace(job(policy_map=everybody), task=Task(id="alone"))
+    alone = replace(spec(policy_map=everybody), task=Task(id="alone"))
     (played,) = playing.run([alone])
     assert len(played.turns) == 2, "who is seated without need does no harm"
     with pytest.raises(ConfigError, match=r"^task alone: player_1 cannot be seated, .* mixture"):
@@ -75,17 +75,17 @@ def test_a_match_is_refused_where_a_seat_takes_no_part() -> None:
 def test_policies_come_and_go_between_two_calls() -> None:
     playing = rollout()
     with pytest.raises(ConfigError, match=r"no policy 'new' for agent 'player_1'"):
-        playing.run([job(policy_map={"player_1": "new"})])
+        playing.run([spec(policy_map={"player_1": "new"})])
     engines: Any = playing.engines
     engines["new"] = ScriptedEngine({"new": constant("a")})
     renderers: Any = playing.renderers
     renderers["new"] = ByteRenderer()
-    (played,) = playing.run([job(policy_map={"player_1": "new"})])
+    (played,) = playing.run([spec(policy_map={"player_1": "new"})])
     assert played.turns[1].policy == "new"
     with pytest.raises(
         ConfigError, match=r"no agent 'player_3' to be seated; did you mean 'player"
     ):
-        playing.run([job(policy_map={"player_3": "base"})])
+        playing.run([spec(policy_map={"player_3": "base"})])
 
 
 def test_seating_is_seen_by_rollouts_that_were_made_before() -> None:
@@ -98,14 +98,14 @@ def test_seating_is_seen_by_rollouts_that_were_made_before() -> None:
     seating.add("base", ScriptedEngine({"base": constant("a")}), ByteRenderer(), learn=True)
     playing = seating.rollout(Guess, temperature=0.0)
     seating.add("random", Scripted(script=f"{__name__}.says_bb"))
-    (played,) = playing.run([job(policy_map={"player_0": "random"})])
+    (played,) = playing.run([spec(policy_map={"player_0": "random"})])
     assert [(t.policy, t.text, t.trainable) for t in played.turns[:2]] == [
         ("random", "bb", False),  # a script's words are not cut at the tokens of a model
         ("base", "a", True),
     ]
     seating.remove("random")
     with pytest.raises(ConfigError, match="no policy 'random'"):
-        playing.run([job(policy_map={"player_0": "random"})])
+        playing.run([spec(policy_map={"player_0": "random"})])
 
 
 def says_bb(agent: str, observation: Observation, rng: Random) -> str:
@@ -140,7 +140,7 @@ def test_a_script_that_is_not_there_or_fails_is_one_line() -> None:
     engines: Any = seating.engines
     engines["old"] = Scripted(script=f"{__name__}.fails")
     with pytest.raises(ConfigError, match=rf"opponent 'old': {__name__}.fails failed: KeyError"):
-        seating.run([job(policy_map={"player_1": "old"})])
+        seating.run([spec(policy_map={"player_1": "old"})])
 
 
 @pytest.mark.parametrize(
@@ -165,11 +165,11 @@ def test_a_script_may_be_an_object_with_settings() -> None:
     playing = rollout()
     engines: Any = playing.engines
     engines["old"] = Scripted(script=Repeats("b", times=2))
-    (played,) = playing.run([job(policy_map={"player_1": "old"})])
+    (played,) = playing.run([spec(policy_map={"player_1": "old"})])
     assert {turn.text for turn in played.turns if turn.policy == "old"} == {"bb"}
     engines["old"] = Scripted(script=Repeats(1.5, times="x"))
     with pytest.raises(ConfigError, match="opponent 'old': Repeats failed: TypeError"):
-        playing.run([job(policy_map={"player_1": "old"})])
+        playing.run([spec(policy_map={"player_1": "old"})])
     with pytest.raises(ValueError, match="script: Random is not an opponent"):
         Scripted(script=Random(0))  # type: ignore[arg-type]
 

@@ -164,8 +164,8 @@ class Mixed(Engine):
 
 
 def test_a_turn_and_its_record_keep_the_versions() -> None:
-    seat = AgentSpec(role=Role(), policy="p", renderer=ByteRenderer())
-    rollout = Rollout(arena=Once, seats={"a": seat}, engines={"p": Mixed()})
+    agent_spec = AgentSpec(role=Role(), policy="p", renderer=ByteRenderer())
+    rollout = Rollout(arena=Once, agent_specs={"a": agent_spec}, engines={"p": Mixed()})
     (played,) = rollout.run([EpisodeSpec(task=Task(id="t"), seed=0)])
     (said,) = played.turns
     assert (said.version, said.versions, said.logprobs) == (3, ((3, 1), (4, 2)), (-1.0, -2.0, -3.0))

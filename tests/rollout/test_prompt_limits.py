@@ -73,11 +73,13 @@ class Short(ScriptedEngine):
 
 
 def rollout(engine: Any, renderer: ChatRenderer) -> Rollout:
-    seat = AgentSpec(role=Role(), policy="p", renderer=renderer, max_tokens=4)
-    return Rollout(arena=Growing, seats={"a": seat, "b": seat}, engines={"p": engine})
+    agent_spec = AgentSpec(role=Role(), policy="p", renderer=renderer, max_tokens=4)
+    return Rollout(
+        arena=Growing, agent_specs={"a": agent_spec, "b": agent_spec}, engines={"p": engine}
+    )
 
 
-def jobs(*lengths: int, at: int = 1) -> list[EpisodeSpec]:
+def asked_specs(*lengths: int, at: int = 1) -> list[EpisodeSpec]:
     return [
         EpisodeSpec(task=Task(id=f"{n}", payload={"long": long, "at": at}), seed=n)
         for n, long in enumerate(lengths)
@@ -88,7 +90,7 @@ def test_its_episode_is_truncated_and_the_others_play_on(renderer: ChatRenderer)
     engine = Short()
     playing = rollout(engine, renderer)
     for _ in range(2):  # what the truncated episode's other agent had asked is not left in flight
-        episodes = playing.run(jobs(1, 900, 1))
+        episodes = playing.run(asked_specs(1, 900, 1))
         assert [e.status for e in episodes] == [Status.FINISHED, Status.TRUNCATED, Status.FINISHED]
         assert episodes[1].error.startswith("PromptTooLong: prompt of ")
         assert [turn.reward for turn in episodes[1].turns] == [1.0, 1.0]
@@ -98,23 +100,23 @@ def test_its_episode_is_truncated_and_the_others_play_on(renderer: ChatRenderer)
 
 def test_an_episode_at_the_end_waits_for_what_is_in_flight(renderer: ChatRenderer) -> None:
     engine = Short()
-    (episode,) = rollout(engine, renderer).run(jobs(900))
+    (episode,) = rollout(engine, renderer).run(asked_specs(900))
     assert episode.status is Status.TRUNCATED and engine.held == 0
 
 
 def test_an_episode_without_a_turn_fails(renderer: ChatRenderer) -> None:
     engine = Short()
-    short, long = rollout(engine, renderer).run(jobs(1, 900, at=0))
+    short, long = rollout(engine, renderer).run(asked_specs(1, 900, at=0))
     assert short.status is Status.FINISHED and long.status is Status.FAILED
     assert long.error.startswith("PromptTooLong: ") and not long.turns and engine.held == 0
 
 
 def test_a_truncated_episode_is_credited_and_can_be_branched_from(renderer: ChatRenderer) -> None:
     playing = rollout(Short(), renderer)
-    long, short = playing.run(jobs(900, 1))
+    long, short = playing.run(asked_specs(900, 1))
     samples = DrGRPO(group_by="agent").assign([group(long, short)])
     assert {(each.episode, each.advantage) for each in samples} == {(0, -0.5), (1, 0.5)}
-    spec = replace(jobs(900)[0], member=1, prefix_turns=long.turns, branch_of=0)
+    spec = replace(asked_specs(900)[0], member=1, prefix_turns=long.turns, branch_of=0)
     (branch,) = playing.run([spec])
     assert branch.status is Status.TRUNCATED and branch.turns == long.turns
 
@@ -141,7 +143,7 @@ class Remote(Short):
 
 def test_an_engine_may_find_out_later(renderer: ChatRenderer) -> None:
     engine = Remote()
-    episodes = rollout(engine, renderer).run([*jobs(1, 900), *jobs(900, at=0)])
+    episodes = rollout(engine, renderer).run([*asked_specs(1, 900), *asked_specs(900, at=0)])
     assert [e.status for e in episodes] == [Status.FINISHED, Status.TRUNCATED, Status.FAILED]
     assert [e.error for e in episodes] == ["", *["PromptTooLong: no room"] * 2]
     assert len(episodes[1].turns) == 2 and engine.held == 0
@@ -149,7 +151,7 @@ def test_an_engine_may_find_out_later(renderer: ChatRenderer) -> None:
 
 def test_the_embedded_engine_says_so(model: PreTrainedModel, renderer: ChatRenderer) -> None:
     engine = serving({"p": model}, {"p": list(renderer.end_ids)})
-    short, long = rollout(engine, renderer).run(jobs(1, 2000))
+    short, long = rollout(engine, renderer).run(asked_specs(1, 2000))
     assert short.status is Status.FINISHED and long.status is Status.TRUNCATED
     assert "exceeds the model's 256; lower sampling.b.max_tokens (or that of def" in long.error
     engine.publish("p", {}, 1)  # refused while requests are in flight
@@ -160,10 +162,10 @@ def test_the_embedded_engine_says_so(model: PreTrainedModel, renderer: ChatRende
 
 def test_failures_are_counted_by_name_and_stop_the_run_in_the_end(renderer: ChatRenderer) -> None:
     playing = rollout(Short(), renderer)
-    cut = of_episodes(playing.run(jobs(1, 900, 900)))
+    cut = of_episodes(playing.run(asked_specs(1, 900, 900)))
     assert cut["episodes/truncated"] == cut["episodes/truncated/PromptTooLong"] == 2
     assert cut["episodes/failed"] == 0 and cut["role/b/reward"] == pytest.approx(4 / 3)
-    episodes = playing.run(jobs(1, 900, 900, 1, at=0))
+    episodes = playing.run(asked_specs(1, 900, 900, 1, at=0))
     figures, error = of_episodes(episodes), commonest_error(episodes)
     assert commonest_error(episodes[:1]) == ""
     assert figures["episodes/failed"] == figures["episodes/failed/PromptTooLong"] == 2

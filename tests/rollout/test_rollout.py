@@ -18,22 +18,22 @@ from selfplay.role import Role, TaggedRole
 from selfplay.rollout.rollout import AgentSpec, EpisodeSpec, Rollout
 from selfplay.rollout.rollout_settings import RolloutSettings
 from selfplay.types import Completion, Message, Observation, Request, Status, Task, to_json
-from tests.helpers.talk import Talk, job
+from tests.helpers.talk import Talk, spec
 
 
 def rollout(engine: Any | None = None, role: Role | None = None, **settings: Any) -> Rollout:
-    seat = AgentSpec(role=role or Role(), policy="p", renderer=ByteRenderer())
+    agent_spec = AgentSpec(role=role or Role(), policy="p", renderer=ByteRenderer())
     engine = engine or ScriptedEngine({"p": constant("hi")})
     return Rollout(
         arena=Talk,
-        seats={"a": seat, "b": seat},
+        agent_specs={"a": agent_spec, "b": agent_spec},
         engines={"p": engine},
         settings=RolloutSettings(**settings),
     )
 
 
 def test_rewards_belong_to_the_turn_before_them() -> None:
-    (episode,) = rollout().run([job(rounds=2, early=True)])
+    (episode,) = rollout().run([spec(rounds=2, early=True)])
     assert [(t.agent, round(t.reward, 9)) for t in episode.turns] == [
         ("a_0", 1.0),
         ("b_0", 0.6),
@@ -62,15 +62,15 @@ class Backwards(Engine):
 
 
 def test_turns_stand_in_the_arenas_order_whoever_finished_first() -> None:
-    jobs = [job(seed, rounds=2) for seed in range(5)]
-    assert rollout(Backwards()).run(jobs) == rollout().run(jobs)
+    specs = [spec(seed, rounds=2) for seed in range(5)]
+    assert rollout(Backwards()).run(specs) == rollout().run(specs)
 
 
 @pytest.mark.parametrize(
     ("where", "words"), [("begin", "no table"), ("advance", "oops"), ("view", "blind")]
 )
 def test_a_broken_arena_is_a_failed_episode_and_harms_no_other(where: str, words: str) -> None:
-    broken, whole = rollout().run([job(fails=where), job()])
+    broken, whole = rollout().run([spec(fails=where), spec()])
     assert broken.status is Status.FAILED and words in broken.error
     assert broken.error.isprintable() and "Error: " in broken.error
     assert re.search(r"talk\.py, line \d+\)$", broken.error)
@@ -90,9 +90,11 @@ def test_a_view_that_is_no_observation_names_the_arena(shown: Any, words: str) -
         def view(self, agent: str) -> Any:
             return shown
 
-    seat = AgentSpec(role=Role(), policy="p", renderer=ByteRenderer())
+    agent_spec = AgentSpec(role=Role(), policy="p", renderer=ByteRenderer())
     engines = {"p": ScriptedEngine({"p": constant("hi")})}
-    (episode,) = Rollout(arena=Told, seats={"a": seat, "b": seat}, engines=engines).run([job()])
+    (episode,) = Rollout(
+        arena=Told, agent_specs={"a": agent_spec, "b": agent_spec}, engines=engines
+    ).run([spec()])
     assert episode.status is Status.FAILED
     assert words in episode.error
 
@@ -143,11 +145,11 @@ def test_a_broken_role_is_a_failed_episode_and_harms_no_other(method: str, error
     def words(agent: str, observation: Observation, rng: random.Random) -> str:
         return "bad" if observation.fields["bad"] else "good"
 
-    seat = AgentSpec(role=Careless(method), policy="p", renderer=ByteRenderer())
+    agent_spec = AgentSpec(role=Careless(method), policy="p", renderer=ByteRenderer())
     engines = {"p": ScriptedEngine({"p": words})}
-    played = Rollout(arena=Seen, seats={"a": seat, "b": seat}, engines=engines)
-    jobs = [EpisodeSpec(task=Task(id=name), seed=0) for name in ("bad", "good", "bad", "good")]
-    episodes = played.run(jobs)
+    played = Rollout(arena=Seen, agent_specs={"a": agent_spec, "b": agent_spec}, engines=engines)
+    specs = [EpisodeSpec(task=Task(id=name), seed=0) for name in ("bad", "good", "bad", "good")]
+    episodes = played.run(specs)
     assert [e.status for e in episodes] == [Status.FAILED, Status.FINISHED] * 2
     assert episodes[0].error.startswith(error) and episodes[0].error.isprintable()
     assert (f"{Path(__file__).name}, line " in episodes[0].error) is (
@@ -157,18 +159,18 @@ def test_a_broken_role_is_a_failed_episode_and_harms_no_other(method: str, error
 
 
 def test_an_endless_episode_is_truncated() -> None:
-    (episode,) = rollout(max_turns=10).run([job(rounds=1000)])
+    (episode,) = rollout(max_turns=10).run([spec(rounds=1000)])
     assert episode.status is Status.TRUNCATED and 10 <= len(episode.turns) < 13
 
 
 def test_an_action_that_does_not_parse_is_none_with_its_reason() -> None:
-    (episode,) = rollout(role=TaggedRole()).run([job()])
+    (episode,) = rollout(role=TaggedRole()).run([spec()])
     assert {(t.action, t.info["invalid"]) for t in episode.turns} == {(None, "no_action")}
 
 
 def test_few_live_episodes_give_the_same_as_many() -> None:
-    jobs = [job(seed, rounds=2) for seed in range(7)]
-    assert rollout(max_live=1).run(jobs) == rollout(max_live=100).run(jobs)
+    specs = [spec(seed, rounds=2) for seed in range(7)]
+    assert rollout(max_live=1).run(specs) == rollout(max_live=100).run(specs)
 
 
 def test_requests_have_seeds_of_their_own() -> None:
@@ -186,9 +188,9 @@ def test_requests_have_seeds_of_their_own() -> None:
 
 def test_a_role_without_a_seat_is_refused() -> None:
     lonely = rollout()
-    del lonely.seats["b"]
-    with pytest.raises(ConfigError, match="no seat for role 'b'"):
-        lonely.run([job()])
+    del lonely.agent_specs["b"]
+    with pytest.raises(ConfigError, match="no specification for role 'b'"):
+        lonely.run([spec()])
 
 
 class Silent(Backwards):
@@ -200,7 +202,7 @@ class Silent(Backwards):
 
 def test_an_engine_that_loses_requests_is_named_and_does_not_hang() -> None:
     with pytest.raises(StalledError, match=r"^rollout: no answer to 1 request.* 50 engine"):
-        rollout(Silent(), patience=50).run([job()])
+        rollout(Silent(), patience=50).run([spec()])
 
 
 class Twice(ScriptedEngine):
@@ -212,7 +214,7 @@ class Twice(ScriptedEngine):
 
 def test_an_answer_that_nobody_waits_for_is_named() -> None:
     with pytest.raises(RuntimeError, match=r"request \d+, not in flight"):
-        rollout(Twice({"p": constant("hi")})).run([job()])
+        rollout(Twice({"p": constant("hi")})).run([spec()])
 
 
 class Wild(ScriptedEngine):
@@ -223,7 +225,7 @@ class Wild(ScriptedEngine):
 
 
 def test_whatever_an_engine_says_can_be_recorded() -> None:
-    (episode,) = rollout(Wild({"p": constant("")})).run([job()])
+    (episode,) = rollout(Wild({"p": constant("")})).run([spec()])
     assert {turn.action for turn in episode.turns} == {"\ufffd \x00"}
     json.dumps(to_json(episode), ensure_ascii=False).encode()
 
@@ -239,7 +241,7 @@ def test_the_limit_on_live_episodes_is_kept() -> None:
 
     playing = rollout(max_live=3)
     playing.arena = Counted
-    episodes = playing.run([job(seed, rounds=1 + seed % 3) for seed in range(20)])
+    episodes = playing.run([spec(seed, rounds=1 + seed % 3) for seed in range(20)])
     assert {episode.status for episode in episodes} == {Status.FINISHED} and len(live) == 20
 
 

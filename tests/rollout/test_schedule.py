@@ -15,7 +15,7 @@ from selfplay.rollout.rollout_settings import RolloutSettings
 from selfplay.rollout.sampling_settings import SamplingSettings
 from selfplay.rollout.schedule import make_scheduled, sampled_at
 from selfplay.types import Episode, Status
-from tests.helpers.guessing_game import job, rollout
+from tests.helpers.guessing_game import rollout, spec
 
 FALLING = Schedule(steps=(1, 5, 9), values=(1.0, 0.5, 0.9))
 
@@ -116,10 +116,10 @@ def test_only_limits_have_schedules_and_lengths_are_whole_numbers() -> None:
 def recorded(seat_schedules: dict[str, Schedule], *, step: int | None) -> Episode:
     """Return an episode of two guessing players whose seat has schedules."""
     play = rollout()
-    seat = replace(play.seats["player"], max_tokens=3, schedules=seat_schedules)
-    play.seats["player"] = seat
+    seat = replace(play.agent_specs["player"], max_tokens=3, schedules=seat_schedules)
+    play.agent_specs["player"] = seat
     run = play.run if step is None else sampled_at(play.run, step)
-    (played,) = run([job(policy_map={"player_1": "old"})])
+    (played,) = run([spec(policy_map={"player_1": "old"})])
     return played
 
 
@@ -139,12 +139,12 @@ def test_requests_have_the_limits_of_the_step() -> None:
 def test_episodes_are_truncated_at_the_turns_of_the_step() -> None:
     play = rollout()
     play.schedules = {"max_turns": Schedule(steps=(1, 2), values=(2, 4), between="constant")}
-    (short,) = sampled_at(play.run, 1)([job()])
-    (whole,) = sampled_at(play.run, 2)([job()])
+    (short,) = sampled_at(play.run, 1)([spec()])
+    (whole,) = sampled_at(play.run, 2)([spec()])
     assert (len(short.turns), short.status) == (2, Status.TRUNCATED)
     assert (len(whole.turns), whole.status) == (4, Status.FINISHED)
     schedules = {"max_tokens": Schedule(steps=(1, 3), values=(1, 3))}
-    seats = {"player": replace(play.seats["player"], schedules=schedules)}
+    seats = {"player": replace(play.agent_specs["player"], schedules=schedules)}
     assert scheduled_limits(seats, play.schedules, step=2) == {
         "max_turns": 4.0,
         "player/max_tokens": 2.0,

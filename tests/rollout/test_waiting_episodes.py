@@ -94,10 +94,10 @@ def played(
 ) -> tuple[list[Episode], Counting]:
     engine = Counting({"player_0": calls[0], "player_1": calls[1]})
     role = Role(tools=Toolbox(tools={"waiting": tool}))
-    seat = AgentSpec(role=role, policy="p", renderer=ByteRenderer(), max_tokens=100)
+    agent_spec = AgentSpec(role=role, policy="p", renderer=ByteRenderer(), max_tokens=100)
     rollout = Rollout(
         arena=arena,
-        seats={"player": seat},
+        agent_specs={"player": agent_spec},
         engines={"p": engine},
         settings=RolloutSettings(**limits),
     )

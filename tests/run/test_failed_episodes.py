@@ -80,7 +80,7 @@ def test_the_loop_records_what_its_evaluations_played(
     monkeypatch.setattr(Trainer, "save", lambda self: None)
     silent: Any = SimpleNamespace(phase=print, note=print, evaluation=print)
     experiment: Any = SimpleNamespace(
-        evaluations={"held_out": (evaluation, lambda jobs: [TOO_LONG for _ in jobs])},
+        evaluations={"held_out": (evaluation, lambda specs: [TOO_LONG for _ in specs])},
         players=SimpleNamespace(counts=dict),
         batches=SimpleNamespace(paused=nullcontext),
         curriculum=SimpleNamespace(ready=lambda: True),

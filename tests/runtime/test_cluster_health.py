@@ -24,7 +24,7 @@ from selfplay.runtime.learner_worker_group import LearnerWorkerGroup
 from selfplay.runtime.ray import RayRuntime
 from tests.helpers.builders import save_tiny
 from tests.helpers.command_process import LONGEST
-from tests.helpers.fault_injection import jobs, settings
+from tests.helpers.fault_injection import settings, specs
 from tests.helpers.ray_processes import kill
 
 ray = pytest.importorskip("ray")
@@ -76,7 +76,7 @@ def test_every_wait_ends_when_ray_dies_or_is_stopped(
     runtime.trainers(players, PolicyLoss())
     sleeps = tmp_path / "sleeps"
     sleeps.touch()
-    asked = jobs(1, trouble="hang", mark=str(sleeps))
+    asked = specs(1, trouble="hang", mark=str(sleeps))
     waits = [Waiting(lambda: runtime.rollout_fn(players)(asked))]
     while sleeps.exists():
         assert waits[0].is_alive(), waits[0].error

@@ -414,5 +414,5 @@ def test_workers_that_share_a_gpu_with_ranks_start_with_their_first_jobs(
     objective: Any = None
     runtime.trainers(players, objective)
     assert len(started) == (0 if later else 2)
-    workers._fill()  # as the first jobs do
+    workers._fill()  # as the first specs do
     assert len(started) == 2

@@ -36,25 +36,25 @@ from selfplay.runtime.weight_sync import (
 from selfplay.types import Completion, Request
 from tests.helpers.builders import llama
 from tests.helpers.command_process import SMOKE, finished, metrics, run, summary
-from tests.helpers.fault_injection import jobs
+from tests.helpers.fault_injection import specs
 
 pytest.importorskip("ray")
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 7, 50])
 def test_jobs_are_cut_between_groups_into_pieces_of_about_one_length(count: int) -> None:
-    asked = jobs(12, size=4)
+    asked = specs(12, size=4)
     pieces = list(cut(asked, count))
     assert list(chain.from_iterable(pieces)) == asked
     assert len(pieces) == min(count, 12)
-    assert all(len({job.seed for job in piece}) * 4 == len(piece) for piece in pieces)
+    assert all(len({spec.seed for spec in piece}) * 4 == len(piece) for piece in pieces)
     sizes = [len(piece) for piece in pieces]
     assert max(sizes) - min(sizes) <= 4
     assert list(cut([], count)) == []
 
 
 def test_groups_of_unequal_sizes_leave_no_piece_empty() -> None:
-    asked = [*jobs(1, size=9), *jobs(4, size=1)[1:]]
+    asked = [*specs(1, size=9), *specs(4, size=1)[1:]]
     pieces = list(cut(asked, 3))
     assert list(chain.from_iterable(pieces)) == asked
     assert all(pieces) and len(pieces) <= 3
@@ -230,7 +230,7 @@ def test_a_worker_without_jobs_keeps_nothing_of_policies_that_left() -> None:
 def test_an_engine_that_rests_twice_comes_back_to_its_device(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A worker without jobs between two updates is asked twice to rest."""
+    """A worker without specs between two updates is asked twice to rest."""
     place, done = ["cuda"], list[str]()
 
     def offload(modules: object) -> Callable[[], None]:

@@ -33,19 +33,19 @@ class Worker:
     def steps(self) -> int:
         return self.count
 
-    def run(self, jobs: Sequence[EpisodeSpec], *given: Any) -> RolloutResult:
+    def run(self, specs: Sequence[EpisodeSpec], *given: Any) -> RolloutResult:
         if self.resting:
             self.reach("wake")
         self.resting = False
         self.count += 3
         self.reach("play")
-        played = [episode(turn("solver_0", 1.0), task=job.task, seed=job.seed) for job in jobs]
+        played = [episode(turn("solver_0", 1.0), task=spec.task, seed=spec.seed) for spec in specs]
         return RolloutResult(episodes=played, counts={})
 
     def reach(self, phase: str) -> None:
         self.dead = self.dead or (self.bundle, phase) in self.office.deadly
         if self.dead:
-            # A death costs only one worker: its replacement plays the same jobs to their end.
+            # A death costs only one worker: its replacement plays the same specs to their end.
             self.office.deadly -= {(self.bundle, "wake"), (self.bundle, "play")}
             raise ray.exceptions.RayActorError()
 
@@ -153,7 +153,7 @@ def test_rare_deaths_in_a_long_run_are_not_added_up(office: Office, phase: str) 
 
 
 def test_a_worker_that_dies_in_its_games_does_not_count_as_resting(office: Office) -> None:
-    """Only deaths with the same jobs count then, also if the worker has rested before."""
+    """Only deaths with the same specs count then, also if the worker has rested before."""
     for step in range(8):
         office.deadly = {(1, "play")}
         office.turn(step)

@@ -22,7 +22,7 @@ from selfplay.types import Completion, Episode, Request, StopReason, Task, Turn
 from tests.helpers.builders import save_tiny
 from tests.helpers.command_process import LONGEST, finished
 from tests.helpers.engine_requests import teacher
-from tests.helpers.fault_injection import jobs, settings
+from tests.helpers.fault_injection import settings, specs
 
 ray = pytest.importorskip("ray")
 
@@ -120,10 +120,10 @@ def difference(turns: list[Turn], model: Any) -> float:
 
 
 def test_episodes_come_in_the_order_of_their_jobs_and_siblings_from_one_worker(room: Room) -> None:
-    asked = jobs(6, size=3)
+    asked = specs(6, size=3)
     played = room.play(asked)
-    assert tasks(played) == [job.task.id for job in asked]
-    assert [episode.seed for episode in played] == [job.seed for job in asked]
+    assert tasks(played) == [spec.task.id for spec in asked]
+    assert [episode.seed for episode in played] == [spec.seed for spec in asked]
     assert len(set(processes(played))) == 2 and os.getpid() not in processes(played)
     for first in range(0, 18, 3):
         assert len(set(processes(played[first : first + 3]))) == 1
@@ -133,42 +133,42 @@ def test_episodes_come_in_the_order_of_their_jobs_and_siblings_from_one_worker(r
 
 
 def kill_one(room: Room) -> None:
-    """A worker dies in the middle: its jobs are played again, and each is taken once."""
-    before = room.play(jobs(4))
+    """A worker dies in the middle: its specs are played again, and each is taken once."""
+    before = room.play(specs(4))
     room.runtime.counts()
     mark = room.mark.with_name("deadly")
     mark.touch()
-    played = room.play(jobs(4, trouble="die", mark=str(mark)))
+    played = room.play(specs(4, trouble="die", mark=str(mark)))
     assert tasks(played) == tasks(before) == ["t0", "t0", "t1", "t1", "t2", "t2", "t3", "t3"]
     assert [episode.turns for episode in played] == [episode.turns for episode in before]
     counts = room.runtime.counts()
-    assert (counts["runtime/worker_deaths"], counts["runtime/resubmitted_jobs"]) == (1, 4)
+    assert (counts["runtime/worker_deaths"], counts["runtime/resubmitted_episodes"]) == (1, 4)
 
 
 def test_workers_that_rested_play_as_before(room: Room) -> None:
-    before = room.play(jobs(4))
+    before = room.play(specs(4))
     room.workers.rest()
     room.workers.rest()
     room.publish(7)  # arrives while they rest
-    assert [e.turns for e in room.play(jobs(4))] == [e.turns for e in before]
+    assert [e.turns for e in room.play(specs(4))] == [e.turns for e in before]
     room.runtime.counts()
     os.kill(int(processes(before)[0]), signal.SIGKILL)
     room.workers.rest()  # the dead worker is given up, and the other one rests
     assert sorted(member.rest_deaths for member in room.workers._members) == [0, 1]
-    assert [e.turns for e in room.play(jobs(4))] == [e.turns for e in before]
+    assert [e.turns for e in room.play(specs(4))] == [e.turns for e in before]
     assert room.runtime.counts()["runtime/worker_deaths"] == 1
     room.workers.rest()
-    room.play(jobs(4))
+    room.play(specs(4))
     assert [member.rest_deaths for member in room.workers._members] == [0, 0]
 
 
 @pytest.mark.slow
 def test_an_engine_that_breaks_takes_its_worker_with_it(room: Room) -> None:
-    before = room.play(jobs(4))
+    before = room.play(specs(4))
     room.mark.touch()
-    assert [e.turns for e in room.play(jobs(4))] == [e.turns for e in before]
+    assert [e.turns for e in room.play(specs(4))] == [e.turns for e in before]
     counts = room.runtime.counts()
-    assert (counts["runtime/worker_deaths"], counts["runtime/resubmitted_jobs"]) == (1, 4)
+    assert (counts["runtime/worker_deaths"], counts["runtime/resubmitted_episodes"]) == (1, 4)
 
 
 @pytest.mark.slow
@@ -184,19 +184,19 @@ def test_a_worker_that_hangs_is_given_up(room: Room, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(room.workers, "_replace_lost", patiently)
     # On a busy machine a worker that only starts late must not count as hanging.
     room.workers.timeout = 20
-    played = room.play(jobs(1, trouble="hang", mark=str(mark)))
+    played = room.play(specs(1, trouble="hang", mark=str(mark)))
     assert tasks(played) == ["t0", "t0"]
-    assert room.runtime.counts()["runtime/resubmitted_jobs"] == 2
+    assert room.runtime.counts()["runtime/resubmitted_episodes"] == 2
 
 
 def test_our_errors_arrive_as_they_were_and_the_others_play_on(room: Room) -> None:
     with pytest.raises(ConfigError) as raised:
-        room.play(jobs(2, trouble="refuse"))
+        room.play(specs(2, trouble="refuse"))
     assert type(raised.value) is ConfigError
     assert str(raised.value) == "the arena: a setting that only play finds wrong; change it"
     with pytest.raises(ConfigError, match="no agent 'talker_0' to be seated"):
         room.play([EpisodeSpec(task=Task(id="t"), seed=0, policy_map={"talker_0": "thinker"})])
-    assert len(room.play(jobs(2))) == 4
+    assert len(room.play(specs(2))) == 4
     assert room.runtime.counts()["runtime/worker_deaths"] == 0
 
 
@@ -204,19 +204,20 @@ def test_our_errors_arrive_as_they_were_and_the_others_play_on(room: Room) -> No
 def test_deaths_one_after_another_end_in_one_line(room: Room) -> None:
     room.workers.max_restarts = 0
     with pytest.raises(
-        RunError, match=r"^runtime: 1 workers died while they played the same jobs .*max_restarts"
+        RunError,
+        match=r"^runtime: 1 workers died while they played the same episodes .*max_restarts",
     ) as raised:
-        room.play(jobs(2, trouble="die"))
+        room.play(specs(2, trouble="die"))
     assert "\n" not in str(raised.value)
     room.workers.max_restarts = 3
-    assert len(room.play(jobs(2))) == 4
+    assert len(room.play(specs(2))) == 4
 
 
 def test_a_task_is_played_by_workers_who_know_it(room: Room) -> None:
     buffer = room.players.services["buffer"]
     for number in (1, 2):
         buffer.add(Task(id=f"new {number}"), step=0)
-        assert {episode.metrics["known"] for episode in room.play(jobs(4))} == {float(number)}
+        assert {episode.metrics["known"] for episode in room.play(specs(4))} == {float(number)}
 
 
 def test_new_weights_arrive_whole_and_snapshots_keep_theirs(room: Room) -> None:
@@ -253,7 +254,7 @@ def test_new_weights_arrive_whole_and_snapshots_keep_theirs(room: Room) -> None:
     with pytest.raises(ConfigError, match="no policy 'thinker@4'"):
         room.play([EpisodeSpec(task=Task(id="t"), seed=0, policy_map={"speaker_0": "thinker@4"})])
     buffer = room.players.services["buffer"]
-    assert {episode.metrics["known"] for episode in room.play(jobs(4))} == {float(buffer.size)}
+    assert {episode.metrics["known"] for episode in room.play(specs(4))} == {float(buffer.size)}
 
 
 def test_weights_reach_workers_that_play(room: Room) -> None:

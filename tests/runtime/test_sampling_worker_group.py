@@ -143,7 +143,7 @@ def test_samples_are_those_of_one_process(room: Room, here: Side) -> None:
     asked = games()
     found, wanted = room.play(asked), here.play(asked)
     close_to(found, wanted)
-    assert [e.task for e in found] == [job.task for job in asked]
+    assert [e.task for e in found] == [spec.task for spec in asked]
     assert {turn.policy for e in found for turn in e.turns} == set(ROLES)
     # Two workers share the thinker's requests, and answer the same again, bit for bit.
     assert [e.turns for e in room.play(asked)] == [e.turns for e in found]
@@ -187,7 +187,7 @@ def kill_one(room: Room, asked: list[EpisodeSpec]) -> None:
 
 
 def test_a_snapshot_is_with_its_player(room: Room, here: Side) -> None:
-    asked = [replace(job, policy_map={"thinker_0": "thinker@3"}) for job in games()]
+    asked = [replace(spec, policy_map={"thinker_0": "thinker@3"}) for spec in games()]
     for side in (room, here):
         players = side.players
         past = Snapshots(players.policies, players.policy_pool, side.engine)

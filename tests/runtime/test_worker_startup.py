@@ -87,8 +87,8 @@ def test_a_worker_makes_its_model_of_what_was_sent(
         receives=True,
     )
     worker.begin(brief)
-    job = EpisodeSpec(task=Task(id="one", payload={"agents": ["thinker_0"]}), seed=0, member=0)
-    result = worker.run([job], None, 1)
+    spec = EpisodeSpec(task=Task(id="one", payload={"agents": ["thinker_0"]}), seed=0, member=0)
+    result = worker.run([spec], None, 1)
     own = dict(worker._models["thinker"].named_parameters())
     assert all(torch.equal(own[name], tensor) for name, tensor in weights.items())
     assert {turn.version for turn in result.episodes[0].turns} == {version}
@@ -96,7 +96,7 @@ def test_a_worker_makes_its_model_of_what_was_sent(
     checksums = {name: checksum(tensor) for name, tensor in later.items()}
     packed = pack(later, later.keys())
     worker.tell(2, UpdateWeights(policy="thinker", weights=packed, version=4, checksums=checksums))
-    worker.run([job], None, 2)
+    worker.run([spec], None, 2)
     assert all(torch.equal(own[name], tensor) for name, tensor in later.items())
     worker.close()
 
@@ -128,9 +128,9 @@ def test_a_worker_does_not_sample_without_all_weights(
 
 
 def whole() -> _Call:
-    """Return a call with one chunk without jobs."""
+    """Return a call with one chunk without specs."""
     tally = Tally("episodes", 1)
-    return _Call(jobs=[], evaluation=None, first=lambda: None, tally=tally, chunks=[[]])
+    return _Call(specs=[], evaluation=None, first=lambda: None, tally=tally, chunks=[[]])
 
 
 def test_a_checkpoint_that_goes_while_a_worker_begins_costs_no_run(

@@ -74,8 +74,10 @@ def test_only_the_first_tokens_are_read() -> None:
                 for done in found
             ]
 
-    seat = AgentSpec(role=Role(), policy="p", renderer=ByteRenderer())
-    rollout = Rollout(arena=Walk, seats={"walker": seat}, engines={"p": Late(["a", "bbbb"])})
+    agent_spec = AgentSpec(role=Role(), policy="p", renderer=ByteRenderer())
+    rollout = Rollout(
+        arena=Walk, agent_specs={"walker": agent_spec}, engines={"p": Late(["a", "bbbb"])}
+    )
     one = Branch(group_size=4, initial=3, where="surprisal", tokens=1)
     groups = one.sample(Listed(), rollout.run, step=1, seed=0)
     assert one.metrics()["branches"] == 0 and len(groups[0].episodes) == 4
@@ -126,7 +128,7 @@ def test_a_step_without_tasks_is_refused() -> None:
         def tasks(self, step: int, attempt: int = 0) -> list[Task]:
             return []
 
-    def play(jobs: Sequence[EpisodeSpec]) -> list[Episode]:
+    def play(specs: Sequence[EpisodeSpec]) -> list[Episode]:
         raise AssertionError("nothing can be played")
 
     with pytest.raises(ConfigError, match="it has no task for step 1"):

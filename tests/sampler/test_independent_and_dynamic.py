@@ -18,14 +18,15 @@ from tests.helpers.walks import Listed
 
 
 def playing(
-    reward: Callable[[EpisodeSpec], float], jobs: list[EpisodeSpec]
+    reward: Callable[[EpisodeSpec], float], specs: list[EpisodeSpec]
 ) -> Callable[..., list[Episode]]:
-    """A play that pays by job and notes the jobs."""
+    """A play that pays by spec and notes the specs."""
 
     def play(asked: Sequence[EpisodeSpec]) -> list[Episode]:
-        jobs.extend(asked)
+        specs.extend(asked)
         return [
-            episode(turn("solver_0", reward(job)), task=job.task, seed=job.seed) for job in asked
+            episode(turn("solver_0", reward(spec)), task=spec.task, seed=spec.seed)
+            for spec in asked
         ]
 
     return play
@@ -38,19 +39,19 @@ def test_a_curriculum_without_tasks_is_an_error(kind: Any) -> None:
             return []
 
     with pytest.raises(ConfigError, match="curriculum: it has no task for step 4"):
-        kind(group_size=2).sample(Empty(), playing(lambda job: 0.0, []), step=4, seed=9)
+        kind(group_size=2).sample(Empty(), playing(lambda spec: 0.0, []), step=4, seed=9)
 
 
 def test_siblings_share_task_and_seed_and_differ_in_member() -> None:
-    jobs: list[EpisodeSpec] = []
+    specs: list[EpisodeSpec] = []
     curriculum, sampler = Listed(), Independent(group_size=3)
-    groups = sampler.sample(curriculum, playing(lambda job: job.member, jobs), step=4, seed=9)
+    groups = sampler.sample(curriculum, playing(lambda spec: spec.member, specs), step=4, seed=9)
     assert [one.id for one in groups] == ["4.0.0", "4.0.1"]
-    assert [[job.task.id, job.member] for job in jobs] == [
+    assert [[spec.task.id, spec.member] for spec in specs] == [
         [f"4-0-{number}", member] for number in (0, 1) for member in (0, 1, 2)
     ]
-    assert len({job.seed for job in jobs[:3]}) == 1
-    assert jobs[0].seed != jobs[3].seed
+    assert len({spec.seed for spec in specs[:3]}) == 1
+    assert specs[0].seed != specs[3].seed
     assert [e.turns[0].reward for e in groups[1].episodes] == [0, 1, 2]
     assert curriculum.told == [(4, ["4.0.0", "4.0.1"])]
     assert sampler.played() == groups
@@ -59,39 +60,39 @@ def test_siblings_share_task_and_seed_and_differ_in_member() -> None:
 def test_seeds_depend_on_run_and_step_alone() -> None:
     drawn = []
     for step, seed in ((1, 0), (1, 0), (2, 0), (1, 1)):
-        jobs: list[EpisodeSpec] = []
-        Independent().sample(Listed(), playing(lambda job: 0, jobs), step=step, seed=seed)
-        drawn.append([job.seed for job in jobs])
+        specs: list[EpisodeSpec] = []
+        Independent().sample(Listed(), playing(lambda spec: 0, specs), step=step, seed=seed)
+        drawn.append([spec.seed for spec in specs])
     assert drawn[0] == drawn[1]
     assert len({tuple(seeds) for seeds in drawn}) == 3
 
 
 def test_groups_without_signal_are_dropped_and_refilled() -> None:
-    jobs: list[EpisodeSpec] = []
+    specs: list[EpisodeSpec] = []
 
-    def reward(job: EpisodeSpec) -> float:  # only the tasks numbered 1 tell siblings apart
-        return float(job.member) if job.task.id.endswith("1") else 1.0
+    def reward(spec: EpisodeSpec) -> float:  # only the tasks numbered 1 tell siblings apart
+        return float(spec.member) if spec.task.id.endswith("1") else 1.0
 
     curriculum, sampler = Listed(), Dynamic(group_size=2, rounds=5)
-    groups = sampler.sample(curriculum, playing(reward, jobs), step=3, seed=0)
+    groups = sampler.sample(curriculum, playing(reward, specs), step=3, seed=0)
     assert [one.id for one in groups] == ["3.0.1", "3.1.1"]
     assert curriculum.told == [(3, ["3.0.0", "3.0.1"]), (3, ["3.1.0", "3.1.1"])]
     assert [one.id for one in sampler.played()] == ["3.0.0", "3.0.1", "3.1.0", "3.1.1"]
     assert sampler.metrics() == {"groups_played": 4, "groups_kept": 2, "rounds": 2}
-    assert len({job.seed for job in jobs}) == 4
+    assert len({spec.seed for spec in specs}) == 4
 
 
 def test_no_more_groups_than_the_step_has_tasks() -> None:
-    def reward(job: EpisodeSpec) -> float:
-        return float(job.member) if job.task.id != "1-0-0" else 0.0
+    def reward(spec: EpisodeSpec) -> float:
+        return float(spec.member) if spec.task.id != "1-0-0" else 0.0
 
     groups = Dynamic(group_size=2).sample(Listed(), playing(reward, []), step=1, seed=0)
     assert [one.id for one in groups] == ["1.0.1", "1.1.0"]
 
 
 def test_refills_are_bounded_and_the_step_goes_on_with_what_there_is() -> None:
-    def reward(job: EpisodeSpec) -> float:
-        return float(job.member) if job.task.id == "1-1-0" else 0.0
+    def reward(spec: EpisodeSpec) -> float:
+        return float(spec.member) if spec.task.id == "1-1-0" else 0.0
 
     sampler = Dynamic(group_size=2, rounds=3)
     groups = sampler.sample(Listed(), playing(reward, []), step=1, seed=0)
@@ -102,13 +103,13 @@ def test_refills_are_bounded_and_the_step_goes_on_with_what_there_is() -> None:
 def test_nothing_to_learn_stops_the_run() -> None:
     curriculum, sampler = Listed(), Dynamic(group_size=2, rounds=3)
     with pytest.raises(CollapsedError, match="step 1: none of 6 groups in 3 rounds"):
-        sampler.sample(curriculum, playing(lambda job: 1.0, []), step=1, seed=0)
+        sampler.sample(curriculum, playing(lambda spec: 1.0, []), step=1, seed=0)
     assert len(curriculum.told) == 3 and len(sampler.played()) == 6
 
 
 def test_while_a_curriculum_gathers_nothing_is_dropped_or_refilled() -> None:
     curriculum, sampler = Listed(is_ready=False), Dynamic(group_size=2, rounds=3)
-    groups = sampler.sample(curriculum, playing(lambda job: 1.0, []), step=-1, seed=0)
+    groups = sampler.sample(curriculum, playing(lambda spec: 1.0, []), step=-1, seed=0)
     assert [one.id for one in groups] == ["-1.0.0", "-1.0.1"]
     assert len(curriculum.told) == 1 and sampler.played() == groups
 
@@ -146,8 +147,8 @@ def test_a_config_leaves_to_the_credit_what_it_does_not_say() -> None:
 
 
 def test_a_group_without_signal_for_the_credit_is_dropped() -> None:
-    def play(jobs: Sequence[EpisodeSpec]) -> list[Episode]:
-        return [episode(turn("solver_0", 1.0), turn("solver_1", 0.0), task=j.task) for j in jobs]
+    def play(specs: Sequence[EpisodeSpec]) -> list[Episode]:
+        return [episode(turn("solver_0", 1.0), turn("solver_1", 0.0), task=j.task) for j in specs]
 
     groups = Dynamic(group_size=2, rounds=1).sample(Listed(), play, step=1, seed=0)
     assert len(groups) == 2

@@ -45,8 +45,8 @@ class Player:
         self.gates = {step: Event() for step in held}
         self.errors: dict[int, Exception] = {}
 
-    def __call__(self, jobs: Sequence[EpisodeSpec]) -> list[Episode]:
-        step = jobs[0].step
+    def __call__(self, specs: Sequence[EpisodeSpec]) -> list[Episode]:
+        step = specs[0].step
         assert step is not None
         self.begun.setdefault(step, self.version)
         if step in self.gates:
@@ -54,8 +54,8 @@ class Player:
         if step in self.errors:
             raise self.errors[step]
         return [
-            episode(turn("solver_0", float(job.seed % 3)), task=job.task, seed=job.seed)
-            for job in jobs
+            episode(turn("solver_0", float(spec.seed % 3)), task=spec.task, seed=spec.seed)
+            for spec in specs
         ]
 
 

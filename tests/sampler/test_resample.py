@@ -16,8 +16,8 @@ from tests.helpers.walks import Listed
 def sampled(sampler: Resample, make: Callable[[int], Episode], *, seed: int = 0) -> list[Group]:
     """Groups of what `make` gives for the members."""
 
-    def play(jobs: Sequence[EpisodeSpec]) -> list[Episode]:
-        return [make(job.member) for job in jobs]
+    def play(specs: Sequence[EpisodeSpec]) -> list[Episode]:
+        return [make(spec.member) for spec in specs]
 
     curriculum = Listed()
     groups = sampler.sample(curriculum, play, step=2, seed=seed)

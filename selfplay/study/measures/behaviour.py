@@ -303,17 +303,19 @@ def _read_exactly(run: Path, solved: Solved, *, every: bool) -> None:
     config = with_local_runtime(Run.open(run).config())
     experiment = Experiment(config).load(checkpoints[-1], learning=False)
     try:
-        seats = experiment.players.rollout.seats
-        roles = {name: seat.role for name, seat in seats.items()}
+        agent_specs = experiment.players.rollout.agent_specs
+        roles = {name: agent_spec.role for name, agent_spec in agent_specs.items()}
         arena = experiment.players.rollout.arena()
         _add_equilibrium(arena, roles, solved)
         found = _reached(run, arena, roles)
         models = {name: each.model for name, each in experiment.policies.items()}
         frozen = {
-            each.agent for each in found.values() if seats[role_of(each.agent)].policy not in models
+            each.agent
+            for each in found.values()
+            if agent_specs[role_of(each.agent)].policy not in models
         }
         for agent in sorted(frozen):
-            name = seats[role_of(agent)].policy
+            name = agent_specs[role_of(agent)].policy
             solved.notes.append(f"{agent} is played by {name}, which has no probabilities to read")
         read_from = {place: each for place, each in found.items() if each.agent not in frozen}
         for checkpoint in checkpoints:
@@ -321,7 +323,7 @@ def _read_exactly(run: Path, solved: Solved, *, every: bool) -> None:
                 policy.load_weights(checkpoint / "policies" / name)
             for place, choice in zip(
                 read_from,
-                read(list(read_from.values()), seats=seats, models=models),
+                read(list(read_from.values()), agent_specs=agent_specs, models=models),
                 strict=True,
             ):
                 chances = choice.chances()

@@ -99,9 +99,9 @@ def study(
         raise ConfigError("counterfactual: name two players, the trained and the untrained, or RUN")
     roles = [role] if role else _with_chances(games, players)
     for name in roles:
-        if name not in games.seats:
-            raise ConfigError(f"--role {name}: no such role; {nearest(name, games.seats)}")
-    action = _action([games.seats[name] for name in roles], default)
+        if name not in games.agent_specs:
+            raise ConfigError(f"--role {name}: no such role; {nearest(name, games.agent_specs)}")
+    action = _action([games.agent_specs[name] for name in roles], default)
     trained, untrained = players
     own = [games.run(player.seats(games.agents)) for player in players]
     _refuse_illegal(games, own[0], roles, action)
@@ -239,20 +239,20 @@ def slips(
         for each, (_, turn) in zip(moved, places, strict=True)
         if each.status is not Status.FAILED
     ]
-    jobs = [begun(each, turn.stage + 1) for each, turn in found]
+    specs = [begun(each, turn.stage + 1) for each, turn in found]
     without = [
         replace(
-            job,
+            spec,
             prefix_turns=tuple(
                 replace(t, action=default, text=text)
                 if (t.agent, t.stage) == (turn.agent, turn.stage)
                 else t
-                for t in job.prefix_turns
+                for t in spec.prefix_turns
             ),
         )
-        for job, (_, turn) in zip(jobs, found, strict=True)
+        for spec, (_, turn) in zip(specs, found, strict=True)
     ]
-    played = games.count(rollout.run(jobs))
+    played = games.count(rollout.run(specs))
     worth = games.scores(played, RETURN) - games.scores(games.count(rollout.run(without)), RETURN)
     return played, [
         Judged(episode=number, turn=turn, worth=w)
@@ -319,23 +319,23 @@ def _rows(label: str, found: Sequence[Judged]) -> list[list[Cell]]:
     return rows
 
 
-def _action(seats: Sequence[AgentSpec], default: str) -> str:
+def _action(agent_specs: Sequence[AgentSpec], default: str) -> str:
     """Return the action that the judged roles read in the text `default`."""
     found: dict[str, str] = {}
-    for seat in seats:
-        name = type(seat.role).__name__
-        if seat.role.memory != "none":
+    for agent_spec in agent_specs:
+        name = type(agent_spec.role).__name__
+        if agent_spec.role.memory != "none":
             raise ConfigError(
-                f"counterfactual: the role {name} has memory={seat.role.memory}, so its prompts "
+                f"counterfactual: the role {name} has memory={agent_spec.role.memory}, so prompts "
                 "contain more than the observation; use roles with memory=none"
             )
-        if seat.role.tools is not None:
+        if agent_spec.role.tools is not None:
             raise ConfigError(
                 f"counterfactual: the role {name} has tools, so its moves depend on more than one "
                 "completion; use roles with tools=null"
             )
         try:
-            found.setdefault(seat.role.parse(default), name)
+            found.setdefault(agent_spec.role.parse(default), name)
         except InvalidAction as reason:
             raise ConfigError(
                 f"--default {default}: {name} reads no action in it: {reason}"

@@ -212,8 +212,8 @@ def exactly(games: StudyMatches, seating: Mapping[str, str]) -> Chances:
             )
         actions = {action: number for number, action in enumerate(legal)}
         where = InformationSet(key="", agent=agent, observation=observation, actions=actions)
-        seat = games.seat(policy, agent)
-        (choice,) = read([where], seats={role_of(agent): seat}, models=games.models)
+        agent_spec = games.agent_spec(policy, agent)
+        (choice,) = read([where], agent_specs={role_of(agent): agent_spec}, models=games.models)
         numbers = choice.chances()
         return {action: numbers[number] for action, number in actions.items()}
 
@@ -335,12 +335,12 @@ class _Counterfactuals:
         asked = dict.fromkeys((words.seed, words.stage) for words, _ in self.places)
         found: dict[tuple[int, int, str], list[str]] = {}
         for stage in sorted({stage for _, stage in asked}):
-            jobs, turns = [], 0
+            specs, turns = [], 0
             for seed in [seed for seed, at in asked if at == stage]:
                 episode = self.episodes[seed]
                 prefix = tuple(turn for turn in episode.turns if turn.stage < stage)
                 turns = max(turns, len(prefix) + len(self.stages[seed][stage]))
-                jobs += [
+                specs += [
                     EpisodeSpec(
                         task=episode.task,
                         seed=seed,
@@ -350,7 +350,7 @@ class _Counterfactuals:
                     )
                     for number in range(REDRAWS)
                 ]
-            for episode in self.games.rollout(max_turns=turns).run(jobs):
+            for episode in self.games.rollout(max_turns=turns).run(specs):
                 for turn in episode.turns:
                     if turn.stage == stage and turn.final:
                         key = (episode.seed, stage, turn.agent)

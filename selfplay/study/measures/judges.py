@@ -165,14 +165,14 @@ def ask(
     if not asked:
         return [None] * len(states)
     seating = player.seats(games.agents)
-    jobs = [
+    specs = [
         EpisodeSpec(
             task=Task(id=n), seed=benches[int(n)].episode.seed, policy_map=seating, member=member
         )
         for n in asked
     ]
     arena = cast(Callable[[], Arena], lambda: Prepared(asked))
-    answers = games.count(games.rollout(arena, max_turns=1).run(jobs))
+    answers = games.count(games.rollout(arena, max_turns=1).run(specs))
     found: list[Sequence[str] | None] = [None] * len(states)
     for (name, state), answer in zip(asked.items(), answers, strict=True):
         judge = benches[int(name)].judge

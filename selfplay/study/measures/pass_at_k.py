@@ -179,14 +179,16 @@ def study(
             "passk: this run has no evaluation, and default tasks differ in every episode; name a "
             "run whose evaluation has a list of tasks"
         )
-    asked = [seat for name, seat in games.seats.items() if role in (None, name)]
-    if asked and all(seat.temperature == 0 for seat in asked):
+    asked = [agent_spec for name, agent_spec in games.agent_specs.items() if role in (None, name)]
+    if asked and all(agent_spec.temperature == 0 for agent_spec in asked):
         raise ConfigError(
             "passk: this evaluation is greedy (temperature 0), so all samples of a task are equal; "
             "name one that samples, with --evaluation"
         )
     if role is None:  # raises before all games are played
-        counts(games, games.rollout().run(games.jobs(trained.seats(games.agents), count=1)))
+        counts(
+            games, games.rollout().run(games.episode_specs(trained.seats(games.agents), count=1))
+        )
     games.episodes = len(games.tasks) * samples
     found = {
         player.label: counts(games, games.run(player.seats(games.agents)), role=role)

@@ -206,10 +206,11 @@ def rounds_of(games: StudyMatches, episode: Episode, cooperate: str) -> Rounds:
 
 
 def _refuse_remembering(games: StudyMatches) -> None:
-    for seat in games.seats.values():
-        if seat.role.memory != "none":
+    for agent_spec in games.agent_specs.values():
+        role = agent_spec.role
+        if role.memory != "none":
             raise ConfigError(
-                f"reciprocity: the role {type(seat.role).__name__} has memory={seat.role.memory}, "
+                f"reciprocity: the role {type(role).__name__} has memory={role.memory}, "
                 "so a player would remember its own move and not the forced one; measure roles "
                 "with memory=none"
             )
@@ -242,9 +243,9 @@ def check_repeated(games: StudyMatches, played: Sequence[Rounds], cooperate: str
 
 
 def _legal(games: StudyMatches) -> list[str]:
-    job = games.jobs({}, count=1)[0]
+    spec = games.episode_specs({}, count=1)[0]
     arena = games.arena()
-    arena.begin(job.task, job.seed)
+    arena.begin(spec.task, spec.seed)
     while arena.messengers():
         arena.play_stage(dict.fromkeys(arena.stage, ""))
     return [move for agent in arena.stage for move in arena.view(agent).fields.get("legal") or ()]
@@ -362,7 +363,7 @@ def forced(
     Return [N, LATER] cooperation of the other player after the forced C minus that after the D.
     """
     found = np.full((len(episodes), LATER), np.nan)
-    jobs: list[EpisodeSpec] = []
+    specs: list[EpisodeSpec] = []
     places: list[tuple[int, int]] = []
     agent = games.agents[who]
     defect = [move for move in _legal(games) if move != cooperate][:1]
@@ -379,14 +380,14 @@ def forced(
                 if turn.stage <= rounds.stages[middle]
             )
             seating = player.seats(games.agents)
-            jobs.append(
+            specs.append(
                 EpisodeSpec(
                     task=episode.task, seed=episode.seed, prefix_turns=prefix, policy_map=seating
                 )
             )
             places.append((number, middle))
-    answered = games.count(games.rollout().run(jobs))
-    for at in range(0, len(jobs), 2):
+    answered = games.count(games.rollout().run(specs))
+    for at in range(0, len(specs), 2):
         number, middle = places[at]
         pair = [rounds_of(games, answered[at + i], cooperate).moves for i in (0, 1)]
         for later in range(LATER):

@@ -207,9 +207,9 @@ def study(
 
 def speaks(games: StudyMatches) -> bool:
     """Return True if the first stage of the games has messages."""
-    (job,) = games.jobs({}, count=1)
+    (spec,) = games.episode_specs({}, count=1)
     arena = games.arena()
-    arena.begin(job.task, job.seed)
+    arena.begin(spec.task, spec.seed)
     return bool(arena.messengers())
 
 

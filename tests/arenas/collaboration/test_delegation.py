@@ -170,7 +170,9 @@ def played(script: Any) -> Any:
         "planner": AgentSpec(role=Planner(), policy="p", renderer=renderer),
         "worker": AgentSpec(role=Worker(), policy="p", renderer=renderer),
     }
-    rollout = Rollout(arena=raw_env, seats=seats, engines={"p": engine}, renderers={"p": renderer})
+    rollout = Rollout(
+        arena=raw_env, agent_specs=seats, engines={"p": engine}, renderers={"p": renderer}
+    )
     (episode,) = rollout.run([EpisodeSpec(task=TASK, seed=0)])
     return episode
 

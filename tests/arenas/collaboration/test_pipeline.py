@@ -132,7 +132,7 @@ def test_a_tree_of_pipelines_makes_pairs_for_each_role() -> None:
 
     rollout = Rollout(
         arena=raw_env,
-        seats={
+        agent_specs={
             "generator": seat(Debater(game="generator")),
             "verifier": seat(Player(game="critic")),
             "refiner": seat(Debater(game="refiner")),

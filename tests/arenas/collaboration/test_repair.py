@@ -190,7 +190,7 @@ def repaired() -> Episode:
         "refiner": seat(Advised(role=Debater(game="refiner"))),
         "mentor": seat(Player(game="mentor")),
     }
-    rollout = Rollout(arena=raw_env, seats=seats, engines={"p": ScriptedEngine({"p": words})})
+    rollout = Rollout(arena=raw_env, agent_specs=seats, engines={"p": ScriptedEngine({"p": words})})
     (found,) = rollout.run([EpisodeSpec(task=TASK, seed=0)])
     return found
 

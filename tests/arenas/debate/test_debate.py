@@ -77,10 +77,10 @@ def test_records_book_every_answers_worth_on_its_own_turn() -> None:
     def words(agent: str, seen: Observation, rng: Random) -> str:
         return f"so <answer>{next(script)}</answer>"
 
-    seat = AgentSpec(role=Debater(), policy="p", renderer=ByteRenderer())
+    agent_spec = AgentSpec(role=Debater(), policy="p", renderer=ByteRenderer())
     rollout = Rollout(
         arena=lambda: raw_env(debaters=2, rounds=2),
-        seats={"debater": seat},
+        agent_specs={"debater": agent_spec},
         engines={"p": ScriptedEngine({"p": words})},
     )
     (episode,) = rollout.run([EpisodeSpec(task=TASK, seed=0)])

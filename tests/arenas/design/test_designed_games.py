@@ -250,11 +250,11 @@ def test_the_curriculum_keeps_designs_and_lets_them_be_played_again() -> None:
         for name, role in (("designer", Designer()), ("player", Player(game="matrix")))
     }
     arena = DesignedGames(space=SPACE, plays=3, buffer=buffer)
-    rollout = Rollout(arena=arena.fork, seats=seats, engines={"script": engine})
+    rollout = Rollout(arena=arena.fork, agent_specs=seats, engines={"script": engine})
     for step in (1, 2, 3):
         tasks = curriculum.tasks(step)
-        jobs = [EpisodeSpec(task=t, seed=100 * step + n) for n, t in enumerate(tasks)]
-        played = list(rollout.run(jobs))
+        specs = [EpisodeSpec(task=t, seed=100 * step + n) for n, t in enumerate(tasks)]
+        played = list(rollout.run(specs))
         assert all(episode.status == "finished" for episode in played), played[0].error
         curriculum.observe([Group(id=str(n), episodes=(e,)) for n, e in enumerate(played)], step)
     again = [task for task in tasks if task.payload["mode"] == "play"]

@@ -71,9 +71,13 @@ def made(calls: Any, observation: Observation) -> str:
 def played(
     specs: list[EpisodeSpec], script: Script, *, role: Any = None, arena: Any = Known, at: str = ""
 ) -> list[Episode]:
-    seat = AgentSpec(role=role or agent(), policy="p", renderer=ByteRenderer(), max_tokens=200)
+    agent_spec = AgentSpec(
+        role=role or agent(), policy="p", renderer=ByteRenderer(), max_tokens=200
+    )
     engine = ScriptedEngine({"p": script})
-    return Rollout(arena=arena, seats={f"{at}agent": seat}, engines={"p": engine}).run(specs)
+    return Rollout(arena=arena, agent_specs={f"{at}agent": agent_spec}, engines={"p": engine}).run(
+        specs
+    )
 
 
 def specs(*tasks: Task) -> list[EpisodeSpec]:
@@ -151,7 +155,7 @@ def test_a_call_that_took_too_long_changes_nothing() -> None:
 
 
 def test_a_stateful_tool_needs_an_arena_with_data() -> None:
-    seat = AgentSpec(role=agent("terse"), policy="p", renderer=ByteRenderer())
+    agent_spec = AgentSpec(role=agent("terse"), policy="p", renderer=ByteRenderer())
 
     class Plain(Talk):
         roles = {"a": 1, "b": 2}
@@ -161,7 +165,9 @@ def test_a_stateful_tool_needs_an_arena_with_data() -> None:
             return Observation(fields=empty)
 
     engine = ScriptedEngine({"p": lambda *seen: "<find_loan>l1</find_loan>"})
-    rollout = Rollout(arena=Plain, seats={"a": seat, "b": seat}, engines={"p": engine})
+    rollout = Rollout(
+        arena=Plain, agent_specs={"a": agent_spec, "b": agent_spec}, engines={"p": engine}
+    )
     with pytest.raises(ConfigError, match="talk_v0: this arena has no data for the tools of a_0"):
         rollout.run([EpisodeSpec(task=Task(id="t"), seed=0)])
 
@@ -198,7 +204,7 @@ def test_a_customer_that_a_policy_plays_can_make_no_call(style: str) -> None:
         "p": ScriptedEngine({"p": lambda *seen: NO}),
         "q": ScriptedEngine({"q": lambda *seen: said}),
     }
-    rollout = Rollout(arena=lambda: Desk(user="adversarial"), seats=seats, engines=engines)
+    rollout = Rollout(arena=lambda: Desk(user="adversarial"), agent_specs=seats, engines=engines)
     (episode,) = rollout.run(specs(task))
     assert episode.status is Status.FINISHED, episode.error
     agents = [turn for turn in episode.turns if turn.role == "agent"]
@@ -267,7 +273,7 @@ def test_a_demonstrated_prompt_is_that_of_a_rollout(user: User) -> None:
     }
     rollout = Rollout(
         arena=lambda: Voiced(terse=True, user=user),
-        seats=seats,
+        agent_specs=seats,
         engines={"p": Spelled({"p": looking})},
     )
     for episode in rollout.run(specs()):
@@ -305,7 +311,9 @@ def test_both_sides_are_paid_when_policies_play_them(
         "user": AgentSpec(role=Player(game="desk_user"), policy="p", renderer=ByteRenderer()),
     }
     rollout = Rollout(
-        arena=lambda: Known(user=user), seats=seats, engines={"p": ScriptedEngine({"p": speaks})}
+        arena=lambda: Known(user=user),
+        agent_specs=seats,
+        engines={"p": ScriptedEngine({"p": speaks})},
     )
     (episode,) = rollout.run(specs(task))
     assert episode.status is Status.FINISHED, episode.error

@@ -234,9 +234,9 @@ def broken(step: Callable[[Any, str], Any], *, rewards: Any = None) -> str:
         return game
 
     arena.make_game = make_broken  # type: ignore[method-assign]
-    seat = AgentSpec(role=Role(), policy="p", renderer=ByteRenderer())
+    agent_spec = AgentSpec(role=Role(), policy="p", renderer=ByteRenderer())
     engines = {"p": ScriptedEngine({"p": talker("TicTacToe-v0")})}
-    rollout = Rollout(arena=lambda: arena, seats={"player": seat}, engines=engines)
+    rollout = Rollout(arena=lambda: arena, agent_specs={"player": agent_spec}, engines=engines)
     (episode,) = rollout.run([EpisodeSpec(task=GAME, seed=0)])
     assert episode.status is Status.FAILED
     return episode.error

@@ -103,8 +103,8 @@ def says(agent: str, observation: Observation, rng: Any) -> str:
 
 def test_scripted_players_play_to_the_end() -> None:
     engines = {"script": ScriptedEngine({"script": says})}
-    seats = {"player": AgentSpec(role=Role(), policy="script", renderer=ByteRenderer())}
-    rollout = Rollout(arena=Spy, seats=seats, engines=engines)
+    agent_specs = {"player": AgentSpec(role=Role(), policy="script", renderer=ByteRenderer())}
+    rollout = Rollout(arena=Spy, agent_specs=agent_specs, engines=engines)
     episodes = rollout.run([EpisodeSpec(task=Task(id="game"), seed=seed) for seed in range(20)])
     assert {episode.status for episode in episodes} == {Status.FINISHED}
     assert {episode.metrics["caught"] for episode in episodes} == {0.0, 1.0}
@@ -127,9 +127,9 @@ def test_a_warm_start_of_random_play_votes_legally() -> None:
     found = re.fullmatch(r"warm start: (\d+)% of \d+ sampled answers are legal moves", lines[-1])
     assert found is not None and int(found[1]) >= 90, lines[-1]
     renderer = ChatRenderer(tokenizer)
-    seat = AgentSpec(role=Role(), policy="p", renderer=renderer, max_tokens=8)
+    agent_spec = AgentSpec(role=Role(), policy="p", renderer=renderer, max_tokens=8)
     engines = {"p": serving({"p": model}, {"p": renderer.end_ids})}
-    rollout = Rollout(arena=Spy, seats={"player": seat}, engines=engines)
+    rollout = Rollout(arena=Spy, agent_specs={"player": agent_spec}, engines=engines)
     episodes = rollout.run(
         [EpisodeSpec(task=Task(id="game"), seed=seed) for seed in range(1000, 1020)]
     )

@@ -114,7 +114,7 @@ def games(first: Any, second: Any, count: int) -> list[float]:
     seats = {name: AgentSpec(policy=name, **seat) for name in ("x", "o")}
     rollout = Rollout(
         arena=lambda: TicTacToe(players=("x", "o")),
-        seats=seats,
+        agent_specs=seats,
         engines={"x": ScriptedEngine({"x": first}), "o": ScriptedEngine({"o": second})},
     )
     episodes = rollout.run([EpisodeSpec(task=Task(id="game"), seed=seed) for seed in range(count)])

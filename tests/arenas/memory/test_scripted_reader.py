@@ -62,9 +62,11 @@ def test_counterfactual_credit_of_an_operation_is_what_it_was_worth() -> None:
     def arena() -> Memory:
         return raw_env(reader=TinyReader())
 
-    seat = AgentSpec(role=MemoryManager(), policy="p", renderer=ByteRenderer())
+    agent_spec = AgentSpec(role=MemoryManager(), policy="p", renderer=ByteRenderer())
     engine = ScriptedEngine({"p": words})
-    rollout = Rollout(arena=arena, seats={"memory_manager": seat}, engines={"p": engine})
+    rollout = Rollout(
+        arena=arena, agent_specs={"memory_manager": agent_spec}, engines={"p": engine}
+    )
     (episode,) = rollout.run([EpisodeSpec(task=task, seed=0)])
     credit = Counterfactual(arena=arena, default='{"event": "NOOP"}', returns="own")
     samples = credit.assign([Group(id="1.0.0", episodes=(episode,))])

@@ -200,7 +200,7 @@ def test_a_scripted_solver_in_a_rollout() -> None:
 
     rollout = Rollout(
         arena=lambda: CitedAnswers(solvers=1, corpus=CORPUS),
-        seats={
+        agent_specs={
             "solver": AgentSpec(
                 role=Citer(style="terse", tools=box), policy="p", renderer=ByteRenderer()
             )

@@ -418,7 +418,7 @@ def test_a_scripted_search_self_play_in_a_rollout() -> None:
     }
     rollout = Rollout(
         arena=lambda: CorpusQuestions(**arena),
-        seats={
+        agent_specs={
             name: AgentSpec(role=role, policy="p", renderer=renderer)
             for name, role in roles.items()
         },

@@ -246,7 +246,7 @@ def test_a_demonstrated_search_is_that_of_a_rollout() -> None:
 
     rollout = Rollout(
         arena=lambda: Questions(proposers=0, solvers=1, label="verifier"),
-        seats={"solver": AgentSpec(role=role, policy="p", renderer=renderer)},
+        agent_specs={"solver": AgentSpec(role=role, policy="p", renderer=renderer)},
         engines={"p": Speaking({"p": script})},
     )
     (episode,) = rollout.run([EpisodeSpec(task=task, seed=0)])

@@ -259,7 +259,7 @@ def test_a_whole_episode_with_scripted_roles() -> None:
     }
     rollout = Rollout(
         arena=lambda: raw_env(simulator_pay="cooperative"),
-        seats=seats,
+        agent_specs=seats,
         engines={"p": engine},
         renderers={"p": renderer},
     )

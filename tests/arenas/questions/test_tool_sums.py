@@ -107,10 +107,10 @@ def test_a_demonstrated_prompt_is_that_of_a_rollout() -> None:
         results = observation.fields.get("tool_results")
         return f"<answer>{results[0]}</answer>" if results else said
 
-    seat = AgentSpec(role=ROLE, policy="p", renderer=renderer)
+    agent_spec = AgentSpec(role=ROLE, policy="p", renderer=renderer)
     rollout = Rollout(
         arena=lambda: Questions(proposers=0, solvers=1, label="verifier"),
-        seats={"solver": seat},
+        agent_specs={"solver": agent_spec},
         engines={"p": Speaking({"p": script})},
     )
     (episode,) = rollout.run([EpisodeSpec(task=task, seed=0)])

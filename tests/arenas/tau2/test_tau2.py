@@ -349,7 +349,7 @@ def test_a_rollout_calls_the_tools() -> None:
         return "done"
 
     box = tau2_toolbox(domain="mock", format="tags")
-    seat = AgentSpec(
+    agent_spec = AgentSpec(
         role=Player(game="tau2_agent", tools=box),
         policy="p",
         renderer=ByteRenderer(),
@@ -357,7 +357,7 @@ def test_a_rollout_calls_the_tools() -> None:
     )
     rollout = Rollout(
         arena=lambda: Tau2Desk(domain="mock"),
-        seats={"agent": seat},
+        agent_specs={"agent": agent_spec},
         engines={"p": ScriptedEngine({"p": solving})},
     )
     (episode,) = rollout.run([EpisodeSpec(task=MEETING, seed=0)])

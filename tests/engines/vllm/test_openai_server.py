@@ -158,10 +158,10 @@ def test_a_model_that_it_does_not_have_ends_the_run_in_one_line(url: str) -> Non
 
 def test_it_plays(url: str) -> None:
     remote = engine(url)
-    seat = AgentSpec(
+    agent_spec = AgentSpec(
         role=Player(game="kuhn"), policy="remote", renderer=remote.renderer, max_tokens=8
     )
-    rollout = Rollout(arena=Kuhn, seats={"player": seat}, engines={"remote": remote})
+    rollout = Rollout(arena=Kuhn, agent_specs={"player": agent_spec}, engines={"remote": remote})
     played = rollout.run([EpisodeSpec(task=Task(id="hand"), seed=seed) for seed in range(4)])
     remote.close()
     assert all(each.status is Status.FINISHED and not each.error for each in played)

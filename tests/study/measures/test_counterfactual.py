@@ -94,7 +94,7 @@ def errands(
     }
     return StudyMatches(
         arena=lambda: Errands(Errands.roles),
-        seats=seats,
+        agent_specs=seats,
         engines={"now": engine, "then": engine},
         renderers={"now": renderer, "then": renderer},
         models={"now": Unigram(trained), "then": Unigram({})},  # type: ignore[dict-item]
@@ -199,7 +199,9 @@ def test_the_default_is_replayed_as_an_action_and_scored_as_a_text() -> None:
 
     def agreement(default: str) -> list[float | None]:
         games = errands(constant("good"), {"g": 2.0, "!": 1000.0})
-        games.seats = {role: replace(seat, role=Loud()) for role, seat in games.seats.items()}
+        games.agent_specs = {
+            role: replace(seat, role=Loud()) for role, seat in games.agent_specs.items()
+        }
         result = study(games, players(games), default=default, role="worker")
         assert [row[2:4] for row in result.tables[0].rows] == [[36, found] for found in wanted]
         return [each.value for each in result.estimates if "mattered" in each.name]
@@ -217,9 +219,9 @@ def test_a_default_that_roles_read_differently_needs_a_role() -> None:
             return text.upper()
 
     games = errands(constant("good"), {})
-    games.seats = {
+    games.agent_specs = {
         name: replace(seat, role=Upper() if name == "watcher" else seat.role)
-        for name, seat in games.seats.items()
+        for name, seat in games.agent_specs.items()
     }
     with pytest.raises(ConfigError, match="judge one role with --role"):
         study(games, players(games), default="none")
@@ -241,7 +243,7 @@ def test_what_cannot_be_judged_is_one_line(settings: dict[str, str], words: str)
             return text.strip()
 
     games = errands(constant("good"), {})
-    games.seats = {
+    games.agent_specs = {
         role: AgentSpec(role=Strict(), policy="now", renderer=Bytes()) for role in Errands.roles
     }
     with pytest.raises(ConfigError) as error:

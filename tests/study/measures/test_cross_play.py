@@ -244,10 +244,10 @@ def test_a_cell_without_the_metric_is_a_hole_and_a_study_without_it_an_error() -
 def test_a_few_games_of_a_sorted_list_are_of_all_of_it() -> None:
     tasks = [Task(id=str(number)) for number in range(100)]
     made = games(levers([1, 1]), {"a": constant("lever0")}, tasks=tasks, episodes=20)
-    numbers = [int(job.task.id) for job in made.jobs({})]
+    numbers = [int(spec.task.id) for spec in made.episode_specs({})]
     assert len(set(numbers)) == 20 and min(numbers) < 30 and max(numbers) > 70
-    assert numbers == [int(job.task.id) for job in made.jobs({"player_0": "a"})]
-    assert len({job.task.id for job in made.jobs({}, count=130)[:100]}) == 100
+    assert numbers == [int(spec.task.id) for spec in made.episode_specs({"player_0": "a"})]
+    assert len({spec.task.id for spec in made.episode_specs({}, count=130)[:100]}) == 100
 
 
 def test_what_was_cut_off_before_it_was_measured_counts_as_nothing() -> None:

@@ -131,7 +131,9 @@ def test_without_a_list_of_tasks() -> None:
 def test_greedy_samples_are_all_one() -> None:
     arena = lewis()
     made = games(arena, {"a": skilled(1.0)}, tasks=lewis_tasks())
-    made.seats = {role: replace(seat, temperature=0.0) for role, seat in made.seats.items()}
+    made.agent_specs = {
+        role: replace(seat, temperature=0.0) for role, seat in made.agent_specs.items()
+    }
     with pytest.raises(ConfigError, match=r"greedy \(temperature 0\).*--evaluation"):
         study(made, player("a", arena), player("a", arena), samples=2)
 

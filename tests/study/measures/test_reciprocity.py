@@ -136,9 +136,9 @@ def test_what_few_moves_say_is_not_given() -> None:
 
 def test_a_player_that_would_remember_its_own_move_is_refused() -> None:
     made = games(arena, {"a": TIT_FOR_TAT})
-    remembering = replace(made.seats["player"], role=Role(memory="conversation"))
+    remembering = replace(made.agent_specs["player"], role=Role(memory="conversation"))
     with pytest.raises(ConfigError, match=r"Role has memory=conversation, .* memory=none"):
-        study(replace(made, seats={"player": remembering}), player("a", arena))
+        study(replace(made, agent_specs={"player": remembering}), player("a", arena))
 
 
 def test_tit_for_tat_with_noise() -> None:
@@ -224,7 +224,7 @@ def breaking(seeds: Callable[[int], bool]) -> Callable[[], Any]:
 def test_failed_games_are_left_out() -> None:
     frail = breaking(lambda seed: seed % 4 == 0)
     made = games(frail, {"a": constant("cooperate")}, episodes=24)
-    failed = sum(job.seed % 4 == 0 for job in made.jobs({}))
+    failed = sum(spec.seed % 4 == 0 for spec in made.episode_specs({}))
     result = study(made, player("a", frail))
     assert 0 < failed < 24 and result.params["failed_episodes"] > 0
     (visits,) = [row[-1] for row in result.tables[0].rows if row[0] == "CC"]

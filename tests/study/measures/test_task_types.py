@@ -22,7 +22,7 @@ def _episodes(solved: dict[str, list[float]]) -> list[Episode]:
 
 
 def _games() -> StudyMatches:
-    return StudyMatches(arena=lambda: None, seats={}, metrics=["solve_rate"])  # type: ignore[arg-type,return-value]
+    return StudyMatches(arena=lambda: None, agent_specs={}, metrics=["solve_rate"])  # type: ignore[arg-type,return-value]
 
 
 BEFORE = {"gcd": [0.0] * 12, "lcm": [1.0] * 6 + [0.0] * 6}

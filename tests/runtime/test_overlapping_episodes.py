@@ -24,12 +24,14 @@ ray = pytest.importorskip("ray")
 class Ask:
     """A question to a worker, and what the test lets it answer."""
 
-    def __init__(self, member: Any, jobs: Sequence[EpisodeSpec]) -> None:
-        self.member, self.jobs = member, jobs
+    def __init__(self, member: Any, specs: Sequence[EpisodeSpec]) -> None:
+        self.member, self.specs = member, specs
         self.answer: RolloutResult | Exception | None = None
 
     def play(self) -> None:
-        played = [episode(turn("solver_0", 1.0), task=job.task, seed=job.seed) for job in self.jobs]
+        played = [
+            episode(turn("solver_0", 1.0), task=spec.task, seed=spec.seed) for spec in self.specs
+        ]
         self.answer = RolloutResult(episodes=played, counts={"played": float(len(played))})
 
 
@@ -74,10 +76,10 @@ class Office:
         return reference.answer
 
     def of(self, step: int) -> list[Ask]:
-        return [each for each in self.asked if each.jobs[0].step == step]
+        return [each for each in self.asked if each.specs[0].step == step]
 
 
-def jobs(step: int) -> list[EpisodeSpec]:
+def specs(step: int) -> list[EpisodeSpec]:
     return [EpisodeSpec(task=Task(id=f"{step}-{n}"), seed=n, step=step) for n in range(4)]
 
 
@@ -92,9 +94,9 @@ def office(monkeypatch: pytest.MonkeyPatch) -> Office:
 
 def test_a_later_step_goes_to_workers_that_still_play(office: Office) -> None:
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(office.workers.run, jobs(1))
+        first = pool.submit(office.workers.run, specs(1))
         until(lambda: len(office.of(1)) == 2)
-        later = pool.submit(office.workers.run, jobs(2))
+        later = pool.submit(office.workers.run, specs(2))
         until(lambda: len(office.of(2)) == 2)
         assert {len(member.playing) for member in office.workers._members} == {2}
         for each in office.of(2):
@@ -108,9 +110,9 @@ def test_a_later_step_goes_to_workers_that_still_play(office: Office) -> None:
 
 def test_an_evaluation_has_the_workers_for_itself(office: Office) -> None:
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(office.workers.run, jobs(1))
+        first = pool.submit(office.workers.run, specs(1))
         until(lambda: len(office.of(1)) == 2)
-        evaluation = pool.submit(office.workers.run, jobs(0), "held_out")
+        evaluation = pool.submit(office.workers.run, specs(0), "held_out")
         threading.Event().wait(0.05)
         assert not office.of(0)
         for each in office.of(1):
@@ -125,7 +127,7 @@ def test_an_evaluation_has_the_workers_for_itself(office: Office) -> None:
 
 def test_a_worker_that_dies_loses_its_chunks_of_all_steps(office: Office) -> None:
     with ThreadPoolExecutor(2) as pool:
-        calls = [pool.submit(office.workers.run, jobs(step)) for step in (1, 2)]
+        calls = [pool.submit(office.workers.run, specs(step)) for step in (1, 2)]
         until(lambda: len(office.asked) == 4)
         victim, before = office.asked[0].member, office.started
         lost = [each for each in office.asked if each.member is victim]
@@ -138,7 +140,7 @@ def test_a_worker_that_dies_loses_its_chunks_of_all_steps(office: Office) -> Non
                 each.play()
         assert [ids(call) for call in calls] == [[f"{s}-{n}" for n in range(4)] for s in (1, 2)]
     counts = office.workers.counts()
-    assert (counts["runtime/worker_deaths"], counts["runtime/resubmitted_jobs"]) == (1, 4)
+    assert (counts["runtime/worker_deaths"], counts["runtime/resubmitted_episodes"]) == (1, 4)
     assert counts["played"] == 8
     (line,) = office.said
     assert line.startswith(f"runtime: worker {victim.bundle} was lost and is replaced: RayActorErr")
@@ -148,7 +150,7 @@ def test_a_worker_that_dies_loses_its_chunks_of_all_steps(office: Office) -> Non
 def test_the_death_that_ends_a_run_is_told_once(office: Office) -> None:
     office.workers.max_restarts = 0
     with ThreadPoolExecutor(1) as pool:
-        call = pool.submit(office.workers.run, jobs(1))
+        call = pool.submit(office.workers.run, specs(1))
         until(lambda: len(office.asked) == 2)
         office.asked[0].answer = ray.exceptions.RayActorError()
         with pytest.raises(RunError, match=r"the last one: RayActorError: .*; see its log$"):
@@ -158,14 +160,14 @@ def test_the_death_that_ends_a_run_is_told_once(office: Office) -> None:
 
 def test_an_error_of_the_jobs_ends_all_calls_and_others_can_be_played(office: Office) -> None:
     with ThreadPoolExecutor(2) as pool:
-        calls = [pool.submit(office.workers.run, jobs(step)) for step in (1, 2)]
+        calls = [pool.submit(office.workers.run, specs(step)) for step in (1, 2)]
         until(lambda: len(office.asked) == 4)
         fault = ray.exceptions.RayTaskError("run", "", ConfigError("a wrong setting; change it"))
         office.asked[3].answer = fault
         for call in calls:
             assert isinstance(call.exception(LONG), ConfigError)
         office.asked.clear()
-        again = pool.submit(office.workers.run, jobs(3))
+        again = pool.submit(office.workers.run, specs(3))
         until(lambda: len(office.asked) == 2)
         for each in office.asked:
             each.play()
@@ -174,7 +176,7 @@ def test_an_error_of_the_jobs_ends_all_calls_and_others_can_be_played(office: Of
 
 def test_a_runtime_that_was_closed_plays_no_more(office: Office) -> None:
     with ThreadPoolExecutor(1) as pool:
-        call = pool.submit(office.workers.run, jobs(1))
+        call = pool.submit(office.workers.run, specs(1))
         until(lambda: len(office.asked) == 2)
         office.workers._closed = True
         assert isinstance(call.exception(LONG), RunError)
@@ -235,11 +237,11 @@ def test_jobs_join_unless_they_need_an_update_that_waits(
 ) -> None:
     shop = Shop()
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(shop.worker.run, jobs(1), None, 0)
+        first = pool.submit(shop.worker.run, specs(1), None, 0)
         until(lambda: "1-0" in shop.playing)
         for number, change in enumerate(changes, start=1):
             shop.inbox.put(number, change)
-        later = pool.submit(shop.worker.run, jobs(2), None, len(changes))
+        later = pool.submit(shop.worker.run, specs(2), None, len(changes))
         if joins:
             until(lambda: "2-0" in shop.playing)
         else:
@@ -257,9 +259,9 @@ def test_jobs_join_unless_they_need_an_update_that_waits(
 def test_an_evaluation_does_not_play_beside_training() -> None:
     shop = Shop()
     with ThreadPoolExecutor(2) as pool:
-        pool.submit(shop.worker.run, jobs(1), None, 0)
+        pool.submit(shop.worker.run, specs(1), None, 0)
         until(lambda: "1-0" in shop.playing)
-        evaluation = pool.submit(shop.worker.run, jobs(0), "now", 0)
+        evaluation = pool.submit(shop.worker.run, specs(0), "now", 0)
         threading.Event().wait(0.05)
         assert list(shop.playing) == ["1-0"]
         shop.end("1-0")

@@ -1,4 +1,4 @@
-"""The queue of a rollout's games, and the loop that plays them."""
+"""The queue of a rollout's episodes, and the loop that plays them."""
 
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
@@ -28,8 +28,8 @@ TOOL_WAIT = 0.05
 """Seconds of a wait for tools while no engine has a request."""
 
 
-class GameDriver(Protocol):
-    """The limits, engines, tools and methods of a `Rollout` that its `GameQueue` uses."""
+class EpisodePlayer(Protocol):
+    """The limits, engines, tools and methods of a `Rollout` that its `EpisodeQueue` uses."""
 
     engines: Mapping[str, Engine]
     """Engine by policy; policies may share one."""
@@ -38,23 +38,23 @@ class GameDriver(Protocol):
     threads: int
     """Number of threads in which arenas advance."""
     overlap: float
-    """Fraction of the live games that may wait for their arenas while engines go on."""
+    """Fraction of the live episodes that may wait for their arenas while engines go on."""
     max_live: int
-    """Largest number of games that have requests or moves to make."""
+    """Largest number of episodes that have requests or moves to make."""
     max_waiting: int
-    """Largest number of further games, which wait for tools."""
+    """Largest number of further episodes, which wait for tools."""
     patience: int
     """Number of engine steps without an answer after which the rollout ends."""
 
-    def begin_game(self, job: EpisodeSpec) -> EpisodeRunner:
+    def begin_episode(self, spec: EpisodeSpec) -> EpisodeRunner:
         """Return the runner of an episode."""
         ...
 
-    def most_turns(self, game: EpisodeRunner) -> int:
+    def most_turns(self, runner: EpisodeRunner) -> int:
         """Return the number of turns after which an episode is truncated."""
         ...
 
-    def ask(self, game: EpisodeRunner, in_flight: InFlight) -> None:
+    def ask(self, runner: EpisodeRunner, in_flight: InFlight) -> None:
         """Send the requests of all agents of the stage."""
         ...
 
@@ -63,7 +63,7 @@ class GameDriver(Protocol):
         ...
 
     def receive(self, completion: Completion, in_flight: InFlight) -> EpisodeRunner:
-        """Store a completion, and return its game."""
+        """Store a completion, and return the runner of its episode."""
         ...
 
     def forget_prompts(self) -> None:
@@ -91,25 +91,25 @@ class RolloutCall:
         return (self.specs[0].step or 0) if self.specs else 0
 
 
-class GameQueue:
-    """Plays the games of all calls of a `Rollout` that are in progress, as the work of its loop.
+class EpisodeQueue:
+    """Plays the episodes of all calls of a `Rollout` that are in progress, as the work of its loop.
 
-    A game begins as soon as there is room for it. Games of an earlier training step begin first,
-    and within a step those of an earlier call. If only one call is in progress, its games depend
-    neither on time nor on earlier calls.
+    An episode begins as soon as there is room for it. Episodes of an earlier training step begin
+    first, and within a step those of an earlier call. If only one call is in progress, its episodes
+    depend neither on time nor on earlier calls.
     """
 
-    def __init__(self, rollout: GameDriver) -> None:
-        """`rollout`: asks the engines for the games' moves."""
+    def __init__(self, rollout: EpisodePlayer) -> None:
+        """`rollout`: asks the engines for the moves of the episodes."""
         self._rollout = rollout
         self._reset()
 
     def _reset(self) -> None:
         self._calls: list[RolloutCall] = []
         self._owners = WeakKeyDictionary[EpisodeRunner, tuple[RolloutCall, int]]()
-        """Call of each game and index of its specification, while anything still uses the game."""
+        """Call and index of the specification of each episode, while anything uses its runner."""
         self._places: dict[EpisodeRunner, int] = {}
-        """Games in memory that have not ended, by their place in the order of beginning."""
+        """Episodes in memory that have not ended: runner to place in the order of beginning."""
         self._numbers = count()
         self._in_flight: InFlight = {}
         self._ready: dict[EpisodeRunner, None] = {}
@@ -121,7 +121,7 @@ class GameQueue:
     # The work of the loop ----------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Begin without games; engines drop what they keep of earlier requests."""
+        """Begin without episodes; engines drop what they keep of earlier requests."""
         rollout = self._rollout
         for engine in self._engines():
             engine.forget()
@@ -138,7 +138,7 @@ class GameQueue:
         self._calls.sort(key=lambda each: each.step)
 
     def advance(self) -> Collection[RolloutCall]:
-        """Let games go on and engines take a step; return the calls whose episodes have ended."""
+        """Let episodes go on and engines take a step; return the calls that have ended."""
         ended = self._ended()
         if ended:
             return ended
@@ -146,7 +146,7 @@ class GameQueue:
         return self._ended()
 
     def end(self) -> None:
-        """Drop all games."""
+        """Drop all episodes."""
         if self._threads is not None:
             self._threads.close()
         self._rollout.forget_prompts()
@@ -165,7 +165,7 @@ class GameQueue:
             *(each for each, _ in self._rollout.tools.asked()),
             *(each for (each, _), _ in self._answered),
         ]
-        busy = [self._owners[each.game][0] for each in asked]
+        busy = [self._owners[each.runner][0] for each in asked]
         ended = [call for call in whole if call not in busy]
         for call in ended:
             self._calls.remove(call)
@@ -181,7 +181,7 @@ class GameQueue:
 
     def _advance(self) -> None:
         self._ask_after_tools()
-        self._begin_games()
+        self._begin_episodes()
         self._play_stages()
         if self._in_flight:
             self._step_engines()
@@ -193,7 +193,7 @@ class GameQueue:
         return list({id(engine): engine for engine in served}.values())
 
     def _room(self) -> int:
-        """Return the number of games that may still come into memory."""
+        """Return the number of episodes that may still come into memory."""
         return self._rollout.max_live + self._rollout.max_waiting - len(self._places)
 
     def _ask_after_tools(self) -> None:
@@ -203,36 +203,36 @@ class GameQueue:
         stuck = full and not (self._in_flight or self._ready or self._answered or len(self._arenas))
         self._answered += rollout.tools.finished(wait=TOOL_WAIT if stuck else 0.0)
         # A fixed order, independent of the order in which the tools finished.
-        self._answered.sort(key=lambda each: places.get(each[0][0].game, -1))
+        self._answered.sort(key=lambda each: places.get(each[0][0].runner, -1))
         calling = [*rollout.tools.asked(), *(each for each, _ in self._answered)]
         waiting = waiting_episodes(places, self._in_flight, calling)
         self._free = rollout.max_live - len(places) + len(waiting)
         held: list[Answered] = []
         for (asked, turn), calls in self._answered:
-            game = asked.game
-            if game in waiting:
+            runner = asked.runner
+            if runner in waiting:
                 if self._free <= 0:
                     held.append(((asked, turn), calls))
                     continue
-                waiting.remove(game)
+                waiting.remove(runner)
                 self._free -= 1
             answered = replace(turn, tool_calls=calls, final=False)
             rollout.ask_again(asked, answered, self._in_flight)
-            self._note_ready(game)
+            self._note_ready(runner)
         self._answered = held
 
-    def _begin_games(self) -> None:
+    def _begin_episodes(self) -> None:
         for call in self._calls:
             while call.upcoming and self._free > 0 and self._room() > 0:
                 index = call.upcoming.popleft()
-                game = self._rollout.begin_game(call.specs[index])
-                self._owners[game] = (call, index)
-                self._places[game] = next(self._numbers)
-                self._ready[game] = None
+                runner = self._rollout.begin_episode(call.specs[index])
+                self._owners[runner] = (call, index)
+                self._places[runner] = next(self._numbers)
+                self._ready[runner] = None
                 self._free -= 1
 
     def _play_stages(self) -> None:
-        """Advance the games that have all their moves; send the requests of their next stages."""
+        """Advance the episodes that have all their moves; send the requests of the next stages."""
         rollout, arenas = self._rollout, self._arenas
         # A fixed order, independent of the order in which the engines finished.
         ready = sorted(self._ready, key=self._places.__getitem__)
@@ -242,14 +242,14 @@ class GameQueue:
         if arenas.waiting:
             full_ids = chain.from_iterable(engine.waiting_ids() for engine in self._engines())
             begun = begun_episodes(self._places, self._in_flight, full_ids)
-        for game in arenas.take(live=live, begun=begun, idle=not self._in_flight):
-            if game.status(max_turns=rollout.most_turns(game)) is None:
-                rollout.ask(game, self._in_flight)
-            status = game.status(max_turns=rollout.most_turns(game))
+        for runner in arenas.take(live=live, begun=begun, idle=not self._in_flight):
+            if runner.status(max_turns=rollout.most_turns(runner)) is None:
+                rollout.ask(runner, self._in_flight)
+            status = runner.status(max_turns=rollout.most_turns(runner))
             if status is not None:
-                del self._places[game]
-                call, index = self._owners[game]
-                call.episodes[index] = sharing_prompts(game.episode(status))
+                del self._places[runner]
+                call, index = self._owners[runner]
+                call.episodes[index] = sharing_prompts(runner.episode(status))
                 call.tally.add()
 
     def _step_engines(self) -> None:
@@ -264,14 +264,14 @@ class GameQueue:
         for engine in self._engines():
             for completion in engine.step():
                 self._idle = 0
-                game = self._rollout.receive(completion, self._in_flight)
-                self._owners[game][0].tally.add(0, tokens=len(completion.completion_ids))
-                self._note_ready(game)
+                runner = self._rollout.receive(completion, self._in_flight)
+                self._owners[runner][0].tally.add(0, tokens=len(completion.completion_ids))
+                self._note_ready(runner)
 
-    def _note_ready(self, game: EpisodeRunner) -> None:
-        """Let a game go on if it has all moves of its stage, or has ended."""
-        if game not in self._places or game in self._arenas:
+    def _note_ready(self, runner: EpisodeRunner) -> None:
+        """Let an episode go on if it has all moves of its stage, or has ended."""
+        if runner not in self._places or runner in self._arenas:
             return
-        complete = len(game.moves) == len(game.arena.stage)
-        if complete or game.error or game.too_long:
-            self._ready[game] = None
+        complete = len(runner.moves) == len(runner.arena.stage)
+        if complete or runner.error or runner.too_long:
+            self._ready[runner] = None
