@@ -13,7 +13,8 @@ import pytest
 from pettingzoo.test import api_test, seed_test
 
 from selfplay.arena import Arena
-from selfplay.errors import KEPT_BY_ARENA, ConfigError
+from selfplay.arena.checks import KEPT_BY_ARENA
+from selfplay.errors import ConfigError
 from selfplay.rollout.episode_runner import EpisodeRunner, EpisodeSpec
 from selfplay.run.metrics import of_episodes
 from selfplay.types import LONGEST_TEXT, Action, Observation, Status, Task, well_formed

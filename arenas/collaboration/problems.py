@@ -7,12 +7,12 @@ is held out, so that the splits share no problem.
 
 from collections.abc import Callable, Mapping
 from random import Random
-from typing import Any, Literal
+from typing import Any
 
+from arenas.splits import Split
 from selfplay.rng import derive
 from selfplay.types import Task
 
-Split = Literal["train", "held_out"]
 ENTRY = "f"
 TEXT = "Given a list of numbers, take {step} each number, and return {fold} of the results."
 

@@ -9,9 +9,10 @@ from random import Random
 from typing import Any
 
 from arenas.questions.arena import question_task
-from arenas.questions.arithmetic import Split, evaluate
+from arenas.questions.arithmetic import evaluate
 from arenas.questions.sums import Sums
 from arenas.questions.verifiers import meaning
+from arenas.splits import Split
 from selfplay.errors import ConfigError
 from selfplay.rng import derive
 from selfplay.types import Task

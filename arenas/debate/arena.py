@@ -21,6 +21,7 @@ from arenas.questions.arithmetic import questions
 from arenas.questions.verifiers import Matches, Verifier, meaning, read_argued, vote
 from selfplay.arena import Arena
 from selfplay.credit.rewards import majority, mean
+from selfplay.errors import check_choice
 from selfplay.types import Action, Metric, Observation, Task
 
 JUDGE = "judge_0"
@@ -92,8 +93,7 @@ class Debate(Arena):
             ("whose", whose, Whose),
             ("no_verdict", no_verdict, NoVerdict),
         ):
-            if value not in get_args(known):
-                raise ValueError(f"{key} is one of {', '.join(get_args(known))}, not {value!r}")
+            check_choice(key, value, get_args(known))
         if min(debaters, rounds, answer_length) < 1 or argument_length < 0:
             raise ValueError(
                 "debaters, rounds and answer_length are at least 1, argument_length at least 0"

@@ -20,7 +20,7 @@ Version history: v0, first version.
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
@@ -30,6 +30,7 @@ from arenas.debate.evidence_value import ORDERS, Order, check_facts, counters, s
 from arenas.debate.evidence_views import DECEPTIVE, HONEST, debater_view, judge_view, speakers
 from arenas.debate.judged import SIDES, JudgedDebate, NoVerdict
 from selfplay.drawing import StateDrawing, cards
+from selfplay.errors import check_choice
 from selfplay.types import Action, InformationSet, Metric, Observation, Task
 
 
@@ -242,6 +243,7 @@ def _value(passage: tuple[bool, ...], order: Order, checked: float) -> float:
 def _read(task: Task, facts: int) -> tuple[tuple[bool, ...], Order]:
     """Return the passage and the order of a task. Raises ValueError for any other payload."""
     passage, order = task.payload.get("supports"), task.payload.get("order")
+    check_choice(f"task {task.id}: order", order, ORDERS)
     if (
         not isinstance(passage, Sequence)
         or len(passage) != facts
@@ -252,9 +254,7 @@ def _read(task: Task, facts: int) -> tuple[tuple[bool, ...], Order]:
             f"task {task.id}: supports needs {facts} entries, true for most of them, "
             f"not {passage!r}"
         )
-    if order not in ORDERS:
-        raise ValueError(f"task {task.id}: order is one of {', '.join(ORDERS)}, not {order!r}")
-    return tuple(passage), order
+    return tuple(passage), cast(Order, order)
 
 
 def passages(*, facts: int = 3, orders: Sequence[Order] = ORDERS, repeats: int = 1) -> list[Task]:
@@ -270,8 +270,7 @@ def passages(*, facts: int = 3, orders: Sequence[Order] = ORDERS, repeats: int =
     """
     check_facts(facts)
     for order in orders:
-        if order not in ORDERS:
-            raise ValueError(f"orders: each is one of {', '.join(ORDERS)}, not {order!r}")
+        check_choice("orders: each", order, ORDERS)
     if repeats < 1:
         raise ValueError(f"repeats is at least 1, not {repeats}")
     return [

@@ -12,6 +12,8 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from selfplay.errors import check_choice
+
 Order = Literal["honest_first", "deceptive_first", "together"]
 ORDERS: tuple[Order, ...] = get_args(Order)
 Rule = Callable[[int, int], float]
@@ -38,8 +40,7 @@ class Solution:
 
 def check_facts(facts: int) -> None:
     """Raise ValueError for a number of facts that makes no game, or one too large to solve."""
-    if facts not in FACTS:
-        raise ValueError(f"facts is one of {', '.join(map(str, FACTS))}, not {facts}")
+    check_choice("facts", facts, FACTS)
 
 
 def counters(quote: int, other: int, facts: int) -> bool:

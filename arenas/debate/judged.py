@@ -18,6 +18,7 @@ from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 from arenas.questions.arithmetic import questions
 from selfplay.arena import Arena
 from selfplay.credit.rewards import mean
+from selfplay.errors import check_choice
 from selfplay.types import Action, Metric, Observation, Task
 
 JUDGE = "judge_0"
@@ -69,10 +70,7 @@ class JudgedDebate(Arena):
             if they name different ones; needs `exchange`.
         """
         super().__init__(self._cast(judges=2 if exchange else 1))
-        if no_verdict not in get_args(NoVerdict):
-            raise ValueError(
-                f"no_verdict is one of {', '.join(get_args(NoVerdict))}, not {no_verdict!r}"
-            )
+        check_choice("no_verdict", no_verdict, get_args(NoVerdict))
         if rounds < 1 or argument_length < 1:
             raise ValueError("rounds and argument_length are at least 1")
         if agreement and not exchange:

@@ -10,12 +10,12 @@ where it leads.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
-from typing import Any, Literal
+from typing import Any
 
+from arenas.splits import Split
 from selfplay.rng import derive
 from selfplay.types import Task
 
-Split = Literal["train", "held_out"]
 GOAL, YES, NO = " -> ", " yes", " no"
 WAYS, ENDS = "abcdefgh", "ABCDEFGH"
 

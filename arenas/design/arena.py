@@ -25,6 +25,7 @@ from arenas.mixture.inside import pass_on
 from selfplay.arena import Arena
 from selfplay.credit.rewards import mean
 from selfplay.curriculum.task_buffer import TaskBuffer
+from selfplay.errors import check_choice
 from selfplay.rng import derive
 from selfplay.types import Action, Metric, Observation, Task, ToolCall, role_of
 
@@ -82,8 +83,7 @@ class DesignedGames(Arena):
         """
         if designers not in (0, 1) or plays < 1 or longest < 1:
             raise ValueError("designers is 0 or 1; plays and longest are at least 1")
-        if pay not in get_args(Pay):
-            raise ValueError(f"pay is one of {', '.join(get_args(Pay))}, not {pay!r}")
+        check_choice("pay", pay, get_args(Pay))
         roles = {role: plays * count for role, count in space.seats.items()}
         super().__init__({"designer": 1, **roles} if designers else roles)
         self.space, self.buffer, self.plays, self.designer_pay = space, buffer, plays, pay

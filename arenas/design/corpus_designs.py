@@ -13,6 +13,7 @@ from arenas.design.space import DesignSpace, RefusedDesign, Settings, check_keys
 from arenas.questions.arena import Questions, question_task
 from arenas.questions.places import HOPS, REGIONS, RELATIONS, Chain, regions
 from selfplay.arena import Arena
+from selfplay.errors import check_choice
 from selfplay.types import Task
 
 
@@ -34,8 +35,7 @@ class CorpusDesigns(DesignSpace):
         regions_count: Number of regions of the corpus; ways are in those of the train split.
         seed: Seed of the corpus.
         """
-        if longest not in HOPS:
-            raise ValueError(f"longest: one of {HOPS}, not {longest!r}")
+        check_choice("longest", longest, HOPS)
         self.longest = longest
         self._chains: dict[tuple[str, ...], list[Chain]] = defaultdict(list)
         for region in regions(count=regions_count, seed=seed)["train"]:

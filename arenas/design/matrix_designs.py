@@ -15,6 +15,7 @@ from arenas.design.space import (
 )
 from arenas.games.matrix import Matrix
 from selfplay.arena import Arena
+from selfplay.errors import check_choice
 
 Payoff = Literal["team", "zero_sum"]
 NAMES = "abcde"
@@ -48,8 +49,7 @@ class MatrixDesigns(DesignSpace):
         rounds: Smallest and largest number of rounds.
         largest: Largest absolute value of an entry.
         """
-        if payoff not in get_args(Payoff):
-            raise ValueError(f"payoff is one of {', '.join(get_args(Payoff))}, not {payoff!r}")
+        check_choice("payoff", payoff, get_args(Payoff))
         if not 2 <= actions[0] <= actions[1] <= len(NAMES):
             raise ValueError(f"actions: a range within 2 and {len(NAMES)}, not {list(actions)}")
         if not 1 <= rounds[0] <= rounds[1] <= MOST_ROUNDS or not 1 <= largest <= 999:

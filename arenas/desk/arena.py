@@ -30,6 +30,7 @@ from arenas.desk.move import packed, succeeded, unpacked
 from arenas.desk.tasks import desk_tasks, read_task
 from arenas.desk.tool import TOOLS
 from selfplay.arena import Arena
+from selfplay.errors import check_choice
 from selfplay.tools import ToolError
 from selfplay.types import Action, Metric, Observation, Task, ToolCall
 
@@ -74,8 +75,7 @@ class Desk(Arena):
         violation_cost: Cost of a change that the policy forbids.
         message_length: Characters of a message that the other side sees.
         """
-        if user not in get_args(User):
-            raise ValueError(f"user must be one of {get_args(User)}, not {user!r}")
+        check_choice("user", user, get_args(User))
         if answers < 1 or message_length < 1 or violation_cost < 0:
             raise ValueError(
                 "answers and message_length must be at least 1, violation_cost must not be negative"

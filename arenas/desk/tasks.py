@@ -8,11 +8,11 @@ from typing import Any, Literal, get_args
 from arenas.desk.domain import Change, DeskDomain, Tables, after, key_of
 from arenas.desk.domains import DOMAINS, domain_of
 from arenas.desk.solver import solve
-from selfplay.errors import nearest
+from arenas.splits import Split
+from selfplay.errors import check_choice, nearest
 from selfplay.rng import derive
 from selfplay.types import Task
 
-Split = Literal["train", "held_out"]
 Kind = Literal["first", "second", "refuse"]
 """Right outcome of a task: the first wish is granted, the second, or none."""
 
@@ -72,8 +72,7 @@ def desk_tasks(
     """
     if count < 1 or not domains or not tempers:
         raise ValueError("count is at least 1, and domains and tempers name at least one each")
-    if split not in get_args(Split):
-        raise ValueError(f"split is one of {get_args(Split)}, not {split!r}")
+    check_choice("split", split, get_args(Split))
     for temper in tempers:
         _check_temper(temper)
     rng = Random(derive(seed, "desk", split))

@@ -2,6 +2,8 @@
 
 from typing import Literal, get_args
 
+from selfplay.errors import check_choice
+
 Illegal = Literal["lose", "retry", "random_legal"]
 """Consequence of an illegal move: the player loses, or is asked again a few times before it loses,
 or a random legal move is played instead. All illegal moves are counted."""
@@ -12,7 +14,6 @@ SHOWN = 80
 
 def check_rule(illegal: str, retries: int | None) -> None:
     """Raise ValueError for an unknown rule or a negative number of retries."""
-    if illegal not in get_args(Illegal):
-        raise ValueError(f"illegal is one of {', '.join(get_args(Illegal))}, not {illegal!r}")
+    check_choice("illegal", illegal, get_args(Illegal))
     if retries is not None and retries < 0:
         raise ValueError(f"retries: {retries} is negative, set 0 or more")

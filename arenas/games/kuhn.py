@@ -20,6 +20,7 @@ from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
 from selfplay.arena import Arena
 from selfplay.drawing import StateDrawing, cards
+from selfplay.errors import check_choice
 from selfplay.types import Action, InformationSet, Metric, Observation, Task
 
 CARDS = ("J", "Q", "K")
@@ -49,8 +50,7 @@ class Kuhn(Arena):
             pass: it counts as a pass. The metric `illegal` counts both.
         """
         super().__init__()
-        if illegal not in get_args(Illegal):
-            raise ValueError(f"illegal is one of {', '.join(get_args(Illegal))}, not {illegal!r}")
+        check_choice("illegal", illegal, get_args(Illegal))
         self.illegal: Illegal = illegal
         self.players = tuple(self.possible_agents)
         """Names of the first and the second player. A subclass may add other agents."""

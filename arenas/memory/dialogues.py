@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any, Literal
 
+from arenas.splits import Split
 from selfplay.rng import derive
 from selfplay.types import Task
 
@@ -29,7 +30,6 @@ CHATTER = ("It rains.", "I am tired.", "What a day.", "I slept well.")
 UNKNOWN = "unknown"
 """Right answer about a value that was denied and not stated again."""
 
-Split = Literal["train", "held_out"]
 Kind = Literal["new", "update", "contradiction", "repeat", "chatter"]
 KINDS: Mapping[Kind, float] = {
     "new": 4.0,

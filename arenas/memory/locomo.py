@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from selfplay.errors import ConfigError
+from selfplay.errors import ConfigError, check_choice
 from selfplay.rng import derive
 from selfplay.types import Task, well_formed
 
@@ -48,8 +48,7 @@ def tasks(
         window: Number of earlier facts in the bank, for per=turn.
     """
     for name, value, known in (("facts", facts, Source), ("per", per, Per)):
-        if value not in get_args(known):
-            raise ConfigError(f"locomo: {name} is one of {', '.join(get_args(known))}: {value!r}")
+        check_choice(f"locomo: {name}", value, get_args(known))
     if window < 0:
         raise ConfigError(f"locomo: window is 0 or more, not {window}")
     samples = _load(path)

@@ -6,6 +6,7 @@ from typing import get_args
 from arenas.memory.answers import Outcome
 from arenas.memory.bank import EVENTS
 from arenas.memory.reflection import ReflectorPay
+from selfplay.errors import check_choice
 
 
 def check_settings(
@@ -46,5 +47,4 @@ def check_settings(
         ("outcome", outcome, get_args(Outcome)),
         ("reflector_pay", reflector_pay, get_args(ReflectorPay)),
     ):
-        if chosen not in known:
-            raise ValueError(f"{name} is one of {', '.join(known)}, not {chosen!r}")
+        check_choice(name, chosen, known)

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Literal
 
-from arenas.memory.dialogues import UNKNOWN, Split
+from arenas.memory.dialogues import UNKNOWN
+from arenas.splits import Split
 from selfplay.rng import derive
 from selfplay.types import Task
 

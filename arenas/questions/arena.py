@@ -28,6 +28,7 @@ from arenas.questions.verifiers import (
 )
 from selfplay.arena import Arena
 from selfplay.credit.rewards import majority, minority, uncertainty
+from selfplay.errors import check_choice
 from selfplay.types import Action, Metric, Observation, Task
 
 PROPOSER = "proposer_0"
@@ -247,12 +248,6 @@ def seats(proposers: int, **answering: int) -> dict[str, int]:
         raise ValueError("proposers must be 0 or 1, solvers at least 1, voters at least 0")
     roles = {"proposer": proposers, **answering}
     return {role: count for role, count in roles.items() if count}
-
-
-def check_choice(name: str, value: str, known: Sequence[str]) -> None:
-    """Raise ValueError for an unknown value."""
-    if value not in known:
-        raise ValueError(f"{name} is one of {', '.join(known)}, not {value!r}")
 
 
 def fault(

@@ -6,12 +6,11 @@ The text of a question decides if it is held out, so that the splits share no qu
 from collections.abc import Iterator
 from itertools import islice
 from random import Random
-from typing import Literal
 
+from arenas.splits import Split
 from selfplay.rng import derive
 from selfplay.types import Task
 
-Split = Literal["train", "held_out"]
 OPERATIONS = ("+", "-", "*")
 
 

@@ -18,6 +18,7 @@ from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 from arenas.questions.comparisons import comparisons
 from arenas.questions.verifiers import Matches, Verifier, meaning, read_argued, vote
 from selfplay.arena import Arena
+from selfplay.errors import check_choice
 from selfplay.types import Action, Metric, Observation, Task
 
 SOLVER, ADVERSARY = "solver_0", "adversary_0"
@@ -70,8 +71,7 @@ class AttackedAnswers(Arena):
             ("challenger", challenger, Challenger),
             ("adversary_pay", adversary_pay, AdversaryPay),
         ):
-            if value not in get_args(known):
-                raise ValueError(f"{key} is one of {', '.join(get_args(known))}, not {value!r}")
+            check_choice(key, value, get_args(known))
         if min(challenge_length, answer_length) < 1:
             raise ValueError("challenge_length and answer_length are at least 1")
         self.attacked = challenger == "adversary"

@@ -5,12 +5,12 @@ The three numbers of a question decide if it is held out, in whatever order they
 
 from collections.abc import Sequence
 from random import Random
-from typing import Any, Literal
+from typing import Any
 
+from arenas.splits import Split
 from selfplay.rng import derive
 from selfplay.types import Task
 
-Split = Literal["train", "held_out"]
 KINDS = {
     "largest": "Which number is the largest: {}, {} or {}?",
     "smallest": "Which number is the smallest: {}, {} or {}?",

@@ -21,11 +21,12 @@ from typing import Any, ClassVar, Literal, get_args
 from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
 from arenas.absolute_zero.rewards import learnability
-from arenas.questions.arena import PROPOSER, check_choice, fault, question_task, seats
+from arenas.questions.arena import PROPOSER, fault, question_task, seats
 from arenas.questions.places import place_questions
 from arenas.questions.verifiers import Matches, Verifier, json_object, read_argued, vote
 from selfplay.arena import Arena
 from selfplay.credit.rewards import mean, normalized_answer, success_variance
+from selfplay.errors import check_choice
 from selfplay.tools.search import Document, documents_of
 from selfplay.types import Action, Metric, Observation, Task, ToolCall, well_formed
 

@@ -26,6 +26,7 @@ from arenas.questions.arithmetic import questions
 from arenas.questions.verifiers import Verifier, number_in, read_argued
 from selfplay.arena import Arena
 from selfplay.credit.rewards import mean
+from selfplay.errors import check_choice
 from selfplay.types import Action, Metric, Observation, Task
 
 QUESTION_JUDGE = "judge_0"
@@ -97,8 +98,7 @@ class JudgedQuestions(Arena):
             raise ValueError("least_quality, no_score and rule_weight lie in [0, 1]")
         if retries < 0:
             raise ValueError(f"retries is at least 0, not {retries}")
-        if rule_use not in get_args(RuleUse):
-            raise ValueError(f"rule_use is one of {', '.join(get_args(RuleUse))}, not {rule_use!r}")
+        check_choice("rule_use", rule_use, get_args(RuleUse))
         self.best_score, self.least_quality, self.no_score = best_score, least_quality, no_score
         self.retries = retries
         self.rule, self.rule_use, self.rule_weight = rule, rule_use, rule_weight

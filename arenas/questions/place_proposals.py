@@ -5,9 +5,9 @@ from hashlib import blake2b
 from random import Random
 from typing import Any
 
-from arenas.questions.arithmetic import Split
 from arenas.questions.places import REGIONS, regions
 from arenas.questions.verifiers import meaning
+from arenas.splits import Split
 from selfplay.rng import derive
 from selfplay.types import Task
 

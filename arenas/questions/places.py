@@ -10,8 +10,8 @@ from itertools import zip_longest
 from random import Random
 
 from arenas.questions.arena import question_task
-from arenas.questions.arithmetic import Split
 from arenas.questions.demonstrations import answered
+from arenas.splits import Split
 from selfplay.rng import derive
 from selfplay.tools.search import Document
 from selfplay.types import Demonstration, Observation, Task

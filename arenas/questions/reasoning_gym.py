@@ -15,13 +15,13 @@ from typing import Any, Literal
 
 from arenas.questions import _reasoning_program
 from arenas.questions.arena import question_task
+from arenas.splits import Split
 from selfplay.curriculum.levels import LEVEL, LevelDraw
 from selfplay.errors import ConfigError, nearest
 from selfplay.rng import derive
 from selfplay.sandbox import Call, Executor, Outcome
 from selfplay.types import Task, well_formed
 
-Split = Literal["train", "held_out"]
 PACKAGE, DISTRIBUTION = "reasoning_gym", "reasoning-gym"
 PROGRAM = Path(_reasoning_program.__file__).read_text(encoding="utf-8")
 BLOCK = 8192

@@ -15,10 +15,10 @@ from typing import Any, ClassVar, Literal, get_args
 
 from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
-from arenas.questions.arena import check_choice
 from arenas.questions.places import place_questions
 from arenas.questions.verifiers import Matches, Verifier, json_object, vote
 from selfplay.arena import Arena
+from selfplay.errors import check_choice
 from selfplay.tools.call_format import defused
 from selfplay.tools.search import LONGEST_QUERY, Search
 from selfplay.types import Action, Metric, Observation, Task, well_formed

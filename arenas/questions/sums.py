@@ -7,8 +7,9 @@ from random import Random
 from typing import Any
 
 from arenas.questions.arena import question_task
-from arenas.questions.arithmetic import Split, evaluate, is_held_out
+from arenas.questions.arithmetic import evaluate, is_held_out
 from arenas.questions.verifiers import number_in
+from arenas.splits import Split
 from selfplay.rng import derive
 from selfplay.types import Task
 

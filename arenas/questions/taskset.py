@@ -24,8 +24,8 @@ from cachetools import LRUCache
 
 from arenas.questions._reasoning_program import is_held_out
 from arenas.questions._taskset_process import GRACE, TasksetError, TasksetProcess
-from arenas.questions.arena import check_choice, question_task
-from selfplay.errors import ConfigError
+from arenas.questions.arena import question_task
+from selfplay.errors import ConfigError, check_choice
 from selfplay.types import Task, well_formed
 
 Split = Literal["all", "train", "held_out"]

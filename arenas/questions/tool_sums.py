@@ -9,9 +9,11 @@ from collections.abc import Iterator
 from random import Random
 
 from arenas.questions.arena import question_task, question_view
-from arenas.questions.arithmetic import Split, evaluate
+from arenas.questions.arithmetic import evaluate
 from arenas.questions.demonstrations import answered
 from arenas.questions.sums import Sums
+from arenas.splits import Split
+from selfplay.errors import check_choice
 from selfplay.rng import derive
 from selfplay.types import Demonstration, Task
 
@@ -27,8 +29,7 @@ def drawn(kind: str, rng: Random, split: Split = "train") -> str:
 
 def tool_sums(*, count: int, kind: str, split: Split = "train", seed: int = 0) -> list[Task]:
     """Return questions of a kind, easy or hard, with repetitions; raises ValueError."""
-    if kind not in KINDS:
-        raise ValueError(f"kind is one of {sorted(KINDS)}, not {kind!r}")
+    check_choice("kind", kind, sorted(KINDS))
     rng = Random(derive(seed, "tool sums", kind, split))
     questions = [drawn(kind, rng, split) for _ in range(count)]
     return [question_task(kind, each, str(evaluate(each))) for each in questions]

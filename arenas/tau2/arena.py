@@ -34,6 +34,7 @@ from arenas.tau2.package import (
 from arenas.tau2.tasks import package_task, tau2_tasks
 from arenas.tau2.tool import Tau2Tool, tools_of
 from selfplay.arena import Arena
+from selfplay.errors import check_choice
 from selfplay.tools import ToolError
 from selfplay.types import Action, Metric, Observation, Task, ToolCall
 
@@ -76,8 +77,7 @@ class Tau2Desk(Arena):
         answers: Largest number of answers of the agent.
         message_length: Characters of a message, and of a result of a call in the conversation.
         """
-        if user not in get_args(Tau2User):
-            raise ValueError(f"user must be one of {get_args(Tau2User)}, not {user!r}")
+        check_choice("user", user, get_args(Tau2User))
         if answers < 1 or message_length < 1:
             raise ValueError("answers and message_length must be at least 1")
         super().__init__({"agent": 1} if user == "scripted" else {"user": 1, "agent": 1})

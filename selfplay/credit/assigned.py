@@ -5,8 +5,9 @@ from math import isfinite
 from numbers import Real
 from typing import Any
 
+from selfplay.author_code import naming, saved_state, stated_list, stated_metrics
 from selfplay.credit import Credit
-from selfplay.errors import ConfigError, naming, saved_state, stated_list, stated_metrics
+from selfplay.errors import ConfigError
 from selfplay.types import Group, Sample
 
 

@@ -5,6 +5,7 @@ from itertools import groupby
 from typing import Any, Literal, get_args
 
 from selfplay.credit.base import CreditedTurn, CreditMethod, learnable_turns, own_return, samples
+from selfplay.errors import check_choice
 from selfplay.types import Group, Sample
 
 By = Literal["agent", "role"]
@@ -44,8 +45,8 @@ class RAE(CreditMethod):
         """
         if not 0.0 <= decay < 1.0:
             raise ValueError(f"decay lies in [0, 1), not {decay}")
-        if by not in get_args(By) or order not in get_args(Order):
-            raise ValueError(f"by is one of {get_args(By)}, order one of {get_args(Order)}")
+        check_choice("by", by, get_args(By))
+        check_choice("order", order, get_args(Order))
         self.decay, self.by, self.order, self.correct_start = decay, by, order, correct_start
         self._averages: dict[tuple[str, str, str], tuple[float, int]] = {}
 

@@ -16,10 +16,11 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
+from selfplay.author_code import naming
 from selfplay.credit.assigned import is_number
 from selfplay.credit.rewards import cosine_length, overlong
 from selfplay.credit.tree import path
-from selfplay.errors import ConfigError, naming
+from selfplay.errors import ConfigError
 from selfplay.types import Episode, Group, StopReason, Turn
 
 UNSHAPED = "unshaped_reward"

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from selfplay.author_code import naming, stated_list, stated_metrics
 from selfplay.curriculum import Curriculum
-from selfplay.errors import naming, stated_list, stated_metrics
 from selfplay.types import Group, Task
 
 WHERE = "curriculum"

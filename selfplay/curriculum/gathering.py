@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator
 
+from selfplay.author_code import naming
 from selfplay.curriculum import Curriculum
 from selfplay.curriculum.mixture import MixtureCurriculum
 from selfplay.curriculum.scheduled import ScheduledTasks
-from selfplay.errors import ConfigError, naming
+from selfplay.errors import ConfigError
 
 ROUNDS = 200
 """Number of rounds after which a curriculum is ready, if it has no `gathering_rounds`."""

@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from selfplay.author_code import saved_state
 from selfplay.curriculum import Curriculum, reads_outcomes
-from selfplay.errors import ConfigError, nearest, saved_state
+from selfplay.errors import ConfigError, nearest
 from selfplay.types import Group, Task, from_json, to_json
 
 

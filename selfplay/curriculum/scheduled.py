@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from selfplay.author_code import saved_state
 from selfplay.curriculum import Curriculum, reads_outcomes
-from selfplay.errors import ConfigError, saved_state
+from selfplay.errors import ConfigError
 from selfplay.types import Group, Task
 
 

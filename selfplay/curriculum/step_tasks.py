@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from selfplay.author_code import saved_state
 from selfplay.curriculum import Curriculum
 from selfplay.curriculum.asked import is_ready, metrics_of, tasks_of
-from selfplay.errors import saved_state
 from selfplay.types import Group, Task
 
 

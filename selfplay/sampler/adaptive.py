@@ -5,6 +5,7 @@ from typing import ClassVar, Literal, get_args
 
 from selfplay.curriculum import Curriculum
 from selfplay.curriculum.asked import show, tasks_of
+from selfplay.errors import check_choice
 from selfplay.rng import derive
 from selfplay.rollout.rollout import EpisodeSpec, RolloutFn
 from selfplay.sampler.independent import require_tasks
@@ -58,8 +59,7 @@ class Adaptive:
                 f"{rounds} rounds of {round_size} episodes are fewer than the "
                 f"{group_size} of a group; raise round_size or rounds"
             )
-        if until not in get_args(Until):
-            raise ValueError(f"until must be one of {', '.join(get_args(Until))}, not {until!r}")
+        check_choice("until", until, get_args(Until))
         if until == "balanced" and group_size < 2:
             raise ValueError(
                 "group_size: 1 does not fit: a balanced group has a success and a failure; choose "

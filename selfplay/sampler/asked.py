@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
+from selfplay.author_code import naming, stated_list, stated_metrics
 from selfplay.curriculum import Curriculum
-from selfplay.errors import ConfigError, naming, stated_list, stated_metrics
+from selfplay.errors import ConfigError
 from selfplay.rollout.rollout import EpisodeSpec, RolloutFn
 from selfplay.sampler import Sampler
 from selfplay.types import Episode, Group

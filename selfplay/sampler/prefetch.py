@@ -9,10 +9,11 @@ from functools import partial
 from threading import Condition, Thread
 from typing import Any, Protocol
 
+from selfplay.author_code import saved_state
 from selfplay.curriculum import Curriculum, reads_outcomes
 from selfplay.curriculum.asked import metrics_of
 from selfplay.curriculum.step_tasks import StepTasks
-from selfplay.errors import StalledError, saved_state
+from selfplay.errors import StalledError
 from selfplay.rollout.rollout import EpisodeSpec, RolloutFn
 from selfplay.rollout.schedule import sampled_at
 from selfplay.sampler import Sampler, asked

@@ -11,6 +11,7 @@ from typing import ClassVar, Literal, TypeAlias, get_args
 
 from selfplay.curriculum import Curriculum
 from selfplay.curriculum.asked import show, tasks_of
+from selfplay.errors import check_choice
 from selfplay.rng import derive
 from selfplay.rollout.rollout import EpisodeSpec, RolloutFn
 from selfplay.sampler.independent import play_groups
@@ -103,8 +104,7 @@ class Branch:
         threshold: Smallest rise of surprisal at a fork, in nats per token.
         tokens: Tokens of a turn over which surprisal is averaged.
         """
-        if where not in get_args(Where):
-            raise ValueError(f"where must be one of {', '.join(get_args(Where))}, not {where!r}")
+        check_choice("where", where, get_args(Where))
         if not 1 <= initial < group_size:
             raise ValueError(
                 f"initial must be at least 1 and below group_size={group_size}, not {initial}"
@@ -192,8 +192,7 @@ class Tree:
         depth: Number of stages with candidates.
         go_on: Candidates that are continued: all, best or random.
         """
-        if go_on not in get_args(GoOn):
-            raise ValueError(f"go_on must be one of {', '.join(get_args(GoOn))}, not {go_on!r}")
+        check_choice("go_on", go_on, get_args(GoOn))
         if candidates < 2 or depth < 1:
             raise ValueError("candidates must be at least 2, and depth at least 1")
         self.candidates, self.depth, self.go_on = candidates, depth, go_on

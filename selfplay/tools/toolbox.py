@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
-from selfplay.errors import ConfigError, SelfplayError, nearest, one_line
+from selfplay.errors import ConfigError, SelfplayError, check_choice, nearest, one_line
 from selfplay.tools.call_format import ParsedCall
 from selfplay.tools.tool import LONGEST_SCHEMA, NAME, RESERVED, Tool, ToolError
 from selfplay.types import ToolCall, well_formed
@@ -39,8 +39,7 @@ class Toolbox:
 
         Raises ValueError for names that cannot be used and for impossible limits.
         """
-        if format not in get_args(FormatName):
-            raise ValueError(f"format is one of {get_args(FormatName)}, not {format!r}")
+        check_choice("format", format, get_args(FormatName))
         if not tools:
             raise ValueError("tools: at least one tool is needed")
         if max_calls < 1 or max_characters < 1:

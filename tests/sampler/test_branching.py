@@ -112,7 +112,7 @@ def test_a_tree_credit_learns_every_played_turn_once() -> None:
 
 def test_settings_that_cannot_be_are_refused() -> None:
     refused: Sequence[tuple[dict[str, Any], str]] = (
-        ({"where": "entropy"}, "where must be one of uniform, surprisal, not 'entropy'"),
+        ({"where": "entropy"}, "where is one of uniform, surprisal, not 'entropy'"),
         ({"group_size": 4, "initial": 4}, "below group_size=4, not 4"),
         ({"initial": 0}, "at least 1"),
         ({"width": 0}, "width and tokens"),

@@ -87,7 +87,7 @@ def test_every_node_has_as_many_candidates_to_compare() -> None:
 
 
 def test_settings_that_cannot_be_are_refused() -> None:
-    with pytest.raises(ValueError, match="go_on must be one of all, best, random, not 'worst'"):
+    with pytest.raises(ValueError, match="go_on is one of all, best, random, not 'worst'"):
         Tree(go_on="worst")  # type: ignore[arg-type]
     for settings in ({"candidates": 1}, {"depth": 0}):
         with pytest.raises(ValueError, match="candidates must be at least 2, and depth at least 1"):

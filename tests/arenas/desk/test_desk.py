@@ -344,7 +344,7 @@ def test_a_task_that_does_not_fit_is_one_line(change: dict[str, Any]) -> None:
 
 def test_wrong_settings_are_refused() -> None:
     for settings in ({"user": "kind"}, {"answers": 0}, {"violation_cost": -1}):
-        with pytest.raises(ValueError, match=r"user must be one of|at least 1"):
+        with pytest.raises(ValueError, match=r"user is one of|at least 1"):
             Desk(**settings)
     with pytest.raises(ValueError, match="did you mean 'find_loan'"):
         DeskTool(operation="find_loans")

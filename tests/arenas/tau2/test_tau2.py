@@ -371,7 +371,7 @@ def test_a_rollout_calls_the_tools() -> None:
     ("make", "match"),
     [
         (lambda: Tau2Desk(domain="airlin"), "no domain 'airlin'"),  # type: ignore[arg-type]
-        (lambda: Tau2Desk(domain="mock", user="x"), "user must be one of"),  # type: ignore[arg-type]
+        (lambda: Tau2Desk(domain="mock", user="x"), "user is one of"),  # type: ignore[arg-type]
         (lambda: Tau2Desk(domain="mock", answers=0), "at least 1"),
         (lambda: tau2_tasks(domain="retail", split="held_out"), "no split"),
         (lambda: tau2_tasks(domain="retail", count=115), "from 1 to 114"),

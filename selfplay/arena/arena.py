@@ -18,8 +18,9 @@ from typing import Any, ClassVar, SupportsFloat
 from gymnasium import spaces
 from pettingzoo import AECEnv
 
+from selfplay.arena.checks import Changing, named_agents, role_counts
 from selfplay.drawing import StateDrawing
-from selfplay.errors import Changing, ConfigError, named_agents, nearest, role_counts
+from selfplay.errors import ConfigError, nearest
 from selfplay.rng import derive
 from selfplay.types import (
     LONGEST_TEXT,

@@ -1,0 +1,124 @@
+"""Checks of what the author of an arena writes: its roles, `acting`, `setup` and `advance`."""
+
+from collections.abc import Mapping, Sequence
+from operator import is_, itemgetter
+from typing import Any
+
+from selfplay.errors import ConfigError
+
+KEPT_BY_ARENA = (
+    "agents",
+    "created",
+    "delayed_rewards",
+    "history",
+    "infos",
+    "left_out",
+    "metrics",
+    "notes",
+    "paid",
+    "possible_agents",
+    "rewards",
+    "roles",
+    "seed",
+    "task",
+    "terminations",
+    "truncations",
+    "_cumulative_rewards",
+    "_moves",
+    "_waiting",
+)
+"""Attributes that `Arena` keeps: `setup` and `advance` of a subclass assign nothing to them.
+
+They change through methods such as `pay`, `note` and `add`. `finished` may be assigned True or
+False.
+"""
+_kept = itemgetter(*KEPT_BY_ARENA)
+
+
+def role_counts(kind: type, given: Any) -> dict[str, int]:
+    """Return the number of agents of each role.
+
+    Args:
+        kind: Class of the arena.
+        given: Its roles, as the author wrote them.
+    Raises:
+        ConfigError: If `given` is not a mapping.
+    """
+    if isinstance(given, Mapping):
+        return dict(given)
+    named = isinstance(given, Sequence) and not isinstance(given, str)
+    first = next(iter(given), "player") if named else "player"
+    raise ConfigError(
+        f"{kind.__name__}.roles: {given!r} is no mapping of roles to numbers of agents; "
+        f'write {{"{first}": 1, ...}}'
+    )
+
+
+def named_agents(arena: Any, named: Any) -> list[str]:
+    """Return the agents of the next stage.
+
+    Args:
+        arena: The arena.
+        named: The result of its `acting`.
+    Raises:
+        ValueError: If `named` is not a sequence of different agents of the episode, at least one.
+    """
+    listed = [] if named is None or isinstance(named, str) else list(named)
+    different = set(listed)
+    if not different or not different <= set(arena.agents):
+        absent = [agent for agent in listed if agent in arena.to_come()]
+        hint = f"; call add({absent[0]!r}) first" if absent else ""
+        if isinstance(named, str):
+            hint = f"; return a list: {[named] if named in arena.agents else arena.agents[:1]}"
+        elif named == []:
+            hint = "; to end the game, call finish()"
+        raise ValueError(
+            f"{arena.name}: acting() returned {named!r}, not agents of the episode{hint}"
+        )
+    if len(different) < len(listed):
+        raise ValueError(f"{arena.name}: acting() named an agent twice: {listed}")
+    return listed
+
+
+class Changing:
+    """A context for a call of `setup` or `advance`: only in it, the arena may pay.
+
+    It is entered at every stage of every episode, so it compares identities alone.
+
+    Raises:
+        ValueError: At the end of the context, if an attribute of `KEPT_BY_ARENA` is another object
+            than before, `history` has other stages, `agents` are others than those that entered, or
+            `finished` is no bool. It replaces an error of the method, which may follow from this.
+    """
+
+    def __init__(self, arena: Any) -> None:
+        """`arena` is the arena whose `setup` or `advance` is called."""
+        self.arena = arena
+
+    def __enter__(self) -> None:
+        self.before, self.stages = _kept(vars(self.arena)), len(self.arena.history)
+        self.arena._may_pay = True
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        arena = self.arena
+        arena._may_pay = False
+        usual = error is None or isinstance(error, Exception)  # no interruption of the program
+        if usual and (changed := self._changed()):
+            raise ValueError(
+                f"{arena.name} changed self.{changed}, which Arena keeps; choose another name"
+            ) from error
+
+    def _changed(self) -> str:
+        """Return the name of an attribute that was changed; "" if there is none."""
+        arena = self.arena
+        try:
+            same = list(map(is_, self.before, _kept(vars(arena))))
+        except KeyError as deleted:
+            return str(deleted.args[0])
+        if not all(same):
+            return KEPT_BY_ARENA[same.index(False)]
+        if arena.finished is not True and arena.finished is not False:
+            return "finished"
+        if len(arena.history) != self.stages:
+            return "history"
+        return "" if arena.agents == list(arena.paid) else "agents"
