@@ -17,11 +17,12 @@ from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
 from arenas.absolute_zero.program_checks import canonical_arguments, comparable, fault, normal_form
 from arenas.absolute_zero.rewards import composite, learnability
+from arenas.quotes import in_one_line
 from selfplay.arena import Arena
 from selfplay.curriculum.task_buffer import TaskBuffer
 from selfplay.sandbox import Call, Executor, Outcome
 from selfplay.sandbox.literals import LiteralError, canonical, parse_literal
-from selfplay.types import Action, Metric, Observation, Task, well_formed
+from selfplay.types import Action, Metric, Observation, Task
 
 TYPES = ("deduction", "abduction", "induction")
 IDENTITY = "def f(a):\n    return a"
@@ -154,7 +155,7 @@ class AbsoluteZero(Arena):
         try:
             proposal = json.loads(action)
             inputs = [str(text) for text in proposal["inputs"]]
-            message = well_formed(str(proposal.get("message", "")))
+            message = in_one_line(str(proposal.get("message", "")))
             given = self.task.payload.get("given")
             program = str(given["program"] if given else proposal["program"])
         except (ValueError, KeyError, TypeError, RecursionError, AttributeError):
@@ -172,6 +173,8 @@ class AbsoluteZero(Arena):
             return {}, "wrong_number_of_inputs"
         if max(map(len, inputs)) > self.longest_value:
             return {}, "input_limit"
+        if len(message) > self.longest_value:
+            return {}, "message_limit"
         problem: dict[str, Any] = {"program": program, "inputs": inputs, "message": message}
         if self.task.type == "induction" and not message.strip():
             return {}, "no_message"

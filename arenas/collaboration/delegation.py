@@ -17,7 +17,8 @@ from typing import Any, ClassVar
 from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
 from arenas.collaboration.sum_parts import SameValues, sum_parts, values_in
-from arenas.questions.verifiers import Matches, Verifier, vote
+from arenas.questions.verifiers import Matches, Verifier, vote, waits
+from arenas.quotes import quoted
 from selfplay.arena import Arena
 from selfplay.tools.call_format import defused
 from selfplay.types import Action, Metric, Observation, Task, well_formed
@@ -74,6 +75,7 @@ class Delegation(Arena):
         super().__init__({"planner": 1, **({"worker": workers} if workers else {})})
         self.workers, self.turns, self.cost = workers, turns, cost
         self.verifier: Verifier = verifier or SameValues()
+        self.blocking = waits(self.verifier)
         self.question_length, self.answer_length = question_length, answer_length
 
     def default_task(self, rng: Random) -> Task:
@@ -126,7 +128,7 @@ class Delegation(Arena):
         for worker, action in actions.items():
             answer = (action or "").strip()
             good = 0 < len(answer) <= self.answer_length
-            self.answers[worker] = defused(answer) if good else ""
+            self.answers[worker] = quoted(defused(answer)) if good else ""
             self.note(worker, verdict="answered" if good else "malformed")
 
     def _decide(self, action: Action | None) -> None:

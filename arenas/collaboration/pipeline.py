@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
 from arenas.questions.arithmetic import questions
-from arenas.questions.verifiers import Matches, Verifier, read_argued, vote
+from arenas.questions.verifiers import Matches, Verifier, read_argued, vote, waits
 from selfplay.arena import Arena
 from selfplay.types import Action, Metric, Observation, Task
 
@@ -55,6 +55,7 @@ class Pipeline(Arena):
         if min(argument_length, answer_length) < 1:
             raise ValueError("argument_length and answer_length are at least 1")
         self.verifier: Verifier = verifier or Matches()
+        self.blocking = waits(self.verifier)
         self.malformed = malformed
         self.argument_length, self.answer_length = argument_length, answer_length
 

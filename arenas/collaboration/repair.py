@@ -10,6 +10,7 @@ on its new move as the completion of its old prompt without advice.
 Version history: v0, first version.
 """
 
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any, ClassVar
@@ -72,7 +73,7 @@ class Repair(Arena):
             "advised": Metric(unit="fraction"),
         }
         self.chief = (measure, *arena.chief)
-        self.blocking = arena.blocking  # type: ignore[misc]
+        self.blocking = arena.blocking
         self.inner = arena
 
     def default_task(self, rng: Random) -> Task:
@@ -93,6 +94,8 @@ class Repair(Arena):
         self.pupil = ""
         """Agent whose next move has advice; "" if there is none."""
         self.left = list(self.advised)
+        self.measured_now: set[str] = set()
+        """Metrics that the inner arena has measured in this attempt."""
         self._begin([])
 
     def _begin(self, history: Sequence[Mapping[str, Action | None]]) -> None:
@@ -101,6 +104,9 @@ class Repair(Arena):
         for actions in history:
             self.inner.play_stage(actions)
         self.inner.left_out.clear()  # the repeated moves have their value from the attempt before
+        for name in self.measured_now - self.inner.metrics.keys():
+            self.metrics.pop(name, None)  # of the attempt before, after the repeated moves
+        self.measured_now = set(self.inner.metrics)
         self._let_in()
 
     def _let_in(self) -> None:
@@ -155,16 +161,23 @@ class Repair(Arena):
             self._advise(actions[MENTOR])
             return
         place = len(self.inner.history)
+        # Only what is new in this stage is copied: in a branch, the rest is the parent's.
+        known, created = dict(self.inner.metrics), len(self.inner.created)
+        self.inner.metrics = ChainMap({}, known)
         self.inner.play_stage(actions)
+        fresh = dict(self.inner.metrics.maps[0])
+        self.inner.metrics = {**known, **fresh}
+        self.measure(**fresh)
+        self.measured_now |= fresh.keys()
+        self.created += self.inner.created[created:]
         self._let_in()
         for agent in self.inner.left_out:
             self.leave_out(agent)
         self.inner.left_out.clear()
+        for agent, facts in self.inner.notes.items():
+            self.note(agent, **facts)
         for agent in actions:
-            facts = self.inner.notes.get(agent, {})
-            self.note(
-                agent, **facts, attempt=self.attempt, place=place, advised=agent == self.pupil
-            )
+            self.note(agent, attempt=self.attempt, place=place, advised=agent == self.pupil)
         if self.pupil in actions:
             self.pupil = ""
         if self.inner.finished:
@@ -195,8 +208,7 @@ class Repair(Arena):
             self.pay(agent, reward)
         helped = well and self.attempt > 0
         self.pay(MENTOR, float(helped))
-        self.measure(**self.inner.metrics, repaired=helped)
-        self.created += self.inner.created
+        self.measure(repaired=helped)
         self.finish()
 
 

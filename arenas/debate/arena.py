@@ -18,7 +18,8 @@ from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
 from arenas.debate.rewards import Horizon, Incentives, Whose, debate_return, persuasion
 from arenas.questions.arithmetic import questions
-from arenas.questions.verifiers import Matches, Verifier, meaning, read_argued, vote
+from arenas.questions.verifiers import Matches, Verifier, meaning, read_argued, vote, waits
+from arenas.quotes import quoted
 from selfplay.arena import Arena
 from selfplay.credit.rewards import majority, mean
 from selfplay.errors import check_choice
@@ -101,6 +102,7 @@ class Debate(Arena):
         if not 0 <= discount <= 1:
             raise ValueError(f"discount lies in [0, 1], not {discount}")
         self.verifier: Verifier = verifier or Matches()
+        self.blocking = waits(self.verifier)
         self.rounds, self.aggregate, self.stop_on_consensus = rounds, aggregate, stop_on_consensus
         self.horizon, self.whose, self.discount = horizon, whose, discount
         self.incentives = incentives or Incentives()
@@ -248,7 +250,9 @@ def debater_view(
 
     A judge sees the same, without an answer of its own.
     """
-    answers = [entry["answer"] for entry in ([own] if own else []) + [*others]]
+    own = own and _quoted(own)
+    others = [_quoted(entry) for entry in others]
+    answers = [entry["answer"] for entry in ([own] if own else []) + others]
     return Observation(
         text=" | ".join([question, *answers]),
         fields={
@@ -259,6 +263,10 @@ def debater_view(
             "others": others,
         },
     )
+
+
+def _quoted(entry: Mapping[str, str]) -> dict[str, str]:
+    return {name: quoted(text) for name, text in entry.items()}
 
 
 def _verdict(entry: Mapping[str, str] | None, score: float) -> str:

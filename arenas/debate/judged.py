@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args
 from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
 from arenas.questions.arithmetic import questions
+from arenas.quotes import in_one_line
 from selfplay.arena import Arena
 from selfplay.credit.rewards import mean
 from selfplay.errors import check_choice
@@ -162,9 +163,7 @@ class JudgedDebate(Arena):
             self._decide(actions)
             return
         # An argument has one line, so that it cannot look like one of the other side.
-        row = [
-            " ".join((actions[agent] or "").split())[: self.argument_length] for agent in self.sides
-        ]
+        row = [in_one_line(actions[agent] or "")[: self.argument_length] for agent in self.sides]
         self.said.append(row)
         for place, agent in enumerate(self.sides):
             if not row[place]:

@@ -7,12 +7,12 @@ policy can read a table at the start of training, but mostly does not play by it
 actions it moves at random from the beginning.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from random import Random
 
 from arenas.design.arena import designer_view
 from arenas.design.matrix_designs import NAMES, MatrixDesigns
-from arenas.design.space import Settings
+from arenas.design.space import Settings, play_task
 from selfplay.types import Demonstration, role_of
 
 
@@ -29,6 +29,7 @@ class MatrixDesignDemonstrations:
         right_first: float = 1.0,
         right_last: float = 0.3,
         first: float = 0.8,
+        forbidden: Collection[str] = (),
     ) -> None:
         """Args:
         space: Designs to draw from.
@@ -39,6 +40,7 @@ class MatrixDesignDemonstrations:
             move that is not chosen so is uniform over all actions.
         right_last: The same probability at the end.
         first: Fraction of the warm start after which the last part begins.
+        forbidden: Ids of games that are not shown, such as those of an evaluation.
         """
         shares = (design_share, invalid, right_first, right_last, first)
         if not all(0 <= share <= 1 for share in shares):
@@ -47,7 +49,7 @@ class MatrixDesignDemonstrations:
             )
         self.space, self.design_share, self.invalid = space, design_share, invalid
         self.right_first, self.right_last, self.first = right_first, right_last, first
-        self.skilled = skilled
+        self.skilled, self.forbidden = skilled, forbidden
 
     def stream(self, rng: Random, progress: float) -> Iterator[Demonstration]:
         """Yield demonstrations without end."""
@@ -58,8 +60,15 @@ class MatrixDesignDemonstrations:
             else:
                 yield self._moved(rng, right)
 
+    def _drawn(self, rng: Random) -> Settings:
+        """Return a random design that is not forbidden."""
+        while True:
+            settings = self.space.draw(rng, rng.randint(1, self.space.largest))
+            if play_task(self.space, settings).id not in self.forbidden:
+                return settings
+
     def _designed(self, rng: Random) -> Demonstration:
-        settings = self.space.draw(rng, rng.randint(1, self.space.largest))
+        settings = self._drawn(rng)
         if rng.random() < self.invalid:
             settings = self._spoiled(settings, rng)
         return Demonstration(
@@ -78,7 +87,7 @@ class MatrixDesignDemonstrations:
         return {**settings, "payoffs": table}
 
     def _moved(self, rng: Random, right: float) -> Demonstration:
-        settings = self.space.draw(rng, rng.randint(1, self.space.largest))
+        settings = self._drawn(rng)
         game = self.space.game(settings)
         game.begin(self.space.game_task(settings, rng), 0)
         for _ in range(rng.randrange(settings["rounds"])):

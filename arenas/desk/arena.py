@@ -218,7 +218,7 @@ class Desk(Arena):
 
     def _settle(self) -> None:
         violations, granted = len(self.violations), self.desk.granted
-        right = self.tables == self.desk.wanted and not self.silent
+        right = self.tables == self.desk.wanted and not self.silent and self.answered > 0
         success = float(right and not violations)
         self.pay("agent_0", success - self.violation_cost * violations)
         if self.user == "cooperative":
@@ -233,7 +233,7 @@ class Desk(Arena):
             calls=self.calls,
             answers=self.answered,
             **{
-                refused: float(not self.changes),
+                refused: float(self.answered > 0 and not self.changes),
                 f"success/{self.desk.domain.name}": success,
                 **{f"violation/{each}": self.violations.count(each) for each in self.violations},
             },

@@ -44,7 +44,8 @@ def information_sets(arena: Arena, env: Any) -> list[InformationSet]:
         if state.is_chance_node() or state.is_terminal():
             continue
         player = state.current_player()
-        agent, key = twin.possible_agents[player], state.information_state_string(player)
+        # Agents are grouped by role, so their order need not be that of the game's players.
+        agent, key = twin._ours[env.possible_agents[player]], state.information_state_string(player)
         twin.wrapped.unwrapped.stand(state)
         seen: Observation = twin.view(agent)
         # The adapter lists legal moves in the order of their numbers.

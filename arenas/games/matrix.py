@@ -14,6 +14,7 @@ from typing import Any
 
 from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
+from arenas.quotes import in_one_line
 from selfplay.arena import Arena
 from selfplay.drawing import StateDrawing, table
 from selfplay.types import Action, InformationSet, Metric, Observation, Task
@@ -183,8 +184,9 @@ class Matrix(Arena):
         """Deliver the messages or play the round."""
         if self.talking:
             for player in self.speakers:
-                # A message has one line, so that it cannot look like the game's own words.
-                text = " ".join((actions[self.players[player]] or "").split())
+                # A message has one line and no quotation mark, so that it cannot look like the
+                # game's own words.
+                text = in_one_line(actions[self.players[player]] or "").replace('"', "'")
                 self.said[player] = text[: self.message_length]
             self.talking = False
             return
@@ -277,7 +279,8 @@ class Matrix(Arena):
 
 
 def _words(*, said: str, heard: str, mine: str = "", theirs: str = "") -> str:
-    """Return a short text of a round."""
+    """Return a short text of a round; a message of several words has quotation marks."""
+    said, heard = (f'"{text}"' if " " in text else text for text in (said, heard))
     parts = [said and f"said {said}", heard and f"heard {heard}", mine and f"{mine}/{theirs}"]
     return " ".join(part for part in parts if part)
 

@@ -22,6 +22,7 @@ from typing import Any
 from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
 from arenas.games.two_player import TurnGame
+from arenas.quotes import in_one_line
 from selfplay.types import Metric, Observation, Task
 
 _ITEM = re.compile(r"([a-z]+)=([0-9]{1,3})")
@@ -144,7 +145,7 @@ class Negotiation(TurnGame):
         """Record an offer, or end the negotiation."""
         line, _, message = text.partition("\n")
         # A message has one line, so that it cannot look like a move.
-        one_line = " ".join(message.split())
+        one_line = in_one_line(message)
         self.said.append({"player": self.mover(), "move": line, "message": one_line})
         if line == "accept":
             kept = self.offers[-1]

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from selfplay.types import well_formed
+from arenas.quotes import in_one_line
 
 EVENTS = ("ADD", "UPDATE", "DELETE", "NOOP")
 SYNONYMS = {"NONE": "NOOP"}
@@ -100,7 +100,7 @@ def _operation(data: Any) -> MemoryOperation:
     if event in ("UPDATE", "DELETE") and not data.get("id"):
         raise OperationError("no_id")
     # JSON escapes can contain invalid text, such as lone surrogates.
-    text = well_formed(data.get("text", "")).strip()
+    text = in_one_line(data.get("text", ""))
     return MemoryOperation(event=event, id=data.get("id", ""), text=text)
 
 
@@ -148,7 +148,7 @@ class MemoryBank:
         entries = dict(self.entries)
         for number, operation in enumerate(operations):
             text = operation.text or fact.text
-            if len(text) > self.longest:
+            if operation.event in ("ADD", "UPDATE") and len(text) > self.longest:
                 raise OperationError("too_long")
             if operation.event == "ADD":
                 if operation.id in entries:

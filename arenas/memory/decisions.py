@@ -42,8 +42,12 @@ class ManagerDecisions:
         return events[0].lower() if len(events) == 1 else "several"
 
     def metrics(self) -> dict[str, float]:
-        """Return invalid actions and operations of each kind, per fact; nothing without facts."""
+        """Return invalid actions per fact, and the share of each kind of operation among all.
+
+        An invalid action counts as one operation. Nothing without facts.
+        """
         if not self.decided:
             return {}
-        shares = {f"share_{name.lower()}": n / self.decided for name, n in self.events.items()}
+        all_operations = self.malformed + sum(self.events.values())
+        shares = {f"share_{name.lower()}": n / all_operations for name, n in self.events.items()}
         return {"malformed_operations": self.malformed / self.decided, **shares}

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 from arenas.memory.bank import Fact
 from arenas.memory.json_list import read_list
-from selfplay.types import Observation, well_formed
+from arenas.quotes import in_one_line
+from selfplay.types import Observation
 
 
 class ExtractionError(ValueError):
@@ -25,7 +26,7 @@ def read_facts(action: str | None, *, most: int, longest: int) -> list[str]:
     if not all(isinstance(text, str) for text in found):
         raise ExtractionError("bad_form")
     # JSON escapes can contain invalid text, such as lone surrogates.
-    facts = list(dict.fromkeys(" ".join(well_formed(text).split()) for text in found))
+    facts = list(dict.fromkeys(in_one_line(text) for text in found))
     if not all(facts):
         raise ExtractionError("bad_form")
     if len(facts) > most:

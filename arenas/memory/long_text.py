@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
 from arenas.memory.colours import colour_texts
-from arenas.questions.verifiers import Matches, Verifier
+from arenas.questions.verifiers import Matches, Verifier, waits
 from selfplay.arena import Arena
 from selfplay.types import Action, Metric, Observation, Task, well_formed
 
@@ -44,6 +44,7 @@ class LongText(Arena):
             raise ValueError(f"memory_length is at least 0, not {memory_length}")
         self.memory_length = memory_length
         self.verifier: Verifier = verifier or Matches()
+        self.blocking = waits(self.verifier)
 
     def default_task(self, rng: Random) -> Task:
         """Return a short text about colours."""

@@ -9,7 +9,8 @@ from typing import Any
 from arenas.memory.bank import Fact
 from arenas.memory.extraction import ExtractionError
 from arenas.memory.json_list import read_list
-from selfplay.types import Observation, well_formed
+from arenas.quotes import in_one_line
+from selfplay.types import Observation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +81,7 @@ def _summary(data: Any) -> TopicSummary:
     if not all(type(place) is int for place in places):  # a bool is an int too
         raise ExtractionError("bad_form")
     # JSON escapes can contain invalid text, such as lone surrogates.
-    line = " ".join(well_formed(text).split())
+    line = in_one_line(text)
     if not line:
         raise ExtractionError("bad_form")
     return TopicSummary(text=line, places=tuple(dict.fromkeys(places)))

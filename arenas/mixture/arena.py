@@ -43,7 +43,7 @@ class Mixture(Arena):
         )
         self.measures = _declared(parts)
         self.chief = tuple(f"{n}/{name}" for n, part in parts.items() for name in part.chief)
-        self.blocking = any(part.blocking for part in parts.values())  # type: ignore[misc]
+        self.blocking = any(part.blocking for part in parts.values())
         self.inner = next(iter(self.parts.values()))
 
     @property

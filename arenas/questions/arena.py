@@ -25,7 +25,9 @@ from arenas.questions.verifiers import (
     meaning,
     read_argued,
     vote,
+    waits,
 )
+from arenas.quotes import in_one_line
 from selfplay.arena import Arena
 from selfplay.credit.rewards import majority, minority, uncertainty
 from selfplay.errors import check_choice
@@ -104,6 +106,7 @@ class Questions(Arena):
             )
         self.label, self.proposer_pay = label, proposer_pay
         self.verifier: Verifier = verifier or Matches()
+        self.blocking = waits(self.verifier, oracle)
         self.oracle = oracle
         self.invalid, self.wrong, self.malformed = invalid, wrong, malformed
         self.forbidden = forbidden
@@ -148,7 +151,7 @@ class Questions(Arena):
             self._answer(actions)
 
     def _propose(self, action: Action | None) -> None:
-        question = " ".join((action or "").split())
+        question = in_one_line(action or "")
         verdict = self._fault(question) or "valid"
         self.note(PROPOSER, verdict=verdict)
         self.measure(valid_proposal=verdict == "valid")

@@ -16,7 +16,8 @@ from typing import Any, ClassVar, Literal, get_args
 from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
 from arenas.questions.comparisons import comparisons
-from arenas.questions.verifiers import Matches, Verifier, meaning, read_argued, vote
+from arenas.questions.verifiers import Matches, Verifier, meaning, read_argued, vote, waits
+from arenas.quotes import in_one_line, quoted
 from selfplay.arena import Arena
 from selfplay.errors import check_choice
 from selfplay.types import Action, Metric, Observation, Task
@@ -77,6 +78,7 @@ class AttackedAnswers(Arena):
         self.attacked = challenger == "adversary"
         super().__init__({"solver": 1, **({"adversary": 1} if self.attacked else {})})
         self.verifier: Verifier = verifier or Matches()
+        self.blocking = waits(self.verifier)
         self.challenger, self.adversary_pay = challenger, adversary_pay
         self.malformed = malformed
         self.challenge_length, self.answer_length = challenge_length, answer_length
@@ -122,7 +124,7 @@ class AttackedAnswers(Arena):
         ((agent, action),) = actions.items()
         self.at += 1
         if agent == ADVERSARY:
-            self.challenge = (action or "").strip()[: self.challenge_length]
+            self.challenge = in_one_line(action or "")[: self.challenge_length]
             if not self.challenge:
                 self._refuse(agent)
             else:
@@ -192,6 +194,7 @@ def attacked_view(
 
     `again` is true from the first answer on, also if that answer or the challenge was malformed.
     """
+    answer, argument = quoted(answer), quoted(argument)
     words = [question, *([answer or "nothing"] if again else []), challenge]
     return Observation(
         text=" | ".join(word for word in words if word),

@@ -20,14 +20,14 @@ from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 from arenas.questions.corpus_questions import holds
 from arenas.questions.places import corpus as places
 from arenas.questions.places import place_questions
-from arenas.questions.verifiers import Matches, Verifier, json_object, read_argued, vote
+from arenas.questions.verifiers import Matches, Verifier, json_object, read_argued, vote, waits
 from selfplay.arena import Arena
 from selfplay.credit.rewards import mean
 from selfplay.tools.search import Document, documents_of
 from selfplay.types import Action, Metric, Observation, Task, ToolCall
 
-SHOWN = re.compile(r"^\[([^\[\]\n]{1,100})\] ", re.MULTILINE)
-"""Id at the beginning of a document in a result of `selfplay.tools.search.Search`."""
+SHOWN = re.compile(r"(?:\A|\n\n)\[([^\[\]\n]{1,100})\] ")
+"""Id of a document in a result of `selfplay.tools.search.Search`: a blank line is before it."""
 MOST_SHOWN = 100
 """Largest number of shown documents that the arena reads."""
 CHOICE = 20
@@ -61,6 +61,7 @@ class CitedAnswers(Arena):
         wrong: float = 0.0,
         malformed: float = 0.0,
         answer_length: int = 100,
+        searches: Sequence[str] = ("search",),
     ) -> None:
         """Args:
         solvers: Number of answers per question.
@@ -73,6 +74,8 @@ class CitedAnswers(Arena):
         wrong: Reward of a well-formed wrong answer, whatever it cites; a right one gets 1.
         malformed: Reward of a text without an answer.
         answer_length: Maximum characters; a longer answer is malformed.
+        searches: Names of the tools whose results show documents. The results of other tools do
+            not, because a program could write any id.
         """
         if solvers < 1 or most_cited < 1 or answer_length < 1:
             raise ValueError("solvers, most_cited and answer_length are at least 1")
@@ -83,7 +86,9 @@ class CitedAnswers(Arena):
             for each in documents_of(corpus if corpus is not None else places(seed=0))
         }
         self.verifier: Verifier = verifier or Matches()
+        self.blocking = waits(self.verifier)
         self.wrong, self.malformed, self.answer_length = wrong, malformed, answer_length
+        self.searches = frozenset(searches)
 
     def default_task(self, rng: Random) -> Task:
         """Return a question about a place of the default corpus."""
@@ -105,7 +110,8 @@ class CitedAnswers(Arena):
         said = json_object(action)
         if said is None:
             return action
-        found = [id for call in calls if not call.error for id in SHOWN.findall(call.result)]
+        results = [each.result for each in calls if each.name in self.searches and not each.error]
+        found = [id for result in results for id in SHOWN.findall(result)]
         known = [id for id in dict.fromkeys(found) if id in self.documents]
         return json.dumps({**said, "shown": known[:MOST_SHOWN]})
 

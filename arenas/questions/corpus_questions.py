@@ -23,7 +23,8 @@ from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 from arenas.absolute_zero.rewards import learnability
 from arenas.questions.arena import PROPOSER, fault, question_task, seats
 from arenas.questions.places import place_questions
-from arenas.questions.verifiers import Matches, Verifier, json_object, read_argued, vote
+from arenas.questions.verifiers import Matches, Verifier, json_object, read_argued, vote, waits
+from arenas.quotes import in_one_line
 from selfplay.arena import Arena
 from selfplay.credit.rewards import mean, normalized_answer, success_variance
 from selfplay.errors import check_choice
@@ -119,6 +120,7 @@ class CorpusQuestions(Arena):
         self.proposer_pay, self.invalid = proposer_pay, invalid
         self.min_searches, self.noise = min_searches, noise
         self.verifier: Verifier = verifier or Matches()
+        self.blocking = waits(self.verifier, oracle)
         self.oracle = oracle
         self.wrong, self.malformed = wrong, malformed
         self.forbidden = forbidden
@@ -204,9 +206,9 @@ class CorpusQuestions(Arena):
 
     def _propose(self, action: Action | None) -> None:
         said = json_object(action) or {}
-        question = well_formed(" ".join(str(said.get("question") or "").split()))
+        question = in_one_line(str(said.get("question") or ""))
         if not self.answer:
-            self.answer = well_formed(" ".join(str(said.get("answer") or "").split()))
+            self.answer = in_one_line(str(said.get("answer") or ""))
         if self.min_searches:
             self.found = _found(said.get("found"))
             self.measure(searches=len(self.found))

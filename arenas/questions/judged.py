@@ -23,7 +23,8 @@ from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
 from arenas.questions.arena import PROPOSER, fault, proposer_view, question_task, seats
 from arenas.questions.arithmetic import questions
-from arenas.questions.verifiers import Verifier, number_in, read_argued
+from arenas.questions.verifiers import Verifier, number_in, read_argued, waits
+from arenas.quotes import in_one_line, quoted
 from selfplay.arena import Arena
 from selfplay.credit.rewards import mean
 from selfplay.errors import check_choice
@@ -103,6 +104,7 @@ class JudgedQuestions(Arena):
         self.retries = retries
         self.rule, self.rule_use, self.rule_weight = rule, rule_use, rule_weight
         self.oracle, self.forbidden = oracle, forbidden
+        self.blocking = waits(rule, oracle)
         self.question_length, self.answer_length = question_length, answer_length
         self.argument_length = argument_length
         self.solvers = [a for a in self.possible_agents if a.startswith("solver")]
@@ -152,7 +154,7 @@ class JudgedQuestions(Arena):
         if agent == PROPOSER:
             return proposer_view(self.task.payload)
         answer = next((a for who, a in self.answers.items() if _judge_of(who) == agent), {})
-        said, argument = answer.get("answer", ""), answer.get("argument", "")
+        said, argument = quoted(answer.get("answer", "")), quoted(answer.get("argument", ""))
         words = [self.question, argument, said]
         return Observation(
             text=" | ".join(word for word in words if word),
@@ -177,7 +179,7 @@ class JudgedQuestions(Arena):
             self._grade_answers(actions)
 
     def _propose(self, action: Action | None) -> None:
-        question = " ".join((action or "").split())
+        question = in_one_line(action or "")
         reason = fault(question, self.task.payload, self.question_length, self.forbidden)
         verdict = reason or "valid"
         self.note(PROPOSER, verdict=verdict)

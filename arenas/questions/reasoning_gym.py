@@ -153,6 +153,8 @@ def _call(entry: str, *arguments: Any) -> Call:
 class ReasoningVerifier:
     """Verifier that scores an answer with the generator's own verifier."""
 
+    blocking = True
+
     def __init__(self, *, reasoning_gym: ReasoningGym, partial: bool = False) -> None:
         """Args:
         reasoning_gym: The service of this name.

@@ -15,8 +15,10 @@ from typing import Any, ClassVar, Literal, get_args
 
 from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
+from arenas.questions.corpus_questions import holds
 from arenas.questions.places import place_questions
-from arenas.questions.verifiers import Matches, Verifier, json_object, vote
+from arenas.questions.verifiers import Matches, Verifier, json_object, vote, waits
+from arenas.quotes import in_one_line
 from selfplay.arena import Arena
 from selfplay.errors import check_choice
 from selfplay.tools.call_format import defused
@@ -97,6 +99,7 @@ class SimulatedSearch(Arena):
         self.simulator_pay, self.malformed = simulator_pay, malformed
         self.search = search
         self.verifier: Verifier = verifier or Matches()
+        self.blocking = waits(self.verifier)
         self.query_length, self.answer_length = query_length, answer_length
         self.document_length = document_length
 
@@ -173,7 +176,7 @@ class SimulatedSearch(Arena):
 
     def _shown(self, document: str) -> str:
         """Return a document as the solver sees it: one line without tags."""
-        return defused(_one_line(document)[: self.document_length])
+        return defused(in_one_line(document)[: self.document_length])
 
     def _end(self, score: float, *, answered: bool) -> None:
         self.pay(SOLVER, score)
@@ -184,8 +187,8 @@ class SimulatedSearch(Arena):
                 self.pay(SIMULATOR, pay, move=number)
         self.measure(accuracy=score, searches=len(self.found), answered=answered)
         if self.found:
-            holds = [self.answer.lower() in document.lower() for _, document in self.found]
-            self.measure(answer_shown=any(holds), answer_in_first=holds[0])
+            shown = [holds(document, self.answer) for _, document in self.found]
+            self.measure(answer_shown=any(shown), answer_in_first=shown[0])
         self.finish()
 
 
@@ -200,7 +203,7 @@ def read_move(action: Action | None) -> tuple[str, str]:
     ((kind, text),) = said.items()
     if kind not in ("search", "answer") or not isinstance(text, str) or not text.strip():
         return "", ""
-    return kind, _one_line(text) if kind == "search" else well_formed(text.strip())
+    return kind, in_one_line(text) if kind == "search" else well_formed(text.strip())
 
 
 def solver_view(question: str, found: Sequence[tuple[str, str]], *, left: int) -> Observation:
@@ -230,10 +233,6 @@ def simulator_view(
             "found": shown,
         },
     )
-
-
-def _one_line(text: str) -> str:
-    return well_formed(" ".join(text.split()))
 
 
 def _probability(value: Any) -> float:

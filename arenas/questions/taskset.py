@@ -249,6 +249,8 @@ def _kill(processes: list[TasksetProcess]) -> None:
 class TasksetVerifier:
     """Verifier that scores an answer with the rewards of its taskset."""
 
+    blocking = True
+
     def __init__(
         self, *, taskset: VerifiersTaskset, form: str = "{answer}", best: float = 1.0
     ) -> None:

@@ -2,8 +2,8 @@
 
 import json
 import re
-from collections.abc import Mapping
-from difflib import SequenceMatcher
+from collections.abc import Mapping, Sequence
+from difflib import Match, SequenceMatcher
 from fractions import Fraction
 from string import punctuation, whitespace
 from typing import Any, Protocol, runtime_checkable
@@ -14,6 +14,8 @@ from selfplay.types import well_formed
 
 LONGEST_NUMBER = 100
 """Maximum length of a number, in characters."""
+MOST_PAIRS = 10_000_000
+"""Maximum pairs of equal characters of a comparison; 2,000 characters of code need 2 million."""
 _THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
 _LIST_COMMA = re.compile(r"(?<=\d),(?=\d)")
 _POINT = re.compile(r"(?<!\w)\.(?=\d)|(?<=\d)\.(?=\d)")
@@ -30,11 +32,20 @@ _LETTERS = dict(zip(".%-+^*/=", "ⴰⴱⴲⴳⴴⴵⴶⴷ", strict=True))
 
 @runtime_checkable
 class Verifier(Protocol):
-    """Protocol of objects that score answers; forks of an arena share them."""
+    """Protocol of objects that score answers; forks of an arena share them.
+
+    One that waits for a service has `blocking = True`, and several threads call it.
+    """
 
     def __call__(self, answer: str, payload: Mapping[str, Any]) -> float:
         """Return the score in [0, 1] of any text as an answer to the task of this payload."""
         ...
+
+
+def waits(*parts: object) -> bool:
+    """Return True if one of these verifiers waits for a service, so that an arena advances in a
+    thread (`Arena.blocking`)."""
+    return any(getattr(part, "blocking", False) for part in parts)
 
 
 @runtime_checkable
@@ -64,13 +75,14 @@ class Similarity:
 
     It is the reward of SWE-RL (2502.18449): twice the number of matching characters divided by the
     number of all characters, as `difflib.SequenceMatcher` finds them. It pays nearly right texts,
-    and wrong numbers too: numbers need `Matches`.
+    and wrong numbers too: numbers need `Matches`. An answer has score 0 if its characters match
+    those of `answer` in so many ways that the comparison would take more than about a second.
     """
 
     def __init__(self, *, longest: int = 2000) -> None:
         """Args:
-        longest: Maximum characters of a text, because the time grows with the product of the
-            lengths. A longer answer has score 0.
+        longest: Maximum characters of a text, because the time grows at least with the product
+            of the lengths. A longer answer has score 0.
         """
         if longest < 1:
             raise ValueError(f"longest is at least 1, not {longest}")
@@ -86,15 +98,43 @@ class Similarity:
             )
         if len(answer) > self.longest:
             return 0.0
-        return SequenceMatcher(None, answer, str(wanted), autojunk=False).ratio()
+        try:
+            return _LimitedMatcher(None, answer, str(wanted), autojunk=False).ratio()
+        except _TooManyPairs:
+            return 0.0
+
+
+class _TooManyPairs(Exception):
+    """Raised if a comparison of two texts would take too long."""
+
+
+class _LimitedMatcher(SequenceMatcher[str]):
+    """A matcher that stops after `MOST_PAIRS` pairs of equal characters.
+
+    A pair counts each time it is looked at: once in usual texts, and thousands of times in texts
+    such as "ababab" beside "aaaaaa".
+    """
+
+    a: str
+    b2j: Mapping[str, Sequence[int]]
+    pairs = 0
+
+    def find_longest_match(
+        self, alo: int = 0, ahi: int | None = None, blo: int = 0, bhi: int | None = None
+    ) -> Match:
+        """Return the longest match within two ranges; raises _TooManyPairs."""
+        self.pairs += sum(len(self.b2j.get(each, ())) for each in self.a[alo:ahi])
+        if self.pairs > MOST_PAIRS:
+            raise _TooManyPairs
+        return super().find_longest_match(alo, ahi, blo, bhi)
 
 
 def meaning(answer: str) -> str:
     """Return the meaning of an answer, which ignores differences in notation.
 
-    The meaning of a number is its value. Other texts are normalised as in SQuAD, except for the
-    marks of numbers and formulas ("3.5 kg", "-5 %", "x - 1", which is "x-1") and for an article
-    that is the whole answer.
+    The meaning of a number is its value. Other texts are normalised as in SQuAD, but
+    signs in numbers and formulas are kept ("3.5 kg", "-5 %", "x - 1", which is "x-1"), and so is an
+    answer that is only "a", "an" or "the".
     """
     number = number_in(answer)
     if number is not None:

@@ -74,7 +74,7 @@ class Arena(AECEnv):
     """
     chief: tuple[str, ...] = ()
     """Chief metrics of an episode, the most important first; pages show them before others."""
-    blocking: ClassVar[bool] = False
+    blocking: bool = False
     """True if `advance` waits for a service; the rollout then advances many arenas at once."""
     _may_pay = False
     """True while `setup` or `advance` runs."""

@@ -40,10 +40,19 @@ class Engine:
     def step(self) -> list[Completion]:
         """Do some work and return the completions that finished, possibly none.
 
-        After `rollout.patience` steps without a completion, the rollout ends with an error. An
-        engine that only waits for an answer from elsewhere therefore waits a moment in each step.
+        After `rollout.patience` steps without a completion, the rollout ends with an error. Steps
+        while an engine is `awaiting` do not count.
         """
         raise NotImplementedError(f"{type(self).__name__}.step")
+
+    @property
+    def awaiting(self) -> bool:
+        """True while the engine waits for an answer from elsewhere, such as an endpoint's.
+
+        Such an engine has a time limit of its own: its `step` raises an error if an answer takes
+        too long. It waits a moment in each step.
+        """
+        return False
 
     def waiting_ids(self) -> Collection[int]:
         """Return the ids of the requests that wait because the batch is full, if the engine knows

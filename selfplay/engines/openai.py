@@ -34,6 +34,8 @@ REFUSED = (400, 413, 422)
 """HTTP statuses of an endpoint that refuses a request."""
 FULL = re.compile(r"context[ _](length|window|size)", re.IGNORECASE)
 """Words of a refusal because the prompt does not fit into the model's context."""
+MOST_STOPS = 4
+"""Maximum number of stop strings of a request in OpenAI's API."""
 UNKNOWN = ("top_k", "min_p")
 """Sampling settings that OpenAI's API does not have; some servers accept them as `options`."""
 RESERVED = ("model", "messages", "temperature", "seed", "stream", "n")
@@ -163,8 +165,9 @@ class OpenAIEngine(Engine):
     def step(self) -> list[Completion]:
         """Send queued requests, wait a moment and return the completions that arrived.
 
-        Raises RunError if the endpoint cannot be used. Also raises it if an answer takes longer
-        than all attempts may take: the client's own timeout covers only each read.
+        Raises RunError if the endpoint cannot be used. Also raises it if one answer takes more than
+        (retries + 1) x (timeout + 60) seconds. The client's timeout limits each read, not the whole
+        answer.
         """
         while self._waiting and len(self._asked) < self.concurrency:
             request = self._waiting.pop()
@@ -179,6 +182,11 @@ class OpenAIEngine(Engine):
             self.close()
             raise
         return completions
+
+    @property
+    def awaiting(self) -> bool:
+        """True while a request has no answer; `step` limits the time of each."""
+        return bool(self._asked or self._waiting)
 
     def publish(self, policy: str, weights: Mapping[str, Any], version: int) -> None:
         """Raise ConfigError, because a remote model cannot be trained."""
@@ -346,13 +354,14 @@ def _limits(request: Request) -> dict[str, Any]:
     """Return the keys of a request's body for truncated sampling and stop strings.
 
     The API leaves the stop string out of its answer and does not name it. If the text must keep it,
-    the endpoint is not asked to stop, and the text is cut here.
+    the endpoint is not asked to stop. The text is cut here in any case, so that it also ends at the
+    stop strings that are too many for the API.
     """
     limits: dict[str, Any] = {}
     if request.top_p < 1:
         limits["top_p"] = request.top_p
     if request.stop and not request.keep_stop:
-        limits["stop"] = list(request.stop)
+        limits["stop"] = list(request.stop[:MOST_STOPS])
     return limits
 
 

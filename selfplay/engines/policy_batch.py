@@ -83,14 +83,19 @@ class PolicyBatch:
         """Free the memory of a policy's keys and values; it must not have a request in flight.
 
         The policies share the buffer of all rows. It is freed if none of them has a request in
-        flight.
+        flight; the policies then compute the beginnings of their prompts again.
         """
         if not self.busy:
             self._empty()
         self.policies[name].sleep()
 
     def _empty(self) -> None:
-        """Free the keys and values of all rows; no row may be in use."""
+        """Free the keys and values of all rows; no row may be in use.
+
+        Kept prefixes are dropped, because the new buffer cannot hold any before its first pass.
+        """
+        for policy in self.policies.values():
+            policy.prefixes.clear()
         self.cache = SlotCache(self.layers, self.device)
         self.owners = torch.zeros(0, dtype=torch.long)
         """[rows of the cache] number of the policy of each row, on the CPU."""

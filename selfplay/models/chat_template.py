@@ -9,7 +9,9 @@ name.
 import math
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
+from itertools import product
 from typing import Any, NamedTuple, TypeAlias
 
 from jinja2 import Environment, TemplateError, meta
@@ -57,6 +59,8 @@ Tags: TypeAlias = tuple[str, str]
 
 _USER: Message = {"role": "user", "content": "x"}
 _ANSWER, _THOUGHT, _SYSTEM = "selfplay-answer", "selfplay-thought", "selfplay-system"
+_CALL_ID = "123456789"
+"""Id of a tool call; Mistral's templates refuse other lengths."""
 _GENERATION = re.compile(r"\{%-?\s*(?:end)?generation\s*-?%\}")
 """Pattern of the tags that mark the assistant's tokens; plain Jinja does not know them."""
 
@@ -104,9 +108,8 @@ class ChatTemplate:
         a setting that the template does not read.
         """
         require_template(tokenizer, where=where)
-        templates = tokenizer.chat_template
-        for source in templates.values() if isinstance(templates, Mapping) else [templates]:
-            check_template(str(source), where=where)
+        for source in _sources(tokenizer):
+            check_template(source, where=where)
         self._tokenizer, self._where = tokenizer, where
         self._settings: dict[str, Any] = {"strftime_now": DATE.strftime}
         if tools:
@@ -172,6 +175,25 @@ class ChatTemplate:
         """Return the text that the template writes after the last answer of a conversation."""
         answer = {"role": "assistant", "content": _ANSWER}
         return self.render([_USER, answer], generate=False).rpartition(_ANSWER)[2]
+
+    def written(self) -> str:
+        """Return the template's source and short conversations, with all tokens that it writes.
+
+        The conversations show the tokens that it puts together, such as '<|' + role + '|>', and the
+        source those for messages that the library never has.
+        """
+        found = _sources(self._tokenizer)
+        system, answer = {"role": "system", "content": "x"}, {"role": "assistant", "content": "x"}
+        result = {"role": "tool", "name": "x", "tool_call_id": _CALL_ID, "content": "x"}
+        talks: list[list[Message]] = [[system, _USER, answer, _USER, answer], [_USER, result]]
+        for arguments in ({}, "{}"):  # templates differ in the form that they take
+            function = {"name": "x", "arguments": arguments}
+            call = {"id": _CALL_ID, "type": "function", "function": function}
+            talks.append([_USER, {**answer, "content": "", "tool_calls": [call]}, result])
+        for talk, generate in product(talks, (True, False)):
+            with suppress(ConfigError):  # a template may refuse roles and tool calls
+                found.append(self.render(talk, generate=generate))
+        return "\n".join(found)
 
     def continuation(self, messages: Sequence[Message], tags: Tags | None) -> Continuation | None:
         """Return the text after an answer, with new messages and the generation prompt.
@@ -252,6 +274,12 @@ class ChatTemplate:
         first = self.render(messages, generate=True)
         later = self.render([*messages, answer, _USER], generate=True)
         return _SYSTEM in first and _SYSTEM in later.partition(_ANSWER)[0]
+
+
+def _sources(tokenizer: Any) -> list[str]:
+    """Return the sources of all chat templates of a tokenizer."""
+    templates = tokenizer.chat_template
+    return [*map(str, templates.values() if isinstance(templates, Mapping) else [templates])]
 
 
 def check_settings(settings: Mapping[str, Any], *, where: str) -> None:

@@ -3,13 +3,14 @@
 This is the only place where text and token ids are converted. Ids that a policy sampled are kept as
 sampled. The next turn of a conversation appends only the tokens of its new messages, so that prompt
 t+1 begins with prompt t + completion t. In text that the policy did not write, control tokens are
-encoded as ordinary characters.
+encoded as ordinary characters: the special tokens of the tokenizer, and the other added tokens that
+the chat template writes, such as those that begin a turn.
 """
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Lock
@@ -21,6 +22,7 @@ from selfplay.errors import ConfigError
 from selfplay.models.chat_template import ChatTemplate, Tags, check_settings
 from selfplay.role import THINKING
 from selfplay.run.hashing_file import HashingFile
+from selfplay.tools.call_format import defused
 from selfplay.types import Message, well_formed
 
 _MARK = "\ue000"
@@ -29,6 +31,9 @@ lack."""
 
 _TAGS = frozenset(chain.from_iterable(THINKING))
 """Tags of thinking."""
+
+_ANSWER_TAGS = ("<answer>", "</answer>")
+"""Tags that belong in answers, and that some chat templates read."""
 
 _REMEMBERED = 2**21
 """Number of tokens of which a renderer remembers the texts, for new conversations and for next
@@ -120,11 +125,16 @@ class ChatRenderer:
         self.tokenizer, self.where = tokenizer, where
         self.keep_thinking, self._further_ends = keep_thinking, tuple(end_ids)
         self.chat_template_kwargs = dict(chat_template_kwargs or {})
-        special = {i: t.content for i, t in tokenizer.added_tokens_decoder.items() if t.special}
-        self._control = sorted(special.values(), key=len, reverse=True)
+        added = tokenizer.added_tokens_decoder.items()
+        special = {number: token.content for number, token in added if token.special}
+        others = {token.content for _, token in added} - {*special.values()}
+        markers = set(filter(_can_be_marker, others))
+        known = sorted(markers.union(special.values()), key=len, reverse=True)
         # The mark has a placeholder too, so that a content with marks cannot forge a placeholder.
-        self._stand_ins = [*self._control, _MARK]
-        self._smuggled = re.compile("|".join(map(re.escape, self._stand_ins)))
+        self._stand_ins = [*known, _MARK]
+        self._places = {text: place for place, text in enumerate(self._stand_ins)}
+        # The settings and tools have no added token, because the template's own are known later.
+        self._smuggled = _pattern(self._stand_ins)
         if tokenizer.eos_token_id is None:
             raise ConfigError(f"{where}: its tokenizer has no end-of-sequence token")
         check_settings(self.chat_template_kwargs, where=f"{where}: chat_template_kwargs")
@@ -134,6 +144,11 @@ class ChatRenderer:
             settings={k: self._masked(v) for k, v in self.chat_template_kwargs.items()},
             tools=self._masked(list(tools)),
         )
+        written = self._template.written()
+        markers = {text for text in markers if text in written}
+        self._control = [text for text in known if text not in others or text in markers]
+        self._smuggled = _pattern([*self._control, _MARK])
+        self._markers = re.compile(f"(?={_pattern(markers).pattern})")
         own = int(tokenizer.eos_token_id)
         turn = self._end_of_turn({*special, own, *self._further_ends})
         self.end_ids: tuple[int, ...] = tuple(dict.fromkeys([*turn, own, *self._further_ends]))
@@ -245,7 +260,7 @@ class ChatRenderer:
             text = text.removeprefix(opening)
         elif opening:
             text = text.removeprefix(opening.rstrip())
-        return tuple(self._encode(well_formed(text), plain=True))
+        return tuple(self._plain(well_formed(text)))
 
     def _decoded(self, completion: Sequence[int]) -> str:
         ids = list(completion)
@@ -283,7 +298,7 @@ class ChatRenderer:
                     "marks control tokens in contents; remove it from the template"
                 )
             if piece not in spelled:
-                spelled[piece] = self._encode(self._stand_ins[int(piece)], plain=True)
+                spelled[piece] = self._plain(self._stand_ins[int(piece)])
             ids += spelled[piece]
         return tuple(ids)
 
@@ -307,10 +322,20 @@ class ChatRenderer:
         encoded = self.tokenizer(text, add_special_tokens=False, split_special_tokens=plain)
         return [int(token) for token in encoded["input_ids"]]
 
+    def _plain(self, text: str) -> list[int]:
+        """Return the ids of a text, with its control tokens as ordinary characters.
+
+        A tokenizer splits only special tokens, so the text is cut after the first character of each
+        other one.
+        """
+        cuts = [found.start() + 1 for found in self._markers.finditer(text)]
+        pieces = [text[start:end] for start, end in pairwise([0, *cuts, len(text)])]
+        return [token for piece in pieces for token in self._encode(piece, plain=True)]
+
     def _mask(self, content: str, *, keep: Collection[str] = ()) -> str:
         return self._smuggled.sub(
             lambda found: (
-                found[0] if found[0] in keep else f"{_MARK}{self._stand_ins.index(found[0])}{_MARK}"
+                found[0] if found[0] in keep else f"{_MARK}{self._places[found[0]]}{_MARK}"
             ),
             content,
         )
@@ -353,6 +378,21 @@ class _Next(NamedTuple):
     """Tokens after an answer with its end token."""
     kept: bool
     """True if the template keeps the text before them as it was."""
+
+
+def _can_be_marker(text: str) -> bool:
+    """Return True if a template can write a token between messages only, as a marker.
+
+    White space and single characters are in every text. Tags of thinking, of answers and of tool
+    calls belong in answers.
+    """
+    visible = text.replace("\u2581", " ").strip()  # sentencepiece writes a space as U+2581
+    return len(visible) > 1 and text not in _ANSWER_TAGS and defused(text) == text
+
+
+def _pattern(texts: Iterable[str]) -> re.Pattern[str]:
+    """Return the pattern that finds any of the texts, the first one that fits."""
+    return re.compile("|".join(map(re.escape, texts)) or "(?!)")
 
 
 _Found = TypeVar("_Found", tuple[int, ...], "_Next | None")

@@ -44,7 +44,8 @@ class EpisodePlayer(Protocol):
     max_waiting: int
     """Largest number of further episodes, which wait for tools."""
     patience: int
-    """Number of engine steps without an answer after which the rollout ends."""
+    """Number of engine steps without an answer after which the rollout ends; those in which an
+    engine is `awaiting` do not count."""
 
     def begin_episode(self, spec: EpisodeSpec) -> EpisodeRunner:
         """Return the runner of an episode."""
@@ -116,7 +117,8 @@ class EpisodeQueue:
         self._answered: list[Answered] = []
         self._threads: ArenaThreads | None = None
         self._idle = 0
-        """Number of engine steps since the last completion."""
+        """Number of engine steps since the last completion, without those in which an engine waited
+        for an answer from elsewhere."""
 
     # The work of the loop ----------------------------------------------------------------------
 
@@ -254,14 +256,16 @@ class EpisodeQueue:
 
     def _step_engines(self) -> None:
         """Let each engine take a step. Raises StalledError after too many without an answer."""
-        self._idle += 1
+        engines = self._engines()
+        # Their own limits end such a wait, and their errors name the endpoint.
+        self._idle += not any(engine.awaiting for engine in engines)
         if self._idle > self._rollout.patience:
             lost = f"{len(self._in_flight)} request(s) in flight"
             raise StalledError(
                 f"rollout: no answer to {lost} in {self._rollout.patience} engine steps "
                 "(rollout.patience)"
             )
-        for engine in self._engines():
+        for engine in engines:
             for completion in engine.step():
                 self._idle = 0
                 runner = self._rollout.receive(completion, self._in_flight)

@@ -45,7 +45,8 @@ class RolloutSettings(ScheduledSettings):
     """Number of tool calls that run at once."""
     patience: int = 100_000
     """Number of consecutive engine steps without a completion after which the rollout raises
-    StalledError."""
+    StalledError. Steps in which an endpoint's answer is awaited do not count: its engine has a time
+    limit of its own."""
 
     def __post_init__(self) -> None:
         for name, least in LEAST.items():

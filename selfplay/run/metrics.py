@@ -58,7 +58,7 @@ FACTS = ("invalid", "verdict")
 _FAMILIES = re.compile(
     r"role/[^/]+/(invalid|verdict|tool|tool_error|tool_calls)/.|role/[^/]+/tool_[a-z]+$|episodes/(failed|truncated)/.|service/[^/]+/."
     r"|policy/[^/]+/skipped$"
-    r"|engine/[^/]+/(requests|retries|malformed|prompt_tokens|completion_tokens|dollars)$",
+    r"|engine/[^/]+/(requests|retries|malformed|refused|prompt_tokens|completion_tokens|dollars)$",
     re.DOTALL,
 )
 """Patterns of metrics that count an outcome: a step without the outcome has no value."""

@@ -63,6 +63,7 @@ class Dispatcher:
         self._limits = limits
         self._configuration = configuration(limits)
         self._lanes: tuple[deque[SandboxJob], ...] = tuple(deque() for _ in HASH_SEEDS)
+        self._replies: deque[tuple[SandboxJob, bytes]] = deque()
         self._lock = threading.RLock()  # `close` may run as a finalizer in any thread
         self._closing = False
         self._owner = os.getpid()
@@ -147,6 +148,7 @@ class Dispatcher:
         with self._lock:
             self._closing = True
             jobs = [job for lane in self._lanes for job in lane]
+        jobs.extend(job for job, _ in self._replies)
         for _, worker in self._workers:
             jobs.extend(worker.jobs)
             worker.close()
@@ -169,27 +171,29 @@ class Dispatcher:
         events = poller.poll(None if wait == float("inf") else max(0.0, wait) * 1000 + 1)
         if any(descriptor == self._wakened.fileno() for descriptor, _ in events):
             self._wakened.recv(4096)
-        replies: list[tuple[SandboxJob, bytes]] = []
         for descriptor, event in events:
             if descriptor in indices:
-                self._serve(indices[descriptor], event, replies)
+                self._serve(indices[descriptor], event)
         for index, (_, worker) in enumerate(self._workers):
             if worker.seconds_left <= 0:
                 self._replace(index)
         self._feed_all()
         # Replies are judged last, while the processes are busy again.
-        for job, reply in replies:
+        answered = bool(self._replies)
+        while self._replies:
+            job, reply = self._replies[0]  # `_drive` ends the job if this thread fails
             self._finish(job, judged(reply, self._limits))
-        if replies:
+            self._replies.popleft()
+        if answered:
             self._feed_all()  # a call's next run waits for its first one
 
-    def _serve(self, index: int, event: int, replies: list[tuple[SandboxJob, bytes]]) -> None:
+    def _serve(self, index: int, event: int) -> None:
         worker = self._workers[index][1]
         try:
             if event & select.POLLOUT:
                 worker.flush()
             if event & ~select.POLLOUT:
-                replies.extend(worker.receive())
+                self._replies.extend(worker.receive())
         except LostError:
             self._replace(index)
 
@@ -227,7 +231,8 @@ class Dispatcher:
             if job.attempts < _ATTEMPTS:
                 waiting.append(job)
             else:
-                self._finish(job, failure(FailureReason.KILLED, "its warmed process died twice"))
+                detail = "the process that runs programs ended twice while it ran this one"
+                self._finish(job, failure(FailureReason.KILLED, detail))
         with self._lock:
             self._lanes[lane].extendleft(reversed(waiting))
         fresh = self._started(lane)

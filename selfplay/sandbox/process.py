@@ -40,7 +40,8 @@ _REPORTED = frozenset(  # reasons that a run may report itself; none of them is 
 
 
 class IsolationError(SelfplayError):
-    """Raised if this system cannot isolate programs as configured; says what is missing."""
+    """Raised if this system cannot isolate programs as configured, or the process that runs them
+    does not start in time; says why."""
 
 
 class LostError(Exception):
@@ -132,7 +133,8 @@ class SandboxProcess(Generic[Job]):
 
     def wait(self) -> None:
         """Wait until the process is warm and isolated; raises IsolationError if that fails."""
-        self._socket.settimeout(IMPORT_SECONDS if self.limits.packages else START_SECONDS)
+        seconds = IMPORT_SECONDS if self.limits.packages else START_SECONDS
+        self._socket.settimeout(seconds)
         answer = b""
         try:
             while not answer.endswith(b"\n"):
@@ -140,8 +142,14 @@ class SandboxProcess(Generic[Job]):
                 if not part:
                     break
                 answer += part
-        except (TimeoutError, ConnectionResetError):
-            answer = b"an answer from the isolated process\n"
+        except TimeoutError:
+            self.close()
+            raise IsolationError(
+                f"executor: the sandbox process did not answer within {seconds:g} s; the machine "
+                "may be too busy; start the run again"
+            ) from None
+        except ConnectionResetError:
+            answer = b""  # it died; its error output may say why
         if answer != b"\n":
             errors: IO[bytes] | None = self._process.stderr
             self._process.kill()

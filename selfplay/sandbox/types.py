@@ -23,7 +23,7 @@ class FailureReason(StrEnum):
         "not_plain_data"  # the result is not a literal, or the result pipe holds no frame
     )
     NONDETERMINISTIC = "nondeterministic"  # fresh processes gave different results
-    KILLED = "killed"  # died by its own signal, or its warmed process died twice
+    KILLED = "killed"  # ended by its own signal, or the process that runs programs ended twice
     EXITED = "exited"  # ended without a result, e.g. by sys.exit
     NOT_RUN = "not_run"  # earlier calls of the same program ran out of time
 

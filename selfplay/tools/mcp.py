@@ -112,12 +112,18 @@ class MCPTool(Tool):
     def call(self, /, **arguments: Any) -> str:
         """Return the texts of the result; other contents are named only.
 
-        Raises ToolError for a result that is an error, and `no_server` if the server has ended.
+        Raises ToolError for a result that is an error, and `no_server` if the server has ended or
+        does not start again; ConfigError if its first start in this process fails.
         """
         from mcp import MCPError
         from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT
 
-        connection = connect(self.address)
+        try:
+            connection = connect(self.address)
+        except ConfigError as error:
+            if self.address not in _started:
+                raise
+            raise ToolError("no_server", "the server of the tool does not start again") from error
         try:
             result = connection.call(self._remote, arguments, self.seconds)
         except MCPError as error:
@@ -263,7 +269,12 @@ class MCPConnection:
 
 
 _connections: dict[ServerAddress, MCPConnection] = {}
+_started: set[ServerAddress] = set()
+"""Servers that this process has connected to at least once."""
+_starts: dict[ServerAddress, Lock] = {}
+"""Lock of the start of each server, which takes up to `START_SECONDS`."""
 _lock = Lock()
+"""Lock of the three above, which nobody holds while a server starts."""
 
 
 def connect(address: ServerAddress) -> MCPConnection:
@@ -272,9 +283,16 @@ def connect(address: ServerAddress) -> MCPConnection:
     Raises ConfigError if the server cannot be used.
     """
     with _lock:
-        if address not in _connections or not _connections[address].open:
-            _connections[address] = MCPConnection(address)
-        return _connections[address]
+        start = _starts.setdefault(address, Lock())
+    with start:
+        with _lock:
+            found = _connections.get(address)
+        if found is None or not found.open:
+            found = MCPConnection(address)
+            with _lock:
+                _connections[address] = found
+                _started.add(address)
+        return found
 
 
 def forget(connection: MCPConnection) -> None:

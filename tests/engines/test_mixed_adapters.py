@@ -371,6 +371,17 @@ def test_other_architectures(kind: str) -> None:
         torch.testing.assert_close(torch.tensor(done.logprobs), right, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("way", ["release", "withdraw"])
+def test_a_policy_answers_again_after_another_one_was_freed(way: str) -> None:
+    """Its prompt was kept, and the buffer that the policies share is freed."""
+    models = several(base())
+    engine = in_one_pass(models)
+    requests = [each for each in asked(list(models), 8) if each.policy == "p0"]
+    answered(engine, requests)
+    getattr(engine, way)("p1")
+    check(models, requests, answered(engine, requests))
+
+
 def test_the_trial_finds_rows_with_the_adapter_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = base()
     model, other = (with_adapter(whole, SHAPES[0], seed) for seed in range(2))

@@ -72,6 +72,26 @@ def test_a_text_is_cut_at_a_stop_string_that_the_endpoint_passed_over() -> None:
     assert bytes(cut.completion_ids).decode() == cut.text
 
 
+def test_stop_strings_that_are_too_many_for_the_api_cut_the_text_here() -> None:
+    stop = ("a1", "b2", "c3", "d4", "e5", "f6")
+    with serving(lambda number, body: words("one e5 two f6", finish="length")) as endpoint:
+        done = answers(engine(endpoint.url), request(stop=stop))[0]
+    assert endpoint.asked[0]["stop"] == list(stop[:4])
+    assert done.text == "one " and done.stop_reason is StopReason.STOP
+
+
+def test_an_engine_awaits_an_answer_until_it_has_all() -> None:
+    with serving(lambda number, body: words("yes")) as endpoint:
+        asked = engine(endpoint.url)
+        assert not asked.awaiting
+        asked.add(request())
+        assert asked.awaiting
+        while not asked.step():
+            assert asked.awaiting
+        assert not asked.awaiting
+        asked.close()
+
+
 def test_a_conversation_is_sent_whole() -> None:
     renderer = MessageRenderer()
     first: list[Message] = [

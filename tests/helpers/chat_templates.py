@@ -34,6 +34,8 @@ class Family:
     """Tokens that end a completion, the template's own first."""
     prompt: str
     """Text of the prompt of the system message S and the user message U."""
+    markers: Sequence[str] = ()
+    """Tokens that begin a turn and are not flagged as special."""
     bos: str | None = None
     """Begin of sequence of the tokenizer."""
     further_ends: Sequence[str] = ()
@@ -75,7 +77,8 @@ class Family:
         )
         tokenizer.add_special_tokens([AddedToken(text, normalized=False) for text in self.special])
         # Qwen3 and DeepSeek-R1 have the tags as tokens that are no control tokens.
-        tokenizer.add_tokens([AddedToken(tag, normalized=False) for tag in ("<think>", "</think>")])
+        plain = ("<think>", "</think>", *self.markers)
+        tokenizer.add_tokens([AddedToken(text, normalized=False) for text in plain])
         fast = PreTrainedTokenizerFast(
             tokenizer_object=tokenizer, eos_token=self.eos, bos_token=self.bos
         )
@@ -174,7 +177,8 @@ R1_DISTILL = Family(
         "{% else %}{{ m.content }}{% endif %}{% endfor %}"
         "{% if add_generation_prompt %}{{ '<\uff5cAssistant\uff5c><think>\n' }}{% endif %}"
     ),
-    special=[*_R1, "<\uff5cUser\uff5c>", "<\uff5cAssistant\uff5c>"],
+    special=_R1,
+    markers=["<\uff5cUser\uff5c>", "<\uff5cAssistant\uff5c>"],
     bos=_R1[0],
     eos=_R1[1],
     further_ends=[_R1[1]],

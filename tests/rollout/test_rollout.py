@@ -205,6 +205,27 @@ def test_an_engine_that_loses_requests_is_named_and_does_not_hang() -> None:
         rollout(Silent(), patience=50).run([spec()])
 
 
+class Distant(Backwards):
+    """Has its first answer after 70 steps; then it loses all requests."""
+
+    steps = 0
+
+    @property
+    def awaiting(self) -> bool:
+        return self.steps < 70
+
+    def step(self) -> list[Completion]:
+        self.steps += 1
+        return super().step() if self.steps == 70 else []
+
+
+def test_steps_that_wait_for_an_answer_from_elsewhere_are_not_idle() -> None:
+    engine = Distant()
+    with pytest.raises(StalledError, match=r"no answer to 1 request.* 50 engine"):
+        rollout(engine, patience=50).run([spec()])
+    assert engine.steps == 120
+
+
 class Twice(ScriptedEngine):
     """Answers what it was asked, twice."""
 

@@ -135,6 +135,13 @@ def test_an_outcome_that_was_seen_once_is_0_at_later_steps() -> None:
     assert outcomes.complete({"role/a/valid": 1.0})["role/a/verdict/right"] == 0.0
 
 
+def test_counts_of_a_remote_engine_that_were_seen_once_are_0_at_later_steps() -> None:
+    counted = ("requests", "retries", "malformed", "refused", "prompt_tokens", "dollars")
+    outcomes = Outcomes()
+    outcomes.complete({f"engine/judge/{name}": 1.0 for name in counted})
+    assert outcomes.complete({}) == {f"engine/judge/{name}": 0.0 for name in counted}
+
+
 def test_a_role_that_took_no_turn_has_no_fractions() -> None:
     outcomes = Outcomes()
     outcomes.complete({"role/a/valid": 0.5, "role/a/verdict/right": 0.5, "episodes/failed/X": 1.0})

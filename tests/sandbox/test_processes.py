@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from selfplay.sandbox import Call, Executor, FailureReason, Outcome
+from selfplay.sandbox import Call, Executor, FailureReason, IsolationError, Outcome
 from selfplay.sandbox import dispatcher as dispatcher_module
 from selfplay.sandbox import process as worker_module
 from tests.helpers.repository import ROOT
@@ -139,8 +139,59 @@ def test_a_run_whose_process_is_lost_twice_is_killed() -> None:
             time.sleep(0.01)
         caller.join(60)
         assert outcomes[0].reason is FailureReason.KILLED, outcomes
+        assert outcomes[0].detail.endswith("ended twice while it ran this one")
         assert [o.value for o in outcomes[1:]] == [str(n) for n in range(6)]
         assert not seen & set(_hosts(pool))
+
+
+def test_a_run_that_is_answered_while_another_process_is_lost_for_ever_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The lost process cannot be replaced, so that the executor ends before it judges the reply."""
+    receive = worker_module.SandboxProcess.receive
+    left = worker_module.SandboxProcess.seconds_left.fget  # type: ignore[attr-defined]
+    answered: list[Any] = []
+
+    def received(worker: worker_module.SandboxProcess[Any]) -> list[tuple[Any, bytes]]:
+        answered.extend(done := receive(worker))
+        return done
+
+    def over(worker: worker_module.SandboxProcess[Any]) -> float:
+        return 0.0 if answered else left(worker)
+
+    def refuse(worker: worker_module.SandboxProcess[Any]) -> None:
+        worker.close()
+        raise IsolationError("no process starts any more")
+
+    with Executor(workers=1, wall_seconds=20.0) as pool:
+        run(pool, "def f(): return 1")
+        monkeypatch.setattr(worker_module.SandboxProcess, "receive", received)
+        monkeypatch.setattr(worker_module.SandboxProcess, "seconds_left", property(over))
+        monkeypatch.setattr(worker_module.SandboxProcess, "wait", refuse)
+        raised: list[BaseException] = []
+
+        def ask() -> None:
+            try:
+                run(pool, "def f(): return 2")
+            except IsolationError as error:
+                raised.append(error)
+
+        caller = threading.Thread(target=ask, daemon=True)
+        caller.start()
+        caller.join(60)
+        assert answered and [str(error) for error in raised] == ["no process starts any more"]
+
+
+def test_a_process_that_does_not_start_in_time_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, executor: Executor
+) -> None:
+    monkeypatch.setattr(worker_module, "START_SECONDS", 1e-6)
+    with Executor(workers=1) as pool, pytest.raises(IsolationError) as caught:
+        run(pool, "def f(): return 1")
+    assert str(caught.value) == (
+        "executor: the sandbox process did not answer within 1e-06 s; the machine may be too busy; "
+        "start the run again"
+    )
 
 
 def test_a_process_that_does_not_answer_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -99,6 +100,47 @@ def test_a_server_that_ended_is_started_again() -> None:
     box = toolbox("leave", "add")
     assert called(box, "leave")[1] == "no_server"
     assert called(box, "add", first=1) == ("2", "")
+
+
+def test_a_server_that_does_not_start_again_fails_one_call(tmp_path: Path) -> None:
+    command = [sys.executable, str(tmp_path / "server.py")]
+    program = f"import runpy; runpy.run_path({COMMAND[1]!r}, run_name='__main__')"
+    (tmp_path / "server.py").write_text(program)
+    box = Toolbox(tools={name: MCPTool(command=command) for name in ("add", "leave")})
+    assert called(box, "leave")[1] == "no_server"
+    (tmp_path / "server.py").write_text("1 / 0")
+    text, reason = called(box, "add", first=1)
+    assert reason == "no_server" and text.endswith("the server of the tool does not start again")
+    with pytest.raises(ConfigError, match="ZeroDivisionError"):  # a config names its tools
+        Toolbox(tools={"add": MCPTool(command=command)})
+    (tmp_path / "server.py").write_text(program)
+    assert called(box, "add", first=1) == ("2", "")
+
+
+def test_a_server_that_hangs_while_it_starts_delays_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "START_SECONDS", 100.0)
+    begun, ends = tmp_path / "begun", tmp_path / "ends"
+    program = (
+        "import os, time\n"
+        f"open({str(begun)!r}, 'w').close()\n"
+        f"while not os.path.exists({str(ends)!r}): time.sleep(0.01)"
+    )
+
+    def start() -> None:
+        with pytest.raises(ConfigError):
+            MCPTool(command=[sys.executable, "-c", program], tool="add").call(first=1)
+
+    starting = threading.Thread(target=start)
+    starting.start()
+    while starting.is_alive() and not begun.exists():
+        time.sleep(0.01)
+    assert called(toolbox("add"), "add", first=1) == ("2", "")
+    still = starting.is_alive()
+    ends.touch()
+    starting.join()
+    assert still
 
 
 def test_a_connection_that_has_ended_is_made_again() -> None:

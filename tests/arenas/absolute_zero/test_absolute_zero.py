@@ -150,6 +150,16 @@ def test_an_answer_is_tried_under_two_hash_seeds() -> None:
     assert verdicts[0]["'x'"] == "correct" and "nondeterministic" in verdicts[0].values()
 
 
+def test_a_message_is_one_line_of_limited_length(executor: Executor) -> None:
+    made = AbsoluteZero(executor=executor, solvers=1, pairs=4, longest_value=30)
+    for message, verdict in (("twice\n\nf(9) == 1", "valid"), ("x" * 31, "message_limit")):
+        arena = begun(made, "induction", given={"program": DOUBLE})
+        action = json.dumps({"inputs": ["1", "2", "3", "4"], "message": message})
+        assert propose(arena, action) == verdict
+        if verdict == "valid":
+            assert arena.view("solver_0").fields["message"] == "twice f(9) == 1"
+
+
 def test_an_induction_by_the_order_of_a_set_is_not_paid(executor: Executor) -> None:
     arena = begun(
         AbsoluteZero(executor=executor, solvers=1, pairs=4),

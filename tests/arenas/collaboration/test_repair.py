@@ -13,6 +13,8 @@ from pettingzoo.test import api_test, seed_test
 from arenas.collaboration.pipeline import Pipeline
 from arenas.collaboration.repair import MENTOR, Repair, env, raw_env
 from arenas.games.kuhn import Kuhn
+from arenas.questions.arena import Questions
+from arenas.questions.corpus_questions import CorpusQuestions
 from roles.advised import Advised
 from roles.debater import Debater
 from roles.player import Player
@@ -21,6 +23,7 @@ from selfplay.credit.rejection_sampling import RejectionSampling
 from selfplay.engines.scripted import ScriptedEngine
 from selfplay.errors import ConfigError
 from selfplay.models.renderer import ByteRenderer
+from selfplay.rollout.episode_runner import EpisodeRunner
 from selfplay.rollout.rollout import AgentSpec, EpisodeSpec, Rollout
 from selfplay.types import Action, Episode, Observation, Status, Task, ToolCall
 from tests.helpers.builders import episode, group, turn
@@ -263,3 +266,68 @@ def test_the_library_survives_json_and_draws_on_identically() -> None:
 def test_opponents_turns_are_not_imitated() -> None:
     both = episode(turn("a_0"), turn("b_0", trainable=False), metrics={"accuracy": 1.0})
     assert [s.turn.agent for s in RejectionSampling().assign([group(both)])] == ["a_0"]
+
+
+def test_notes_of_agents_that_did_not_move_are_kept() -> None:
+    proposal = json.dumps({"question": "Who is the mayor of Doreth?", "answer": "Fenika"})
+    plain = CorpusQuestions(readers=1, solvers=1)
+    task = plain.default_task(Random(0))
+    repaired = Repair(arena=plain.fork(), measure="solve_rate", advised=["solver_0"])
+    verdicts = []
+    for arena in (plain, repaired):
+        arena.begin(task, 0)
+        arena.play_stage({"proposer_0": proposal})
+        arena.play_stage({"reader_0": json.dumps({"answer": "Fenika"})})
+        verdicts.append(arena.notes["proposer_0"]["verdict"])
+    assert verdicts[0] == verdicts[1]
+
+
+@pytest.mark.parametrize("above", [0.5, -1.0])
+def test_a_branch_does_not_count_what_its_parent_measured_and_made(above: float) -> None:
+    inner = Questions(solvers=1)
+    agents = {"measure": "solve_rate", "advised": ["solver_0"], "above": above}
+    task = Task(id="p", payload={"mode": "propose"})
+    prefix = (turn("proposer_0", action="What is 1 + 1?"),)
+    found = []
+    for arena in (inner, Repair(arena=inner.fork(), **agents)):  # type: ignore[arg-type]
+        spec = EpisodeSpec(task=task, seed=0, member=1, prefix_turns=prefix, branch_of=0)
+        runner = EpisodeRunner(spec, arena, prefix=prefix)
+        runner.advance()
+        runner.moves = {"solver_0": turn("solver_0", action='{"answer": "2"}', stage=1)}
+        runner.advance()
+        while runner.arena.stage:
+            agent = runner.arena.stage[0]
+            runner.moves = {agent: turn(agent, action='{"answer": "2"}', stage=runner.stage)}
+            runner.advance()
+        ended = runner.episode(Status.FINISHED)
+        assert not ended.error
+        found.append((set(ended.metrics), len(ended.created)))
+    (plain, made), (repaired, again) = found
+    assert "valid_proposal" not in plain | repaired and made == again == 1
+    assert plain <= repaired
+
+
+def test_metrics_of_an_attempt_that_was_repeated_are_gone() -> None:
+    class Twice(Kuhn):
+        """Measures a bet of the first player; the deal decides who wins."""
+
+        def advance(self, actions: Mapping[str, Action | None]) -> None:
+            super().advance(actions)
+            if actions.get("player_0") == "bet":
+                self.measure(first_bet=1.0)
+            if self.finished:
+                self.measure(won=0.0 if "first_bet" in self.metrics else 1.0)
+
+    arena = Repair(arena=Twice(), measure="won", advised=["player_0"], truth=[])
+    arena.begin(arena.default_task(Random(0)), 0)
+    arena.play_stage({"player_0": "bet"})
+    arena.play_stage({"player_1": "pass"})
+    assert arena.metrics["first_bet"] == 1.0 and arena.stage == (MENTOR,)
+    arena.play_stage({MENTOR: "check"})
+    assert "first_bet" not in arena.metrics
+    arena.play_stage({"player_0": "pass"})
+    while not arena.finished:
+        arena.play_stage(dict.fromkeys(arena.stage, "pass"))
+    assert "first_bet" not in arena.metrics
+    assert arena.metrics["won"] == arena.metrics["repaired"] == 1.0
+    assert arena.metrics["unaided_won"] == 0.0

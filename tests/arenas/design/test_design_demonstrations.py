@@ -3,12 +3,13 @@
 import json
 from itertools import islice
 from random import Random
+from typing import Any
 
 import pytest
 
 from arenas.design.demonstrations import MatrixDesignDemonstrations
 from arenas.design.matrix_designs import MatrixDesigns
-from arenas.design.space import RefusedDesign, read_design
+from arenas.design.space import RefusedDesign, names_of, play_task, play_tasks, read_design
 from selfplay.types import Demonstration
 
 SPACE = MatrixDesigns(rounds=(1, 2))
@@ -56,3 +57,32 @@ def test_a_later_round_shows_the_last_one() -> None:
 def test_settings_are_checked() -> None:
     with pytest.raises(ValueError, match="lie in"):
         MatrixDesignDemonstrations(space=SPACE, invalid=2)
+
+
+def played(example: Demonstration) -> dict[str, Any]:
+    """Return the design of the game that a demonstration of a move shows."""
+    fields, second = example.observation.fields, example.observation.text.startswith("1 ")
+    mine, theirs = ("theirs", "mine") if second else ("mine", "theirs")
+    table: dict[str, dict[str, int]] = {}
+    for outcome in fields["outcomes"]:
+        table.setdefault(outcome[mine], {})[outcome[theirs]] = int(outcome["pay"])
+    payoffs = [[table[row][column] for column in sorted(table[row])] for row in sorted(table)]
+    return {"rounds": 1, "payoffs": payoffs}
+
+
+def test_forbidden_games_are_neither_designed_nor_played() -> None:
+    space = MatrixDesigns(payoff="team", actions=(2, 2), rounds=(1, 1), largest=2)
+    ids: dict[bool, set[str]] = {False: set(), True: set()}
+    held_out = names_of(play_tasks(space=space, count=8, seed=1))
+    for hidden in (False, True):
+        source = MatrixDesignDemonstrations(
+            space=space, invalid=0.0, forbidden=held_out if hidden else ()
+        )
+        for example in islice(source.stream(Random(0), 0.0), 600):
+            settings = (
+                read_design(space, example.completion, longest=2000)
+                if example.role == "designer"
+                else played(example)
+            )
+            ids[hidden].add(play_task(space, settings).id)
+    assert held_out & ids[False] and not held_out & ids[True]

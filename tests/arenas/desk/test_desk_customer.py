@@ -70,7 +70,7 @@ NONE: list[list[Change]] = []
         (True, [[cancel("o1")], [change("o3", "hat"), change("o3", "pen")]], -2.0, 0.0, 1.0),
         (False, [[]], 1.0, 1.0, 0.0),
         (False, [[cancel("o2")]], -1.0, 0.0, 1.0),
-        (False, NONE, 1.0, 1.0, 0.0),  # the customer leaves at once
+        (False, NONE, 0.0, 0.0, 0.0),  # the customer leaves at once
         (True, NONE, 0.0, 0.0, 0.0),
     ],
 )
@@ -101,6 +101,14 @@ def test_the_agent_has_the_last_word_at_the_limit() -> None:
         arena.play_stage({"user_0": "cancel o1"})
         moved(arena, calls)
     assert arena.finished and arena.paid == {"agent_0": 1.0, "user_0": 1.0}
+
+
+@pytest.mark.parametrize("user", ["cooperative", "adversarial"])
+def test_a_customer_that_leaves_without_an_answer_is_no_success(user: Any) -> None:
+    arena = begun(user, task(granted=False))
+    arena.play_stage({"user_0": "bye"})
+    assert arena.finished and arena.paid == {"agent_0": 0.0, "user_0": 0.0}
+    assert arena.metrics["success"] == arena.metrics["refused_rightly"] == 0.0
 
 
 @pytest.mark.parametrize("said", ["bye", " BYE\n", "", " \n ", None])

@@ -1,6 +1,6 @@
 """OpenSpiel's games through shimmy: whole games, and the returns that OpenSpiel itself gives."""
 
-from collections import deque
+from collections import Counter, deque
 
 import pyspiel
 import pytest
@@ -55,3 +55,20 @@ def test_openspiels_words_are_shown() -> None:
     seen = arena.view("player_1")
     assert seen.fields["board"] == "...\n.x.\n..."
     assert "o(0,0)" in seen.fields["legal"] and "o(1,1)" not in seen.fields["legal"]
+
+
+def test_information_sets_belong_to_the_games_players_if_roles_are_mixed() -> None:
+    def sets(seats: list[str]) -> Counter[str]:
+        arena = PettingZoo(
+            env="arenas.external.openspiel",
+            arguments={"game": "kuhn_poker(players=3)"},
+            seats=seats,
+            render="arenas.external.openspiel.show",
+            action_names="arenas.external.openspiel.name_move",
+        )
+        return Counter(each.agent for each in arena.information_sets())
+
+    plain = sets([])
+    mixed = sets(["x", "y", "x"])
+    pairs = (("x_0", "player_0"), ("y_0", "player_1"), ("x_1", "player_2"))
+    assert mixed == {name: plain[place] for name, place in pairs}

@@ -197,3 +197,14 @@ def test_a_manager_speaks_one_operation_in_words() -> None:
 def test_other_words_are_no_operation(text: str) -> None:
     with pytest.raises(InvalidAction, match="no_operation"):
         MemoryManager(form="words").parse(text)
+
+
+def test_a_long_fact_may_delete_an_entry_and_change_nothing() -> None:
+    bank = MemoryBank(longest=20)
+    bank.apply([MemoryOperation(event="ADD")], fact(0, "Ann has a dog."))
+    long = fact(1, "Ann gave the dog away. " * 9)
+    for operation in (MemoryOperation(event="ADD"), MemoryOperation(event="UPDATE", id="0")):
+        with pytest.raises(OperationError, match="too_long"):
+            bank.apply([operation], long)
+    bank.apply([MemoryOperation(event="DELETE", id="0")], long)
+    assert not bank.entries

@@ -99,8 +99,8 @@ def test_no_text_raises(action: Action | None) -> None:
     assert arena.paid == {"solver_0": 0.0} and "citation_precision" not in arena.metrics
 
 
-def call(result: str, error: str = "") -> ToolCall:
-    return ToolCall(name="search", arguments="{}", result=result, error=error)
+def call(result: str, error: str = "", name: str = "search") -> ToolCall:
+    return ToolCall(name=name, arguments="{}", result=result, error=error)
 
 
 def test_only_searches_show_documents() -> None:
@@ -110,7 +110,9 @@ def test_only_searches_show_documents() -> None:
         [],
         [call("[7] The capital of Beldun is Doreth.")],
         [call("[12] x", error="timeout")],
-        [call("see [12] x")],  # not at the beginning of a line
+        [call("see [12] x")],  # not at the beginning
+        [call("[7] The capital.\n[12] a footnote")],  # a line of another document
+        [call("[12] x", name="python")],  # a program may write any id
         [call("[99] no document of the corpus")],
     ):
         arena = begun()

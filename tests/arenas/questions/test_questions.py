@@ -9,6 +9,7 @@ import pettingzoo
 import pytest
 from pettingzoo.test import api_test, seed_test
 
+from arenas.questions import verifiers
 from arenas.questions.arena import (
     PROPOSER,
     Questions,
@@ -336,3 +337,11 @@ def test_similarity_is_the_fraction_of_matching_characters() -> None:
             score("a", payload)
     with pytest.raises(ValueError, match="longest is at least 1"):
         Similarity(longest=0)
+
+
+def test_a_comparison_that_would_take_minutes_has_score_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    score, wanted = Similarity(), {"answer": "a" * 40}
+    assert score("ab" * 20, wanted) == 0.5
+    monkeypatch.setattr(verifiers, "MOST_PAIRS", 2000)
+    assert score("ab" * 20, wanted) == 0.0
+    assert score("a" * 40, wanted) == 1.0

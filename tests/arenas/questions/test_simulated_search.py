@@ -338,3 +338,9 @@ def test_the_prompts_say_what_each_may_know() -> None:
     assert "You found: one" in full["content"] and ANSWER not in full["content"]
     (noise,) = Simulator().prompt(play(begun(noise=1.0), search("a")).view(SIMULATOR))
     assert ANSWER not in noise["content"] and "noisy" in noise["content"]
+
+
+def test_an_answer_inside_another_word_is_not_shown() -> None:
+    arena = begun()
+    play(arena, search("q"), f"The mayor is {ANSWER}s.", answer(ANSWER))
+    assert arena.metrics["answer_shown"] == arena.metrics["answer_in_first"] == 0.0
