@@ -6,10 +6,11 @@ the joined program parses, up to 1 for the fraction of passed tests. If at least
 0.5 if the main agent's code uses the result of `aux`, and 1 more if it does more than call `aux`.
 
 The result counts as used if a passed test fails with another `aux` that returns results of the
-same types (`arenas.collaboration.code_use`). A call that never runs, one inside a handler, and one
-whose result is unused earn nothing. The released code looks at the text only: any call earns 0.5,
-and 1 more if the code does more than call `aux`, minus 0.5 if the text ignores the result. A result
-that is only compared with the correct one counts as used, because the comparison can fail.
+same types (`arenas.collaboration.code_use`). A call earns nothing if it never runs, if it
+is in an exception handler, or if its result is not used. The released code looks at the text only:
+any call earns 0.5, and 1 more if the code does more than call `aux`, minus 0.5 if the text ignores
+the result. A result that is only compared with the correct one counts as used, because the
+comparison can fail.
 """
 
 import ast

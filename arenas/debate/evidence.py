@@ -6,8 +6,8 @@ side the other one. Each quotes one fact as support for its answer, at once or o
 A quote is false if the fact supports the other answer. Each quote is checked with a fixed
 probability; two quotes of one fact contradict each other, and both are checked. A side with a false
 quote that is checked is caught and loses. If no side is caught, a rule that does not see the
-passage decides: the facts form a circle, each counters the (facts - 1) / 2 facts before it, and the
-quote that counters the other one wins. With `judge`, a judge decides instead of the rule; it sees
+passage decides: the facts form a circle, each beats the (facts - 1) / 2 facts before it, and the
+quote that beats the other one wins. With `judge`, a judge decides instead of the rule; it sees
 the two quotes and who spoke first. The sides' rewards are zero-sum.
 
 The rule follows Glazer and Rubinstein ("Debates and Decisions", 2001): a listener who hears one

@@ -28,8 +28,8 @@ class MatrixDesigns(DesignSpace):
     """Matrix games with integer payoffs, each written as {"rounds": r, "payoffs": [rows]}.
 
     The number of rows and of columns is the number of actions of the two players. Two designs are
-    the same game if they differ only in the names or the order of actions, in which player is
-    which, or in the unit and the zero of payoffs.
+    the same game if they differ only in the names or the order of actions, if the players change
+    places, or if all payoffs are multiplied by one positive number or shifted by one number.
     """
 
     kind = "matrix"

@@ -58,7 +58,7 @@ def desk_tasks(
     split: Split = "train",
     seed: int = 0,
 ) -> list[Task]:
-    """Return different tasks, whose domains, right outcomes and tempers take turns.
+    """Return different tasks that go through all domains, outcomes and tempers in a fixed order.
 
     A hash of the scenario decides whether a task is held out, so that the splits share no task.
     Raises ValueError.

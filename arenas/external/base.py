@@ -15,7 +15,7 @@ from selfplay.types import Task
 
 
 class BrokenEnv(RuntimeError):
-    """A game violates its library's contract; the episode fails with this error name."""
+    """A game breaks a rule of its library. The episode fails, and is counted by this class name."""
 
 
 class WrappedGame(Arena):

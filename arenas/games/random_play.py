@@ -1,10 +1,10 @@
 """Demonstrations of random play: a warm start that teaches only the rules of a game.
 
 A tiny model that is trained to move at random has no reason to distinguish situations, and then
-learns slowly: a reward in one situation changes its moves in all. So the model also learns to give
-every situation a name, half of the time at first and rarely at the end. A name is not a legal move,
-so self-play drops it soon. In Kuhn poker the second eigenvalue of the moves' tangent kernel is 0.13
-of the first with the names, and 0.00001 of the first without.
+learns slowly: a reward in one situation changes the moves in all others too. So the model also
+learns to give every situation a name, half of the time at first and rarely at the end. A name is
+not a legal move, so self-play drops it soon. In Kuhn poker the second eigenvalue of the moves'
+tangent kernel is 0.13 of the first with the names, and 0.00001 of the first without.
 
 This method is for games with few situations. If random play finds more than `most` situations, the
 demonstrations are the observations that it met, with their frequency. Situations then have no

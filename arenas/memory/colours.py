@@ -100,8 +100,9 @@ class ColourDemonstrations:
     """Demonstrations of a reader that is careful at first and careless at the end.
 
     A careful reader keeps the person's last colour, and answers with it. A careless one writes a
-    colour of the part, or forgets. An answer from an empty memory is a random colour. No memory and
-    no answer is a held-out pair with the person of the question.
+    colour of the part, or forgets. An answer from an empty memory is a random colour. The
+    demonstrations never show a held-out pair of the asked person and a colour, neither as memory
+    nor as answer.
     """
 
     def __init__(

@@ -239,7 +239,7 @@ class CorpusQuestions(Arena):
         return None if any(holds(text, self.answer) for text in own) else "ungrounded"
 
     def _check(self, action: Action | None) -> None:
-        """Accept the question if the reader found its answer; its move teaches no policy."""
+        """Accept the question if the reader found its answer; no policy learns from this move."""
         said = self._read(action)
         right = said is not None and self.verifier(said, self._problem()) > 0.5
         self.note(READER, verdict="correct" if right else "wrong")

@@ -1,10 +1,10 @@
 """Judged questions: a proposer asks, solvers answer, judges grade the question and the answers.
 
 This is Multi-Agent Evolve (2510.23595): one policy in three roles, and rewards only from the
-judges' scores. The reward of a question combines its quality and low grades of its answers; that of
-an answer comes from its grade; that of a verdict is 1 if it contains a score. A judge without a
-score is asked again, and then earns the fraction of its verdicts that contain a score; a question
-or an answer that stays without a score is left out of learning.
+judges' scores. The reward of a question combines its quality and low grades of its answers. An
+answer's reward comes from its grade. A verdict's reward is 1 if it contains a score. A judge
+without a score is asked again, and then earns the fraction of its verdicts that contain a score; a
+question or an answer that stays without a score is left out of learning.
 
 With a rule, a verifier grades answers too: alone where it accepts them (rule, then judge), or with
 a weight beside the judge's score (hybrid reward).

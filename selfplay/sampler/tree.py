@@ -172,13 +172,13 @@ class Tree:
     """Plays K candidates per node at each of the first `depth` stages (2510.11062, 2508.04652).
 
     A candidate is the joint action of all agents of a stage. Every candidate is played to the end
-    of its episode, so its value is the mean return of the episodes that contain it. When candidates
-    are selected, each is part of only one episode: the one that sampled it. `go_on` selects the
-    candidates of a node that get K candidates at the next stage: all of them (K^depth episodes),
-    the best or a random one (K + (depth - 1)(K - 1) episodes). The best candidate is the one whose
-    acting agents have the largest mean return in the episode in which it was sampled. With best,
-    later stages are visited as often as the best candidate leads to them, and not as often as the
-    policies would reach them.
+    of its episode, so its value is the mean return of the episodes that contain it. At the
+    time of the selection, each candidate belongs to exactly one episode, in which it was sampled.
+    `go_on` selects the candidates of a node that get K candidates at the next stage: all of them
+    (K^depth episodes), the best or a random one (K + (depth - 1)(K - 1) episodes). The best
+    candidate is the one whose acting agents have the largest mean return in the episode in which it
+    was sampled. With best, later stages are visited as often as the best candidate leads to them,
+    and not as often as the policies would reach them.
 
     The replayed stages cost no tokens. An episode that ends earlier gets no branches.
     """
