@@ -55,7 +55,7 @@ class AbsoluteZero(Arena):
         pairs: int = 10,
         degenerate_reward: float = 0.0,
         duplicate_reward: float | None = None,
-        proposer_reward: Literal["learnability", "random"] = "learnability",
+        proposer_pay: Literal["learnability", "random"] = "learnability",
         wrong: float = -0.5,
         malformed: float = -1.0,
         forbidden: frozenset[str] = frozenset(),
@@ -70,7 +70,7 @@ class AbsoluteZero(Arena):
         degenerate_reward: Proposer's reward for a task that all or no solvers solved (0 in the
             paper, -0.5 in the released code).
         duplicate_reward: Proposer's reward for a known or held-out task; None: `degenerate_reward`.
-        proposer_reward: Reward for a task that is played: its learnability or, as a control
+        proposer_pay: Reward for a task that is played: its learnability or, as a control
             without information, a uniform draw from [0, 1) by the episode's seed. The siblings of
             a group have the same seed, so the control needs groups of one episode.
         wrong: Solver's reward for a well-formed wrong answer.
@@ -82,7 +82,7 @@ class AbsoluteZero(Arena):
         self.executor, self.buffer = executor, buffer
         self.pairs, self.wrong, self.malformed = pairs, wrong, malformed
         self.degenerate_reward = degenerate_reward
-        self.proposer_reward = proposer_reward
+        self.proposer_pay = proposer_pay
         self.duplicate_reward = degenerate_reward if duplicate_reward is None else duplicate_reward
         self.forbidden, self.longest_value = forbidden, longest_value
         self.solvers = [agent for agent in self.possible_agents if agent.startswith("solver")]
@@ -217,7 +217,7 @@ class AbsoluteZero(Arena):
 
     def _worth(self, rate: float) -> float:
         """Return the proposer's reward for a task of this solve rate."""
-        if self.proposer_reward == "random":
+        if self.proposer_pay == "random":
             return self.rng.random()
         return learnability(rate, degenerate=self.degenerate_reward)
 

@@ -80,7 +80,7 @@ def test_a_random_reward_says_nothing_about_the_task(executor: Executor) -> None
     paid: dict[int, list[float]] = {}
     for solved in (0, 4, 8):
         for seed in range(20):
-            arena = AbsoluteZero(executor=executor, proposer_reward="random")
+            arena = AbsoluteZero(executor=executor, proposer_pay="random")
             content: dict[str, Any] = {
                 "mode": "propose",
                 "references": [],
