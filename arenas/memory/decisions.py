@@ -42,7 +42,7 @@ class ManagerDecisions:
         return events[0].lower() if len(events) == 1 else "several"
 
     def metrics(self) -> dict[str, float]:
-        """Return invalid actions per fact, and the share of each kind of operation among all.
+        """Return invalid actions per fact, and the fraction of operations that are of each kind.
 
         An invalid action counts as one operation. Nothing without facts.
         """

@@ -57,7 +57,7 @@ def _problem(models: Sequence[PreTrainedModel], *, siblings: int, turns: int) ->
         batch.join(str(number), model)
     limit = batch.policies["0"].limit
     if limit is not None and limit < 1 + TOKENS:
-        return f"room for {limit} tokens only"
+        return f"it has room for {limit} tokens only"
     room = None if limit is None else limit - TOKENS
     vocabulary = int(models[0].config.get_text_config().vocab_size)
     prompts = {tuple(token % vocabulary for token in ids)[:room] for ids in PROMPTS}
@@ -77,10 +77,10 @@ def _problem(models: Sequence[PreTrainedModel], *, siblings: int, turns: int) ->
                 following.add((*prompt, *said, *message)[:room])
             prompts = following
     except Exception as error:  # a model's own code may fail in any way with our cache
-        return f"a forward pass that does not take rows of different lengths ({one_line(error)})"
+        return f"its forward pass does not take rows of different lengths ({one_line(error)})"
     if apart <= max(ROUNDING * torch.finfo(models[0].dtype).eps * scale, change / CLEARLY_NEARER):
         return ""
-    return f"log-probabilities that change by {apart:.2g} nats where rows share a cache"
+    return f"when several rows share one cache, its log-probabilities change by {apart:.2g} nats"
 
 
 def _answered(

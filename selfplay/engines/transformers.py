@@ -70,10 +70,11 @@ class TransformersEngine(Engine):
             model: Its model; ConfigError if the engine cannot serve its attention.
             end_ids: The tokens that end a completion.
         """
-        if problem := unordinary(model) or self._tried(model, serving_problem):
+        kind = unordinary(model)
+        if problem := f"it has {kind}" if kind else self._tried(model, serving_problem):
             raise ConfigError(
-                f"policy {policy!r}: the transformers engine cannot serve {type(model).__name__} "
-                f"with {problem}; choose another model or another engine"
+                f"policy {policy!r}: the transformers engine cannot serve {type(model).__name__}: "
+                f"{problem}; choose another model or another engine"
             )
         base = self._base(policy, model, end_ids)
         alike = self._alike(base)

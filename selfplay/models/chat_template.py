@@ -186,7 +186,8 @@ class ChatTemplate:
         system, answer = {"role": "system", "content": "x"}, {"role": "assistant", "content": "x"}
         result = {"role": "tool", "name": "x", "tool_call_id": _CALL_ID, "content": "x"}
         talks: list[list[Message]] = [[system, _USER, answer, _USER, answer], [_USER, result]]
-        for arguments in ({}, "{}"):  # templates differ in the form that they take
+        forms: tuple[Any, ...] = ({}, "{}")  # of the arguments; templates take one of them
+        for arguments in forms:
             function = {"name": "x", "arguments": arguments}
             call = {"id": _CALL_ID, "type": "function", "function": function}
             talks.append([_USER, {**answer, "content": "", "tool_calls": [call]}, result])

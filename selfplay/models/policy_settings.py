@@ -20,7 +20,7 @@ class Lora:
     rank: int = 16
     """Rows of A and columns of B."""
     alpha: int = 32
-    """Scale of the adapter, times the rank."""
+    """alpha in W x + (alpha / rank) B A x: twice the alpha doubles the effect of the adapter."""
     targets: Sequence[str] | None = None
     """Names of the layers that get an A and a B, such as q_proj. None: all linear layers except the
     output head."""

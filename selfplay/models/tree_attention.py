@@ -319,9 +319,9 @@ def tree_problem(model: PreTrainedModel) -> str:
 
     Layers with a window or a state would pass the test with a tree that is smaller than the window,
     so they are found in the config. Other models are tested with a small tree with two branches, as
-    one row and as one row after its stem. The result must be much nearer to that of two separate
-    rows than the results of the two mistakes that a model can make: ignoring the mask and ignoring
-    the positions.
+    one row and as one row after its stem. The result is compared with two separate rows. It passes
+    if its error is much smaller than the error without the mask and the error without the
+    positions.
     """
     if reason := unordinary(model, FLEX):
         return reason

@@ -274,7 +274,7 @@ _started: set[ServerAddress] = set()
 _starts: dict[ServerAddress, Lock] = {}
 """Lock of the start of each server, which takes up to `START_SECONDS`."""
 _lock = Lock()
-"""Lock of the three above, which nobody holds while a server starts."""
+"""Lock of the three above; it is free while a server starts."""
 
 
 def connect(address: ServerAddress) -> MCPConnection:

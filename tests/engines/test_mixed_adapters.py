@@ -390,7 +390,7 @@ def test_the_trial_finds_rows_with_the_adapter_of_others(monkeypatch: pytest.Mon
     monkeypatch.setattr(
         Assignment, "set", lambda self, owners, *rest: right(self, owners[-1:] + owners[:-1], *rest)
     )
-    assert "log-probabilities that change" in mixing_problem(model)
+    assert "its log-probabilities change by" in mixing_problem(model)
     engine = TransformersEngine()
     engine.serve("a", model, ())
     engine.serve("b", other, ())

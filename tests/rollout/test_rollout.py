@@ -221,7 +221,7 @@ class Distant(Backwards):
 
 def test_steps_that_wait_for_an_answer_from_elsewhere_are_not_idle() -> None:
     engine = Distant()
-    with pytest.raises(StalledError, match=r"no answer to 1 request.* 50 engine"):
+    with pytest.raises(StalledError, match=r"no answer to 2 request.* 50 engine"):
         rollout(engine, patience=50).run([spec()])
     assert engine.steps == 120
 

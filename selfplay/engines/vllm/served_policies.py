@@ -219,9 +219,9 @@ class ServedPolicies:
     def _next(self) -> ServedPolicy | None:
         """Return the policy of the next request; None if there is none.
 
-        Adapters: the policy whose request is the first of all (`RequestQueue`). Whole weights: the
-        policy whose turn it is. A turn covers the requests that were queued when another policy
-        began to wait, so every policy gets a turn; the policy that waits longest is next.
+        Adapters: the policy whose request is the first of all (`RequestQueue`). Whole weights: if
+        several policies wait, the engine first answers the requests that the active policy had when
+        another one began to wait. Then it loads the policy whose oldest request waits longest.
         """
         waiting = [served for served in self.all if served.queued]
         if not waiting:

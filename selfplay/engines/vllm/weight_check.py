@@ -46,8 +46,9 @@ class WeightCheck:
     if an update changed the model by much more than the usual difference, the engine must be
     nearer to the new model than to the old one. An engine that is exact to 1e-6 nats thus shows
     that an update of 1e-5 nats was lost. A lost update below the rounding error cannot be seen.
-    One of N shards that loses its part is off by about 1 / sqrt(N) of the update, because the parts
-    change the log-probabilities independently; both ratios of the second test change by as much.
+    If one of N shards keeps its old part, the log-probabilities are wrong by about 1 / sqrt(N) of
+    the whole update, because the parts change them independently. So the second test multiplies the
+    model's change by 1 / sqrt(N).
     """
 
     def __init__(self, tolerance: float, *, shards: int = 1) -> None:
