@@ -132,7 +132,11 @@ SMOLLM2: list[TablePicture] = [
         title="SmolLM2-135M puts words in alphabetical order",
         label="reward, %",
         sources=[TableSource(section="A real language model learns a taskset")],
-        rows={"three words, held out": "", "four words": ""},
+        rows={
+            "three words, held out": "",
+            "four words": "",
+            "three words, paid for the words in any order": "",
+        },
         sets=TRAINED,
     ),
     SeedDots(
