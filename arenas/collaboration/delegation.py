@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
 from arenas.collaboration.sum_parts import SameValues, sum_parts, values_in
-from arenas.questions.verifiers import Matches, Verifier, vote, waits
+from arenas.questions.verifiers import Matches, Verifier, score_of, vote, waits
 from arenas.quotes import quoted
 from selfplay.arena import Arena
 from selfplay.tools.call_format import defused
@@ -136,7 +136,7 @@ class Delegation(Arena):
         self.moves += 1
         self.fault = self._fault(said)
         if "answer" in said and not self.fault:
-            score = self.verifier(said["answer"], self.task.payload)
+            score = score_of(self.verifier, said["answer"], self.task.payload)
             self.note(PLANNER, verdict="correct" if score > 0.5 else "wrong")
             self._end(score, answered=True)
             return

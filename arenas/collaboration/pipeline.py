@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
 from arenas.questions.arithmetic import questions
-from arenas.questions.verifiers import Matches, Verifier, read_argued, vote, waits
+from arenas.questions.verifiers import Matches, Verifier, read_argued, score_of, vote, waits
 from selfplay.arena import Arena
 from selfplay.types import Action, Metric, Observation, Task
 
@@ -94,7 +94,7 @@ class Pipeline(Arena):
                 self._refuse(agent)
             return
         said = self._read(action)
-        score = self.verifier(said["answer"], self.task.payload) if said else 0.0
+        score = score_of(self.verifier, said["answer"], self.task.payload) if said else 0.0
         if said is None:
             self._refuse(agent)
         else:

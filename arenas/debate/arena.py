@@ -18,7 +18,15 @@ from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
 from arenas.debate.rewards import Horizon, Incentives, Whose, debate_return, persuasion
 from arenas.questions.arithmetic import questions
-from arenas.questions.verifiers import Matches, Verifier, meaning, read_argued, vote, waits
+from arenas.questions.verifiers import (
+    Matches,
+    Verifier,
+    meaning,
+    read_argued,
+    score_of,
+    vote,
+    waits,
+)
 from arenas.quotes import quoted
 from selfplay.arena import Arena
 from selfplay.credit.rewards import majority, mean
@@ -152,7 +160,9 @@ class Debate(Arena):
             return
         said = [self._read(actions[agent]) for agent in self.debaters]
         payload = self.task.payload
-        scores = [self.verifier(entry["answer"], payload) if entry else 0.0 for entry in said]
+        scores = [
+            score_of(self.verifier, entry["answer"], payload) if entry else 0.0 for entry in said
+        ]
         self.said.append(said)
         self.scores.append(scores)
         for agent, entry, score in zip(self.debaters, said, scores, strict=True):
@@ -187,7 +197,7 @@ class Debate(Arena):
         return None if winner is None else self._answers(round_number)[winner][0]
 
     def _score(self, answer: str | None) -> float:
-        return 0.0 if answer is None else self.verifier(answer, self.task.payload)
+        return 0.0 if answer is None else score_of(self.verifier, answer, self.task.payload)
 
     def _pay_debaters(self) -> None:
         """Pay every answer separately, when all later answers are known."""

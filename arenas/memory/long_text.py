@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
 from arenas.memory.colours import colour_texts
-from arenas.questions.verifiers import Matches, Verifier, waits
+from arenas.questions.verifiers import Matches, Verifier, score_of, waits
 from selfplay.arena import Arena
 from selfplay.types import Action, Metric, Observation, Task, well_formed
 
@@ -85,7 +85,7 @@ class LongText(Arena):
         said = actions[READER]
         if self.read == len(self.parts):
             payload = {**self.task.payload, "question": self.question}
-            score = 0.0 if said is None else self.verifier(said, payload)
+            score = 0.0 if said is None else score_of(self.verifier, said, payload)
             self.pay(READER, score)
             parts = len(self.parts)
             self.measure(accuracy=score, memory=self.lengths / parts, full=self.cut / parts)

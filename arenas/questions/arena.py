@@ -24,6 +24,7 @@ from arenas.questions.verifiers import (
     Verifier,
     meaning,
     read_argued,
+    score_of,
     vote,
     waits,
 )
@@ -198,7 +199,7 @@ class Questions(Arena):
     def _score(self, answer: str, label: str | None) -> float:
         if self.label == "majority":
             return float(label is not None and meaning(answer) == meaning(label))
-        return self.verifier(answer, self.problem)
+        return score_of(self.verifier, answer, self.problem)
 
     def _measure(
         self,
@@ -222,10 +223,10 @@ class Questions(Arena):
             self.measure(majority_accuracy=bool(agreed) and self._score(agreed, label) > 0.5)
         if self.oracle:
             solvers = [a for agent, a in said.items() if agent.startswith("solver")]
-            true = [a is not None and self.oracle(a, self.problem) > 0.5 for a in solvers]
+            true = [a is not None and score_of(self.oracle, a, self.problem) > 0.5 for a in solvers]
             self.measure(true_accuracy=sum(true) / len(true))
             if label is not None:
-                self.measure(label_accuracy=self.oracle(label, self.problem) > 0.5)
+                self.measure(label_accuracy=score_of(self.oracle, label, self.problem) > 0.5)
 
     def _pay_proposer(self, share: float, rate: float, label: str | None) -> None:
         if self.proposer_pay == "learnability":

@@ -16,7 +16,15 @@ from typing import Any, ClassVar, Literal, get_args
 from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
 from arenas.questions.comparisons import comparisons
-from arenas.questions.verifiers import Matches, Verifier, meaning, read_argued, vote, waits
+from arenas.questions.verifiers import (
+    Matches,
+    Verifier,
+    meaning,
+    read_argued,
+    score_of,
+    vote,
+    waits,
+)
 from arenas.quotes import in_one_line, quoted
 from selfplay.arena import Arena
 from selfplay.errors import check_choice
@@ -131,7 +139,7 @@ class AttackedAnswers(Arena):
                 self.note(agent, verdict="true" if self._true() else "false")
             return
         said = self._read(action)
-        score = self.verifier(said["answer"], self.task.payload) if said else 0.0
+        score = score_of(self.verifier, said["answer"], self.task.payload) if said else 0.0
         if said is None:
             self._refuse(agent)
         else:
@@ -165,7 +173,7 @@ class AttackedAnswers(Arena):
 
     def _true(self) -> bool:
         """Return True if the challenge names a right answer."""
-        return self.verifier(self._named(), self.task.payload) > 0.5
+        return score_of(self.verifier, self._named(), self.task.payload) > 0.5
 
     def _named(self) -> str:
         """Return the answer that the challenge names."""

@@ -20,7 +20,15 @@ from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 from arenas.questions.corpus_questions import holds
 from arenas.questions.places import corpus as places
 from arenas.questions.places import place_questions
-from arenas.questions.verifiers import Matches, Verifier, json_object, read_argued, vote, waits
+from arenas.questions.verifiers import (
+    Matches,
+    Verifier,
+    json_object,
+    read_argued,
+    score_of,
+    vote,
+    waits,
+)
 from selfplay.arena import Arena
 from selfplay.credit.rewards import mean
 from selfplay.tools.search import Document, documents_of
@@ -132,7 +140,9 @@ class CitedAnswers(Arena):
         for agent, action in actions.items():
             answer, said = self._read(action), json_object(action) or {}
             named, seen = _ids(said.get("cited")), _ids(said.get("shown"))
-            right.append(answer is not None and self.verifier(answer, self.task.payload) > 0.5)
+            right.append(
+                answer is not None and score_of(self.verifier, answer, self.task.payload) > 0.5
+            )
             supported = sum(id in seen and self._shows(id) for id in named)
             fits = 0 < len(named) <= self.most_cited
             precisions.append(supported / len(named) if fits else 0.0)

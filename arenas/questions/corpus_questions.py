@@ -23,7 +23,15 @@ from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 from arenas.absolute_zero.rewards import learnability
 from arenas.questions.arena import PROPOSER, fault, question_task, seats
 from arenas.questions.places import place_questions
-from arenas.questions.verifiers import Matches, Verifier, json_object, read_argued, vote, waits
+from arenas.questions.verifiers import (
+    Matches,
+    Verifier,
+    json_object,
+    read_argued,
+    score_of,
+    vote,
+    waits,
+)
 from arenas.quotes import in_one_line
 from selfplay.arena import Arena
 from selfplay.credit.rewards import mean, normalized_answer, success_variance
@@ -241,7 +249,7 @@ class CorpusQuestions(Arena):
     def _check(self, action: Action | None) -> None:
         """Accept the question if the reader found its answer; no policy learns from this move."""
         said = self._read(action)
-        right = said is not None and self.verifier(said, self._problem()) > 0.5
+        right = said is not None and score_of(self.verifier, said, self._problem()) > 0.5
         self.note(READER, verdict="correct" if right else "wrong")
         self.leave_out(READER)
         self.checked = True
@@ -254,7 +262,7 @@ class CorpusQuestions(Arena):
         self.note(PROPOSER, verdict="valid")
         self.measure(valid_proposal=1.0, question_words=len(self.question.split()))
         if self.oracle:
-            self.measure(label_accuracy=self.oracle(self.answer, self._problem()) > 0.5)
+            self.measure(label_accuracy=score_of(self.oracle, self.answer, self._problem()) > 0.5)
 
     def _refuse(self, reason: str) -> None:
         self.note(PROPOSER, verdict=reason)
@@ -269,7 +277,9 @@ class CorpusQuestions(Arena):
         right = []
         for agent, action in actions.items():
             answer = self._read(action)
-            right.append(answer is not None and self.verifier(answer, self._problem()) > 0.5)
+            right.append(
+                answer is not None and score_of(self.verifier, answer, self._problem()) > 0.5
+            )
             verdict = "correct" if right[-1] else "wrong"
             self.note(agent, verdict="malformed" if answer is None else verdict)
             missed = self.malformed if answer is None else self.wrong

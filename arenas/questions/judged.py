@@ -23,7 +23,7 @@ from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
 from arenas.questions.arena import PROPOSER, fault, proposer_view, question_task, seats
 from arenas.questions.arithmetic import questions
-from arenas.questions.verifiers import Verifier, number_in, read_argued, waits
+from arenas.questions.verifiers import Verifier, number_in, read_argued, score_of, waits
 from arenas.quotes import in_one_line, quoted
 from selfplay.arena import Arena
 from selfplay.credit.rewards import mean
@@ -226,7 +226,7 @@ class JudgedQuestions(Arena):
         """Return the rule's score of an answer."""
         assert self.rule
         payload = {**self.task.payload, "question": self.question}
-        return self.rule(self.answers[agent]["answer"], payload)
+        return score_of(self.rule, self.answers[agent]["answer"], payload)
 
     def _grade_answers(self, actions: Mapping[str, Action | None]) -> None:
         for agent in [each for each in self.answers if each not in self.grades]:
@@ -261,7 +261,9 @@ class JudgedQuestions(Arena):
         self.measure(grade=mean(all_grades), attempts=len(all_grades), solved=solved)
         if self.oracle:
             known = {**self.task.payload, "question": self.question}
-            right = {a: self.oracle(s["answer"], known) > 0.5 for a, s in self.answers.items()}
+            right = {
+                a: score_of(self.oracle, s["answer"], known) > 0.5 for a, s in self.answers.items()
+            }
             self.measure(true_accuracy=sum(right.values()) / len(self.solvers))
             if grades:
                 agree = [right[agent] == (grade > 0.5) for agent, grade in grades.items()]

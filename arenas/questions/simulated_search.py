@@ -17,7 +17,7 @@ from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
 from arenas.questions.corpus_questions import holds
 from arenas.questions.places import place_questions
-from arenas.questions.verifiers import Matches, Verifier, json_object, vote, waits
+from arenas.questions.verifiers import Matches, Verifier, json_object, score_of, vote, waits
 from arenas.quotes import in_one_line
 from selfplay.arena import Arena
 from selfplay.errors import check_choice
@@ -151,7 +151,7 @@ class SimulatedSearch(Arena):
             self.note(SOLVER, verdict=fault)
             self._end(0.0, answered=False)
         elif kind == "answer":
-            score = self.verifier(said, self.task.payload)
+            score = score_of(self.verifier, said, self.task.payload)
             self.note(SOLVER, verdict="correct" if score > 0.5 else "wrong")
             self._end(score, answered=True)
         else:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from difflib import Match, SequenceMatcher
 from fractions import Fraction
+from numbers import Real
 from string import punctuation, whitespace
 from typing import Any, Protocol, runtime_checkable
 
@@ -46,6 +47,22 @@ def waits(*parts: object) -> bool:
     """Return True if one of these verifiers waits for a service, so that an arena advances in a
     thread (`Arena.blocking`)."""
     return any(getattr(part, "blocking", False) for part in parts)
+
+
+def score_of(verifier: Verifier, answer: str, payload: Mapping[str, Any]) -> float:
+    """Return the score of an answer.
+
+    Raises ValueError in one line that names the verifier, if it returns anything but a number from
+    0 to 1.
+    """
+    score: Any = verifier(answer, payload)
+    if isinstance(score, Real) and 0.0 <= float(score) <= 1.0:
+        return float(score)
+    shown = f"{score!r}" if isinstance(score, Real | None) else type(score).__name__
+    raise ValueError(
+        f"verifier {type(verifier).__name__} returned {shown} for an answer; "
+        "a number from 0 to 1 is needed"
+    )
 
 
 @runtime_checkable

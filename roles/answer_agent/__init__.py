@@ -14,16 +14,15 @@ MENTION = re.compile(r"\[([0-9.]{1,20})\]")
 class AnswerAgent(Role):
     """Parses the selected memories, and the answer after a marker."""
 
-    def __init__(
-        self, *, style: str = "full", marker: str = "**Answer:**", **settings: Any
-    ) -> None:
+    def __init__(self, *, style: str = "full", marker: str | None = None, **settings: Any) -> None:
         """Args:
         style: Name or path of a prompt template.
-        marker: Text before the answer.
+        marker: Text before the answer. None: the one that the style asks for, "It is" for
+            `sentence` and "**Answer:**" for all others.
         settings: Settings of `Role`.
         """
         super().__init__(template=load("answer_agent", style), **settings)
-        self.marker = marker
+        self.marker = marker or ("It is" if style == "sentence" else "**Answer:**")
 
     def parse(self, text: str) -> Action:
         """Return {"answer": ..., "memories": [ids]}; raises `InvalidAction`.

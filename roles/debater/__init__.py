@@ -7,6 +7,11 @@ from roles.prompts import load
 from selfplay.role import Role, TaggedRole
 from selfplay.types import Action, InvalidAction
 
+TAGS = ("<answer>", "</answer>")
+"""Tags of an answer."""
+SENTENCE = ("answer is", ".")
+"""Words before and after an answer in the style `sentence`."""
+
 
 class Debater(TaggedRole):
     """Parses the answer between the tags and the argument, which is the other text."""
@@ -16,17 +21,24 @@ class Debater(TaggedRole):
         *,
         game: str = "debater",
         style: str = "full",
-        opening: str = "<answer>",
-        closing: str = "</answer>",
+        opening: str | None = None,
+        closing: str | None = None,
         **settings: Any,
     ) -> None:
         """Args:
         game: Name of the game, whose prompts are used.
         style: Name of a prompt style of the game, or the path of a template.
-        opening, closing: Tags of the answer.
+        opening, closing: Tags of the answer. None: those that the style asks for, which are
+            "answer is" and "." for `sentence`, and "<answer>" and "</answer>" for all others.
         settings: Settings of `Role`.
         """
-        super().__init__(template=load(game, style), opening=opening, closing=closing, **settings)
+        first, last = SENTENCE if style == "sentence" else TAGS
+        super().__init__(
+            template=load(game, style),
+            opening=opening or first,
+            closing=closing or last,
+            **settings,
+        )
 
     def parse(self, text: str) -> Action:
         """Return {"answer": ..., "argument": ...}; raises `InvalidAction` without an answer."""

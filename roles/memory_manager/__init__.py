@@ -5,7 +5,7 @@ import re
 from typing import Any, Literal, get_args
 
 from roles.prompts import load
-from selfplay.errors import ConfigError
+from selfplay.errors import check_choice
 from selfplay.role import Role
 from selfplay.types import Action, InvalidAction
 
@@ -17,16 +17,16 @@ class MemoryManager(Role):
     """Parses a text that is only JSON, or one operation in words; the arena checks the
     operation."""
 
-    def __init__(self, *, style: str = "full", form: Form = "json", **settings: Any) -> None:
+    def __init__(self, *, style: str = "full", form: Form | None = None, **settings: Any) -> None:
         """Args:
         style: Name of a prompt style of the role, or the path of a template.
-        form: json, or words: ADD, NOOP, UPDATE 3 or DELETE 3, where 3 is the id of an entry.
+        form: json, or words: ADD, NOOP, UPDATE 3 or DELETE 3, where 3 is the id of an entry. None:
+            the form that the style asks for, words for `sentence` and json for all others.
         settings: Settings of `Role`.
         """
         super().__init__(template=load("memory_manager", style), **settings)
-        if form not in get_args(Form):
-            raise ConfigError(f"MemoryManager: form is json or words, not {form!r}")
-        self.form = form
+        self.form = form or ("words" if style == "sentence" else "json")
+        check_choice("form", self.form, get_args(Form))
 
     def parse(self, text: str) -> Action:
         """Return the operation in JSON; raises `InvalidAction` "not_json" or "no_operation"."""

@@ -14,9 +14,11 @@ from selfplay.config.compose import choices
 from selfplay.config.run_config import RunSettings
 from selfplay.credit import Credit
 from selfplay.credit.by_role import ByRole
+from selfplay.credit.majority_pairs import MajorityPairs
+from selfplay.credit.preference_pairs import PreferencePairs
 from selfplay.credit.shaping import CosineLength, Overlong
 from selfplay.curriculum import Curriculum
-from selfplay.errors import ConfigError, nearest
+from selfplay.errors import ConfigError, closest, nearest
 from selfplay.experiment.collapse import CollapseMonitor
 from selfplay.league.config import LeagueConfig
 from selfplay.learner.objective import Objective, PolicyLoss
@@ -68,6 +70,7 @@ def validate(
     notes += policy_notes(players.population)
     notes += sampler_notes(credit, sampler)
     notes += shaping_notes(credit, shaping)
+    notes += pair_notes(credit, objective)
     notes += limit_notes(players, shaping)
     notes += precision_notes(players, runtime)
     if runtime.max_staleness and (reason := overlap_problem(curriculum, sampler)):
@@ -90,15 +93,20 @@ def check_unplayed_roles(players: RolloutSetup) -> None:
 
 
 def policy_notes(population: Population) -> list[str]:
-    """Return a line for each role whose policy has the name of an opponent that was not added."""
-    shipped = choices("opponents")
-    return [
-        f"population.roles.{role}: the config has no opponent {name!r}, so {name!r} is a policy of "
-        f"its own, which {'learns' if name in population.learning else 'does not learn'}; "
-        f"+opponents={name} adds the opponent"
-        for role, name in population.roles.items()
-        if name in shipped and name not in population.opponents
-    ]
+    """Return a line for each role whose policy has the name of an opponent that was not added, or
+    nearly the name of one that was."""
+    shipped, notes = choices("opponents"), []
+    for role, name in population.roles.items():
+        meant = closest(name, population.opponents)
+        if name in population.opponents or not (name in shipped or meant):
+            continue
+        advice = f"+opponents={name} adds it" if name in shipped else f"did you mean {meant!r}?"
+        notes.append(
+            f"population.roles.{role}: the config has no opponent {name!r}, so {name!r} is a "
+            f"policy of its own, which {'learns' if name in population.learning else 'is frozen'}; "
+            f"{advice}"
+        )
+    return notes
 
 
 def check_sampler_supports_credit(credit: Credit, sampler: Sampler) -> None:
@@ -162,6 +170,20 @@ def shaping_notes(credit: Credit, shaping: Mapping[str, Any]) -> list[str]:
     return [
         f"shaping: {type(credit).__name__} judges actions by the arena's own rewards in replays, "
         f"so that {', '.join(shaping)} changes no advantage of it"
+    ]
+
+
+def pair_notes(credit: Credit, objective: Objective) -> list[str]:
+    """Return a line if the credit method makes pairs that the objective does not compare."""
+    if isinstance(credit, ByRole):
+        return [note for each in credit.methods.values() for note in pair_notes(each, objective)]
+    if not (
+        isinstance(credit, PreferencePairs | MajorityPairs) and isinstance(objective, PolicyLoss)
+    ):
+        return []
+    return [
+        f"credit: {type(credit).__name__} makes pairs of a better and a worse sample, and this "
+        "objective does not compare them; choose objective=dpo"
     ]
 
 

@@ -38,9 +38,30 @@ def test_a_policy_with_the_name_of_a_missing_opponent_is_named() -> None:
     game, mine = "+experiment=tiny/kuhn", "+population.roles.player=random"
     (note,) = [each for each in check(compose.load([game, mine])) if "opponent" in each]
     assert note.startswith("population.roles.player: the config has no opponent 'random'")
-    assert "which learns; +opponents=random adds the opponent" in note
+    assert "which learns; +opponents=random adds it" in note
     named = check(compose.load([game, "+population.roles.player=team"]))
     assert not [each for each in named if "opponent" in each]
+
+
+def test_a_policy_with_nearly_the_name_of_an_opponent_is_named() -> None:
+    game = ["+experiment=tiny/kuhn", "+opponents=random"]
+    (note,) = [
+        each
+        for each in check(compose.load([*game, "+population.roles.player=randm"]))
+        if "opponent" in each
+    ]
+    assert note.endswith("which learns; did you mean 'random'?")
+    named = check(compose.load([*game, "+population.roles.player=team"]))
+    assert not [each for each in named if "opponent" in each]
+
+
+def test_pairs_without_an_objective_that_compares_them_are_named() -> None:
+    run = ["+experiment=tiny/malt"]
+    assert not [each for each in check(compose.load(run)) if "pairs" in each]
+    (note,) = [
+        each for each in check(compose.load([*run, "objective=reinforce"])) if "pairs" in each
+    ]
+    assert note.startswith("credit: PreferencePairs makes pairs") and "objective=dpo" in note
 
 
 def test_credit_by_replays_says_that_shaping_does_not_count() -> None:

@@ -183,7 +183,7 @@ def test_a_manager_speaks_one_operation_in_words() -> None:
         ("DELETE 1.2", {"event": "DELETE", "id": "1.2"}),
     ):
         assert json.loads(str(role.parse(text))) == operation
-    with pytest.raises(ConfigError, match="form is json or words, not 'prose'"):
+    with pytest.raises(ConfigError, match="form is one of json, words, not 'prose'"):
         MemoryManager(form="prose")  # type: ignore[arg-type]
 
 

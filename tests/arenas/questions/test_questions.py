@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from collections.abc import Mapping
 from random import Random
 from typing import Any
 
@@ -337,6 +338,21 @@ def test_similarity_is_the_fraction_of_matching_characters() -> None:
             score("a", payload)
     with pytest.raises(ValueError, match="longest is at least 1"):
         Similarity(longest=0)
+
+
+@pytest.mark.parametrize(
+    ("score", "shown"),
+    [(None, "None"), (float("nan"), "nan"), (7.0, "7.0"), (-0.5, "-0.5"), ("1", "str")],
+)
+def test_a_verifier_that_returns_no_score_is_named(score: Any, shown: str) -> None:
+    class Odd:
+        def __call__(self, answer: str, payload: Mapping[str, Any]) -> Any:
+            return score
+
+    arena = Questions(proposers=0, solvers=1, label="verifier", verifier=Odd())
+    arena.begin(question_task("sum", "3 + 4", "7"), 0)
+    with pytest.raises(ValueError, match=f"^verifier Odd returned {shown} for an answer; a number"):
+        arena.play_stage({"solver_0": '{"answer": "7"}'})
 
 
 def test_a_comparison_that_would_take_minutes_has_score_0(monkeypatch: pytest.MonkeyPatch) -> None:
