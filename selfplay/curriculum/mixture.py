@@ -81,9 +81,11 @@ class MixtureCurriculum:
         phases: Fields of `MixturePhase`, in order, in place of `shares`.
         """
         if not parts or batch < 1:
-            raise ConfigError("curriculum: a mixture has a part, and a batch of at least 1")
+            raise ConfigError(
+                "curriculum: a mixture needs at least one part, and batch must be at least 1"
+            )
         if (shares is None) == (not phases):
-            raise ConfigError("curriculum: a mixture has either shares or phases; drop one")
+            raise ConfigError("curriculum: a mixture needs shares or phases, and not both")
         self.parts, self.batch = dict(parts), batch
         if shares is not None:
             self.phases = [(1, self._fractions(shares, "curriculum.shares"))]

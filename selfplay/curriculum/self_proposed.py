@@ -26,7 +26,7 @@ class ProposalCurriculum:
     """Requests proposals of every type and fills the solvers' batch from the buffer (2505.03335).
 
     For each type, `proposals` tasks ask a proposer for a new task and show it `references` entries
-    of the buffer. Solvers attempt new proposals and again `solver_batch` - n entries of the buffer,
+    of the buffer. Solvers attempt new proposals, and `solver_batch` - n older tasks of the buffer,
     where n is `proposals` times the fraction of valid proposals in the last step that asked for
     some. The fraction counts all rounds of that step (refills), and all steps over which a mixture
     hands out its tasks. Nothing is learned until every type has `seed_size` entries (4 batches in
@@ -224,8 +224,8 @@ class ProposalCurriculum:
             raise CollapsedError(
                 f"seeding: after {self.seeding_steps} rounds the buffer holds "
                 f"{ {kind: self.buffer.count(kind) for kind in self.types} }, not {self.seed_size} "
-                "of each type; the policy proposes too few valid tasks: warm-start it longer or "
-                "lower curriculum.seed_size"
+                "of each type; the policy proposes too few valid tasks: set more steps for the "
+                "warm start, or a smaller curriculum.seed_size"
             )
 
     def _counts(self, group: Group, step: int) -> ProposalCounts:
@@ -235,7 +235,7 @@ class ProposalCurriculum:
             return ProposalCounts()
         asked = int(task.payload.get("step", step))
         counts = self._asked.setdefault(asked, ProposalCounts())
-        counts.played[task.type] += 1
+        counts.played[task.type] += len(group.episodes)
         while len(self._asked) > 2:
             del self._asked[next(iter(self._asked))]
         return counts

@@ -50,7 +50,7 @@ class SeatCounts:
     """Numbers of groups so far, which decide the player and the seat of the next group."""
 
     groups: Counter[str] = field(default_factory=Counter)
-    """Number of groups with a match by first seat of the task."""
+    """Number of groups with a match by first seat and type of the task."""
     met: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     """Number of groups by player, opponent and first seat of the task."""
 
@@ -77,9 +77,7 @@ class SeatCounts:
             state: The plain data.
             first: [the arena's first seat], to which counts of older runs without seats belong.
         """
-        groups = state["groups"]
-        if isinstance(groups, int):
-            groups = {first[0]: groups}
+        groups = state["groups"] if isinstance(state["groups"], Mapping) else {}  # older runs
         met = {
             (player, other, *(seat or first)): count for player, other, *seat, count in state["met"]
         }
@@ -167,10 +165,11 @@ class StepMatches:
             if len(seats) < 2:
                 self._matches[key] = self._self_play(seats)
             else:
-                # Players take turns within each arena. The arenas of a mixture take turns too, so
-                # one count for all arenas could give each arena to a single player.
-                player = self.learning[self.counts.groups[seats[0]] % len(self.learning)]
-                self.counts.groups[seats[0]] += 1
+                # Players take turns within each arena and each type of tasks. These may take turns
+                # too, so one count for all of them could give each to a single player.
+                kind = f"{seats[0]}/{spec.task.type}"
+                player = self.learning[self.counts.groups[kind] % len(self.learning)]
+                self.counts.groups[kind] += 1
                 self._matches[key] = self._seated(player, self._opponent(player, spec), seats)
         return self._matches[key]
 
@@ -215,7 +214,11 @@ class StepMatches:
     def _keep(self, match: MatchAssignment, episode: Episode) -> None:
         if match.opponent == match.player:
             return
-        came = result(episode, match.seat, match.seats)
+        others = [seat for seat in match.seats if seat != match.seat]
+        # In a game of three or more, the player is compared with one of the others: the best of
+        # them would win more than half of the games against an equal policy.
+        rival = others[len(self.results) % len(others)]
+        came = result(episode, match.seat, [match.seat, rival])
         if came is not None:
             paid = pay_by_agent(episode).get(match.seat, 0.0)
             self.results.append(MatchResult(match=match, came=came, paid=paid))

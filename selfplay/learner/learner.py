@@ -98,8 +98,8 @@ class Learner(BaseLearner):
         for key in ("mini_batches", "epochs"):
             if objective.one_step and getattr(settings, key) > 1:
                 raise ConfigError(
-                    f"learner.{key}: this objective weighs its samples by the present weights, "
-                    f"which the second optimizer step no longer has; set {key}=1"
+                    f"learner.{key}: this objective computes the weights of its samples once, "
+                    f"before the first optimizer step; set {key}=1"
                 )
         self.model, self.reference, self.objective = model, reference, objective
         self.settings, self.seed = settings, seed

@@ -268,8 +268,9 @@ def _communication(
 ) -> float:
     """Return the seconds of collectives.
 
-    Weights are gathered in every forward and backward pass, and gradients are reduced once per
-    update. Copies of a sharded state also sum their gradients, 4 P / N bytes over the network.
+    Weights are gathered in every forward and backward pass, and gradients are reduced in every
+    backward pass. Copies of a sharded state also sum their gradients, 4 P / N bytes over the
+    network.
     """
     shards = cluster.sharded
     if cluster.learners == 1:
@@ -277,10 +278,11 @@ def _communication(
     share = (shards - 1) / shards
     learned = outline.adapter(member.rank) if member.rank else outline.parameters
     gathered = passes * (2 * lesson.epochs + lesson.passes) * 2 * outline.parameters * share
-    reduced = lesson.updates * 4 * learned * share
+    reductions = passes * lesson.epochs
+    reduced = reductions * 4 * learned * share
     seconds = (gathered + reduced) / cluster.collective
     if shards < cluster.learners:
-        seconds += lesson.updates * 4 * learned / shards / (cluster.network * GB)
+        seconds += reductions * 4 * learned / shards / (cluster.network * GB)
     return seconds
 
 

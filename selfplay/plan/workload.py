@@ -315,13 +315,14 @@ def _shared_out(
     mixture: Mapping[str, Any], roles: Mapping[str, int], assumed: Assumptions
 ) -> dict[str, float]:
     """Return a mixture's number of tasks by role: each part has its fraction of the batch, divided
-    between its roles by its own curriculum."""
+    between its roles by its own curriculum. Of several phases, the longest one counts."""
     found = {"*": float(mixture["batch"])}
-    shares = mixture["shares"]
+    phases = mixture.get("phases") or [{"steps": 0, "shares": mixture["shares"]}]
+    shares = max(phases, key=lambda phase: phase["steps"])["shares"]
     for part, curriculum in mixture["parts"].items():
         own = {r.removeprefix(f"{part}_"): n for r, n in roles.items() if r.startswith(f"{part}_")}
         alone = _tasks(curriculum, own, assumed)
-        scale = found["*"] * shares[part] / sum(shares.values()) / max(alone.values())
+        scale = found["*"] * shares.get(part, 0) / sum(shares.values()) / max(alone.values())
         found |= {f"{part}_{role}": alone.get(role, alone["*"]) * scale for role in own}
     return found
 

@@ -55,10 +55,12 @@ class Dynamic:
         """Return groups with signal, at most as many as the step has tasks."""
         kept: list[Group] = []
         wanted, self._played, self._kept = 0, [], 0
-        gathering = not is_ready(curriculum)
+        gathering = False
         for attempt in range(self.rounds):
             tasks = tasks_of(curriculum, step, attempt)
-            wanted = wanted or len(tasks)
+            if not attempt:
+                # The tasks of a step may begin another phase, whose parts are not ready yet.
+                gathering, wanted = not is_ready(curriculum), len(tasks)
             groups = play_groups(
                 tasks, rollout_fn, size=self.group_size, seed=seed, step=step, attempt=attempt
             )

@@ -95,6 +95,18 @@ def test_the_solvers_batch_is_filled_from_the_buffer() -> None:
     assert solved(made(replay=False).tasks(1), "d") == 0
 
 
+@pytest.mark.parametrize("size", [1, 4])
+def test_the_fraction_of_valid_proposals_does_not_depend_on_the_group_size(size: int) -> None:
+    curriculum = made()
+    curriculum.observe([proposal(f"old-{n}") for n in range(6)], 1)
+    asked = []
+    for number, valid in enumerate((True, False, False)):
+        siblings = [proposal(f"{number}-{n}", valid=valid).episodes[0] for n in range(size)]
+        asked.append(group(*siblings))
+    curriculum.observe(asked, 2)
+    assert solved(curriculum.tasks(3), "d") == 4 - 1
+
+
 def test_refills_of_a_step_are_one_step() -> None:
     """Metrics add up over a step's rounds, and so does the fraction of valid proposals."""
     curriculum = made(solver_batch=8, proposals=4)

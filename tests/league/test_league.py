@@ -3,9 +3,11 @@
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from random import Random
 
 import pytest
 
+from selfplay.arena import Arena
 from selfplay.errors import ConfigError
 from selfplay.league import Chances, Matchmaking
 from selfplay.league.matchmaking import (
@@ -17,8 +19,8 @@ from selfplay.league.matchmaking import (
     MainPlayer,
 )
 from selfplay.rollout.rollout import EpisodeSpec
-from selfplay.types import Episode, Status
-from tests.helpers.builders import episode
+from selfplay.types import Episode, Status, Task
+from tests.helpers.builders import episode, turn
 from tests.helpers.scripted_league import ALL_THREE, SEATS, Made, Played, specs
 
 
@@ -223,3 +225,33 @@ def test_a_league_wraps_any_rollout_function() -> None:
     made.begin(1, [])
     assert len(made.league.matches(1).wrap(other)(asked)) == 4
     assert other.specs == asked and not made.play.specs
+
+
+def test_equal_players_of_a_game_of_three_have_a_win_rate_of_a_half() -> None:
+    class Three(Played):
+        """Pays three agents at random."""
+
+        def _played(self, spec: EpisodeSpec) -> Episode:
+            rng = Random(f"{spec.seed} {spec.member}")
+            seats = [f"player_{number}" for number in range(3)]
+            return episode(*(turn(seat, rng.random()) for seat in seats))
+
+    made = Made({"base": ALL_THREE}, arena=Arena({"player": 3}), play=Three(), every=1000)
+    for step in range(1, 40):
+        figures = made.step(step, groups=60, size=1)
+    rates = [rate for name, rate in figures.items() if name.startswith("win_rate/base/")]
+    # About 1 / (1 - 0.99) games count: three standard deviations are 0.15.
+    assert rates and all(abs(rate - 0.5) < 0.2 for rate in rates)
+    assert sum(rates) / len(rates) == pytest.approx(0.5, abs=0.12)
+
+
+def test_players_get_each_type_of_tasks() -> None:
+    made = Made({"base": ALL_THREE, "other": ALL_THREE})
+    made.begin(1)
+    asked = [
+        EpisodeSpec(task=Task(id=f"{n}", type=("even", "odd")[n % 2]), seed=n) for n in range(40)
+    ]
+    made.run(asked)
+    matches = made.league._sampled[1]._matches
+    met = Counter((spec.task.type, matches[spec.task.id, spec.seed].player) for spec in asked)
+    assert all(met[kind, player] == 10 for kind in ("even", "odd") for player in ("base", "other"))

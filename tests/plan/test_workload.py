@@ -110,3 +110,12 @@ def test_the_passes_of_a_learner_are_those_that_a_run_makes() -> None:
     assert pairs.passes == 1  # DPO always reads the reference
     twice = lesson("learner.mini_batches=3", "learner.epochs=2")
     assert (twice.updates, twice.epochs) == (6, 2)
+
+
+def test_a_mixture_with_phases_is_planned_by_its_longest_phase() -> None:
+    phases = "curriculum.phases=[{steps: 10, shares: {kuhn: 1}}, {steps: 90, shares: {signal: 1}}]"
+    found = by_role(planned("+experiment=tiny/three_games", "curriculum.shares=null", phases))
+    plain = by_role(planned("+experiment=tiny/three_games"))
+    signal = [name for name in plain if name.startswith("signal_")]
+    assert signal and all(found[name] == pytest.approx(3 * plain[name]) for name in signal)
+    assert not [name for name in plain if name not in signal and found.get(name)]

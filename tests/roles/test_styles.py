@@ -30,5 +30,5 @@ def test_a_manager_and_an_answer_agent_read_their_style() -> None:
     said = AnswerAgent(style="sentence").parse("It is Rome")
     assert json.loads(said) == {"answer": "Rome", "memories": []}
     assert json.loads(AnswerAgent().parse("**Answer:** Rome"))["answer"] == "Rome"
-    with pytest.raises(SettingError, match="^form is one of json"):
+    with pytest.raises(SettingError, match=r"^form is one of json"):
         MemoryManager(form="yaml")  # type: ignore[arg-type]

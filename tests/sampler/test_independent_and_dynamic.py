@@ -164,3 +164,18 @@ def test_sizes_below_one_are_refused() -> None:
     ):
         with pytest.raises(ValueError, match="at least 1"):
             make()
+
+
+def test_a_phase_that_begins_with_this_step_may_still_gather() -> None:
+    class Later(Listed):
+        """Is not ready any more when it has made the tasks of a step."""
+
+        def tasks(self, step: int, attempt: int = 0) -> list[Task]:
+            self.is_ready = False
+            return super().tasks(step, attempt)
+
+    curriculum = Later(is_ready=True)
+    groups = Dynamic(group_size=2, rounds=3).sample(
+        curriculum, playing(lambda spec: 1.0, []), step=3, seed=0
+    )
+    assert len(curriculum.told) == 1 and len(groups) == 2

@@ -81,9 +81,13 @@ class RuleState:
     """Number of consecutive means that were too far away."""
     begun: int = 0
     """First step in the window of the streak's first mean."""
+    interval: int = 0
+    """Largest number of steps between two consecutive observations; 0 before the second one."""
 
     def observe(self, step: int, value: float) -> None:
         """Add the value of a step."""
+        if self.recent:
+            self.interval = max(self.interval, step - self.recent[-1][0])
         self.recent.append((step, value))
         if len(self.recent) > self.rule.window:
             self.recent.popleft()
@@ -112,6 +116,11 @@ class RuleState:
         """True if the streak is long enough."""
         return self.streak >= self.rule.patience
 
+    def has_ended(self, step: int) -> bool:
+        """Return True if the metric is no longer observed: at `step`, more than twice its largest
+        interval has passed since its last observation."""
+        return 0 < 2 * self.interval < step - self.recent[-1][0]
+
     @property
     def clean_until(self) -> int:
         """The last step that is before any collapse that the rule can report now or later."""
@@ -133,6 +142,7 @@ class RuleState:
             "reference": self.reference,
             "streak": self.streak,
             "begun": self.begun,
+            "interval": self.interval,
         }
 
     @classmethod
@@ -242,7 +252,7 @@ class CollapseMonitor:
                 text=_describe(name, metric, trace),
             )
             for (name, metric), trace in self._traces.items()
-            if trace.fires
+            if trace.fires and not trace.has_ended(self._step)
         ]
 
     def unseen(self, metrics: Mapping[str, float]) -> Iterator[str]:
@@ -271,7 +281,8 @@ class CollapseMonitor:
         """Return the step whose newest earlier checkpoint must stay for a rollback, if any."""
         if not self.response.returns:
             return None
-        return max(0, min((trace.clean_until for trace in self._traces.values()), default=0))
+        current = [each for each in self._traces.values() if not each.has_ended(self._step)]
+        return max(0, min((trace.clean_until for trace in current), default=0))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of all rules and the number of rollbacks."""

@@ -100,6 +100,21 @@ def test_an_alarm_is_not_new_in_a_step_that_has_nothing_new_to_see() -> None:
     assert new == [[], [True], [False], [False], [False]]
 
 
+def test_a_metric_that_is_no_longer_observed_fires_no_more_and_keeps_no_checkpoint() -> None:
+    class Returns(Warn):
+        returns = True
+
+    watching = CollapseMonitor(response=Returns(), rules={"mine": {**FALLS, "metric": "role/*"}})
+    told = {}
+    for step in range(1, 30):
+        ended = {"role/a": 1.0 if step < 10 else 0.0} if step <= 10 else {}
+        (told[step],) = watching.observe(step, {**ended, "role/b": 1.0}).values()
+    assert [step for step, fires in told.items() if fires] == [10, 11, 12]
+    assert watching.spare() == 28 and not watching.alarms()
+    watching.observe(30, {"role/a": 0.0, "role/b": 1.0})  # a later phase observes it again
+    assert [alarm.metric for alarm in watching.alarms()] == ["role/a"]
+
+
 def test_what_a_missing_figure_counts_as() -> None:
     rule = {**FALLS, "metric": "a/*", "direction": "increase", "reference": 0.0, "patience": 2}
     values = [None, 0.9, None, 0.9, 0.9, None]
