@@ -213,21 +213,60 @@ def load_changed(
     """Return a run's config with overrides.
 
     A run folder has no config groups, so an override such as `credit=rloo` replaces the run's
-    settings by the shipped config, or by that of one of the folders `search`.
+    settings by the shipped config, or by that of one of the folders `search`. Where this config
+    refers to other keys, such as `${arena}`, it gets the run's values.
     """
     plain = load([], name=RUN, folder=folder)
-    rest = []
+    rest, chosen = list[str](), dict[str, Any]()
     for override in overrides:
         group, _, name = override.partition("=")
         if group in (*KEYS, ALGORITHM) and choices(group, search) and name.isidentifier():
-            found = load([override], search=search)
+            found = _unresolved(override, search)
             folders = [config_folder(), *map(Path, search)]
-            plain |= {key: found[key] for key in keys_of(override, folders)}
+            chosen |= {key: found[key] for key in keys_of(override, folders)}
         else:
             rest.append(override)
+    plain |= _resolved_in(plain, chosen)
     with TemporaryDirectory() as place:
         Path(place, "config.yaml").write_text(to_yaml(plain), encoding="utf-8")
         return load(rest, name=RUN, folder=Path(place))
+
+
+def _unresolved(override: str, search: Sequence[str]) -> dict[str, Any]:
+    """Return the base config with one choice of a group, with its interpolations."""
+    home = config_folder()
+    _refuse_overrides([override], [home, *map(Path, search)])
+    for folder in search:
+        check_folder_sizes(Path(folder))
+    try:
+        composed = _compose(home, BASE, [override], search)
+    except (HydraException, OmegaConfBaseException, ValueError):
+        load([override], search=search)  # raises the error in one line
+        raise
+    plain = OmegaConf.to_container(composed, resolve=False)
+    assert isinstance(plain, dict)
+    return {str(key): value for key, value in plain.items()}
+
+
+def _resolved_in(run: Mapping[str, Any], nodes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return nodes of a config whose interpolations refer to the keys of a run's config."""
+    if not nodes:
+        return {}
+    population = run.get("population")
+    policy = population.get("policy") if isinstance(population, Mapping) else None
+    known = {**run, **({"policy": policy} if policy else {})}
+    try:
+        whole = OmegaConf.create({**_escaped(known), **nodes})
+        plain = OmegaConf.to_container(whole, resolve=True, throw_on_missing=True)
+    except MissingMandatoryValue as error:
+        raise ConfigError(f"{error.full_key}: missing; set {error.full_key}=VALUE") from error
+    except OmegaConfBaseException as error:
+        raise ConfigError(
+            f"{error.full_key}: it refers to a key that the run's config does not have "
+            f"({one_line(error)}); choose another config"
+        ) from error
+    assert isinstance(plain, dict)
+    return with_texts({key: plain[key] for key in nodes})
 
 
 def with_local_runtime(config: Mapping[str, Any]) -> dict[str, Any]:
