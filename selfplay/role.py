@@ -95,6 +95,10 @@ class Role:
         self._random = re.search("random|lipsum", self._template) is not None
         self._rendered: dict[Any, str] = {}
 
+    def set_config_key(self, key: str) -> None:
+        """Keep the config key of this role in `where`, for errors."""
+        self.where = key
+
     @property
     def _title(self) -> str:
         """The role for errors: config key, if it has one, and class."""

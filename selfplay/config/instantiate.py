@@ -16,7 +16,7 @@ from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from types import UnionType
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
@@ -39,6 +39,17 @@ PLAIN = (str, int, float, bool)
 T = TypeVar("T")
 
 
+@runtime_checkable
+class NamesItsKey(Protocol):
+    """An object that names its config key in errors which it raises later, such as a role.
+
+    `build` tells it the key.
+    """
+
+    def set_config_key(self, key: str) -> None:
+        """Keep the config key of this object, such as "roles.solver"."""
+
+
 def build(node: Any, *, where: str = "", provided: Mapping[str, Any] | None = None) -> Any:
     """Return the object that a config node describes; plain values are unchanged.
 
@@ -50,7 +61,10 @@ def build(node: Any, *, where: str = "", provided: Mapping[str, Any] | None = No
     if isinstance(node, Mapping):
         if TARGET in node:
             target, values = resolve(node, where=where, provided=provided)
-            return call(target, values, where=where)
+            made = call(target, values, where=where)
+            if isinstance(made, NamesItsKey):
+                made.set_config_key(where)
+            return made
         return {k: build(v, where=join(where, k), provided=provided) for k, v in node.items()}
     if isinstance(node, Sequence) and not isinstance(node, str):
         return [build(v, where=join(where, i), provided=provided) for i, v in enumerate(node)]

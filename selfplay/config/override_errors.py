@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 
 from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import InterpolationKeyError
 
 from selfplay.config.group_choices import ALGORITHM
 from selfplay.config.instantiate import TARGET, import_target, signature
@@ -25,6 +26,8 @@ MOST_HINTS = 3
 def refused(error: Exception, overrides: Sequence[str], composed: Composed) -> str:
     """Return the error line for an override that Hydra refused, with the nearest key."""
     text = str(error)
+    if isinstance(error, InterpolationKeyError):
+        return _unset(error)
     if "@experiment" in text:
         chosen = [text for text in overrides if text.startswith("+experiment=")][-1:]
         named = "".join(chosen) or "the experiment"
@@ -61,6 +64,16 @@ def refused(error: Exception, overrides: Sequence[str], composed: Composed) -> s
     if isinstance(error, ConfigCompositionException) and error.__cause__:
         return f"{one_line(error)} ({one_line(error.__cause__)})"
     return one_line(error)
+
+
+def _unset(error: InterpolationKeyError) -> str:
+    """Return the error line for a value such as ${curriculum.tasks} whose key is not in the
+    config."""
+    named = re.search(r"Interpolation key '([^']+)' not found", str(error))
+    if named is None or not error.full_key:
+        return one_line(error)
+    key = str(error.full_key)
+    return f"{key}: its value ${{{named.group(1)}}} is not set; set {key}"
 
 
 def _unknown_key(key: str, overrides: Sequence[str], composed: Composed) -> str:

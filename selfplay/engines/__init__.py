@@ -126,8 +126,9 @@ def check_lengths(request: Request, limit: int | None, reason: str = "") -> None
             f"{where}: max_tokens {new} leaves no room for a prompt in the model's {limit}{reason}"
         )
     if prompt + new > limit:
+        key = f"sampling.{role_of(request.agent) or 'default'}.max_tokens"
+        lower = f"lower {key} (or that of default), " if prompt < limit else ""
         raise PromptTooLong(
             f"{where}: prompt of {prompt} tokens plus {new} new ones exceeds the model's "
-            f"{limit}{reason}; lower sampling.{role_of(request.agent) or 'default'}.max_tokens (or "
-            "that of default), shorten the prompt, or choose a model with a longer context"
+            f"{limit}{reason}; {lower}shorten the prompt, or choose a model with a longer context"
         )

@@ -158,6 +158,7 @@ class Experiment:
             device=self.runtime.device,
         )
         self.policies = players.policies
+        players.check_context_length(self.policies)
         if isinstance(self.objective, PolicyLoss):
             ranks = self.runtime.learner_device
             rounded = any(

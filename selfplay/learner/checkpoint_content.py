@@ -14,6 +14,7 @@ from torch import Tensor
 from selfplay.learner.checkpoint import FROZEN, fault_of, hashes_of, kept
 from selfplay.models.lora import BASES
 from selfplay.models.main_memory import in_main_memory
+from selfplay.models.packaged import cached, is_packaged
 from selfplay.models.policy import Base, Policy
 from selfplay.run.hashing_file import HashingFile
 
@@ -109,14 +110,17 @@ def _save_policy(policy: Policy, name: Path, partial: Path, place: Path) -> dict
 
     The base of its adapter is written too, if the base exists nowhere else and this checkpoint does
     not have it yet. An adapter names its base by an absolute path, because transformers resolves a
-    relative one from the current folder.
+    relative one from the current folder, and knows no packaged models.
     """
-    at, hashes = None, dict[str, str]()
+    found, hashes = None, dict[str, str]()
     if policy.base is not None and policy.base.kept is not None:
         at = Path(BASES, policy.base.kept)
         if not (partial / at).exists():
             hashes = _save_base(policy.base, at, partial)
-    base = str((place / at).absolute()) if at else None
+        found = place / at
+    elif policy.base is not None and is_packaged(policy.base.source):
+        found = cached(policy.base.source)
+    base = str(found.absolute()) if found else None
     return hashes | _within(name, policy.save(partial / name, base=base))
 
 

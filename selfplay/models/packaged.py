@@ -86,6 +86,22 @@ def cached(model: str) -> Path | None:
     return place if place and model_cache.is_complete(place) else None
 
 
+def base_named(base: str) -> str:
+    """Return the name of the packaged model for the folder of its cache on another machine; any
+    other base is returned as it is.
+
+    The adapter of a checkpoint names this folder, so that transformers finds it. Where the folder
+    does not exist, the package does.
+    """
+    folder = Path(base)
+    if not folder.is_absolute() or folder.exists():
+        return base
+    for name, entry in MODELS.items():
+        if folder.parts[-2:] == _place(entry).parts[-2:]:
+            return f"{PREFIX}{name}"
+    return base
+
+
 def prepare(
     model: str,
     *,

@@ -281,7 +281,9 @@ def load_model(model: str, *, where: str, dtype: str) -> PreTrainedModel:
     folder = Path(source)
     if adapters.is_adapter(folder):
         return adapters.merged(
-            folder, lambda base: load_model(base, where=where, dtype=dtype), where=where
+            folder,
+            lambda base: load_model(packaged.base_named(base), where=where, dtype=dtype),
+            where=where,
         )
     if _looks_local(model) and not (folder / "config.json").is_file():
         problem = f"no model in folder {model!r} (config.json is missing)"

@@ -128,26 +128,37 @@ class Evaluation:
 
         `distinct_created` is the fraction of distinct tasks among the created tasks, if there are
         any. A failed episode counts as 0, and so does an episode that was cut off before it was
-        measured, so that a failure cannot raise the mean of a metric that is never negative.
-        `tool_calls` is the number of tool calls per move, if any agent called a tool, and
-        `failed_episodes` the number of failed episodes.
+        measured, so that a failure cannot raise the mean of a metric that is never negative. A
+        metric that none of the finished episodes has is not reported. `tool_calls` is the number of
+        tool calls per move, if any agent called a tool; `failed_episodes` and `truncated_episodes`
+        are the numbers of failed and of cut-off episodes.
         """
         values: dict[str, list[float]] = defaultdict(list)
+        measurable: dict[str, bool] = {}  # True if one of the finished episodes has the metric
         for episode in episodes:
             for shown, measured in self.metrics.items():
                 value = episode.metrics.get(measured)
-                if value is None and episode.status is Status.FINISHED:
-                    continue  # e.g. a refused proposal has no solve rate
-                if value is None or episode.status is Status.FAILED:
+                names = (shown, f"{episode.task.type}/{shown}")
+                if episode.status is Status.FINISHED:
+                    for name in names:
+                        measurable[name] = measurable.get(name, False) or value is not None
+                    if value is None:
+                        continue  # e.g. a refused proposal has no solve rate
+                elif value is None or episode.status is Status.FAILED:
                     value = 0.0
-                values[shown].append(value)
-                values[f"{episode.task.type}/{shown}"].append(value)
-        means = {name: sum(numbers) / len(numbers) for name, numbers in values.items()}
+                for name in names:
+                    values[name].append(value)
+        means = {
+            name: sum(numbers) / len(numbers)
+            for name, numbers in values.items()
+            if measurable.get(name, True)
+        }
         created = [task.id for episode in episodes for task in episode.created]
         if created:
             means["distinct_created"] = len(set(created)) / len(created)
         means |= _tool_calls(episodes)
-        means["failed_episodes"] = float(sum(e.status is Status.FAILED for e in episodes))
+        for status in (Status.FAILED, Status.TRUNCATED):
+            means[f"{status}_episodes"] = float(sum(e.status is status for e in episodes))
         return means
 
 

@@ -72,7 +72,6 @@ class Components:
                         f"roles.{name}.{TARGET}: {type(role).__name__} is not a selfplay.Role; "
                         "derive it from that class"
                     )
-                role.where = f"roles.{name}"
             self.arena = self.arena_factory(config["arena"], where="arena")
         except BaseException:
             self.close()
@@ -248,24 +247,30 @@ class RolloutSetup(Components):
         """The rollouts of the evaluations, by name."""
         self.counts()  # reset the counters: loading is not part of a step
 
-    def check_context_length(self) -> None:
+    def check_context_length(self, loaded: Mapping[str, Policy] | None = None) -> None:
         """Raise ConfigError if the longest answer of a role leaves no room for a prompt.
 
-        No weights are loaded.
+        Args:
+            loaded: The policies after `load`: only the model itself has the length if, for example,
+                a warm start makes it. None: the lengths that the config and its files have.
         """
+        lengths = dict(self.population.context_lengths)
+        for name, policy in (loaded or {}).items():
+            config = policy.model.config.get_text_config()
+            lengths[name] = getattr(config, "max_position_embeddings", None)
         default = self.sampling["default"].longest()
         for role in self.roles:
             name, tokens = self.population.policy_of(role), self.sampling[role].longest()
             where = f"sampling.{'default' if tokens == default else role}.max_tokens"
-            if name not in self.population.context_lengths:  # a scripted opponent counts no tokens
+            if name not in lengths:  # a scripted opponent counts no tokens
                 continue
             if self.max_length is not None and tokens >= self.max_length:
                 raise ConfigError(
                     f"{where}: {tokens} leaves no room for a prompt in engine.max_length="
                     f"{self.max_length}; lower this setting, or raise engine.max_length"
                 )
-            limit = self.population.context_lengths[name]
-            if limit is not None and tokens >= limit:
+            limit = lengths[name]
+            if limit is not None and 0 < limit <= tokens:
                 raise ConfigError(
                     f"{where}: {tokens} leaves no room for a prompt in the {limit} that the model "
                     f"of policy {name!r} reads; lower it"

@@ -23,6 +23,8 @@ FILE = "measures.json"
 """File of the run folder with the declarations of its arenas."""
 LONGEST = 1_000_000
 """Largest number of bytes of this file."""
+COUNTED = frozenset({"failed_episodes", "truncated_episodes", "distinct_created"})
+"""Metrics that every evaluation counts by itself."""
 
 PLAIN = Metric()
 FRACTION = Metric(unit="fraction")
@@ -62,6 +64,7 @@ OWN: Mapping[str, Metric] = {
     "evaluation/*/versus/*/return": REWARD,
     "evaluation/*/distinct_created": GOOD,
     "evaluation/*/failed_episodes": FAULTS,
+    "evaluation/*/truncated_episodes": FAULTS,
     "versus/*/reward": Metric(unit="reward"),
     "versus/*/episodes": COUNT,
     "league/share/*": FRACTION,
@@ -200,7 +203,7 @@ class RunMetrics:
             return 0
         if self.is_chief(rest[0], "/".join(rest[1:])):
             return 1
-        return 3 if len(rest) == 2 and rest[1] not in ("failed_episodes", "distinct_created") else 0
+        return 3 if len(rest) == 2 and rest[1] not in COUNTED else 0
 
     def is_chief(self, evaluation: str, path: str) -> bool:
         """Return True if the metric is one of the chief metrics of an evaluation."""

@@ -74,7 +74,15 @@ def test_what_is_saved_is_read_back(values: dict[str, Any], tmp_path: Path) -> N
         (["policy=huggingface"], r"policy\.model: missing; set policy\.model=VALUE"),
         (["seed=["], r"cannot read 'seed=\['"),
         (["seed=1,2"], "seed=1,2: several values for one run; add -m"),
-        (["run.name=${nowhere}"], "nowhere"),
+        (
+            ["run.name=${nowhere}"],
+            r"^run\.name: its value \$\{nowhere\} is not set; set run\.name$",
+        ),
+        (
+            ["+experiment=tiny/kuhn", "warmstart=hasty_pipeline"],
+            r"^warmstart\.demonstrations\.terms: its value \$\{curriculum\.tasks\.terms\} is not "
+            r"set; set warmstart\.demonstrations\.terms$",
+        ),
         (["arena=null"], "arena=null: arena takes the name of a config"),
         (["+experiment=nothing"], "no experiment named 'nothing'; choose from: .*paper/r_zero"),
         (["+experiment=nothing"], "--config-dir FOLDER adds configs of your own"),

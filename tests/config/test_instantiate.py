@@ -9,6 +9,7 @@ import pytest
 
 from selfplay.config.instantiate import build, check, check_arguments, convert
 from selfplay.errors import ConfigError
+from selfplay.types import Observation
 
 HERE = __name__
 
@@ -74,6 +75,16 @@ def test_inner_nodes_are_built_first_in_mappings_and_lists() -> None:
     car = build(node("Car", name="a", wheels=[node("Wheel", size=2), node("Wheel")]))
     assert [wheel.size for wheel in car.wheels] == [2, 1]
     assert build({"x": [node("Wheel")], "y": 3}) == {"x": [Wheel()], "y": 3}
+
+
+def test_a_role_learns_its_config_key_wherever_it_is_built() -> None:
+    role = {"_target_": "selfplay.role.Role", "template": "{{ nothing }}"}
+    built = build({"player": role, "inner": [role]}, where="warmstart.roles")
+    assert built["inner"][0].where == "warmstart.roles.inner.0"
+    with pytest.raises(
+        ConfigError, match=r"^warmstart\.roles\.player \(Role\): template cannot ren"
+    ):
+        built["player"].prompt(Observation())
 
 
 def test_plain_values_pass_through() -> None:

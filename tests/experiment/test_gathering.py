@@ -30,4 +30,4 @@ def test_the_error_of_an_arena_is_not_blamed_on_the_policy(
     assert main(["train", SMOKE, *overrides]) != 0
     told = capsys.readouterr().err
     assert "gathering first tasks, round 1: 100% of the episodes failed" in told
-    assert "KeyError" in told and "ledger" in told and "warm-start it longer" not in told
+    assert "KeyError" in told and "ledger" in told and "set more steps for the warm" not in told

@@ -14,6 +14,7 @@ from selfplay.config.compose import load
 from selfplay.config.trust import TrustLimit, limited
 from selfplay.errors import ConfigError
 from selfplay.experiment.experiment import check
+from selfplay.learner.checkpoint_writer import CheckpointWriter
 from selfplay.models import packaged
 from selfplay.models.model_outline import outline, positions
 from selfplay.models.packaged import MODELS, PackagedModel
@@ -138,6 +139,35 @@ def test_an_adapter_names_the_package_and_not_the_cache(
     with torch.no_grad():
         expected, found = (p.model(input_ids=ids).logits for p in (policy, whole))
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_the_adapter_of_a_checkpoint_loads_in_transformers_and_on_another_machine(
+    entry: PackagedModel, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = load_policy("base", model=NAME, lora=Lora(rank=2))
+    with torch.no_grad():
+        for name, tensor in policy.model.named_parameters():
+            if "lora_B" in name:
+                tensor.add_(0.1)
+    writer = CheckpointWriter(tmp_path / "run/checkpoints", background=False)
+    place = writer.save(step=1, policies={"base": policy}, learners={}, state={}, keep=1)
+    folder = place / "policies/base"
+
+    def compared(model: Any) -> None:
+        ids = torch.tensor([[1, 40, 50]])
+        with torch.no_grad():
+            expected, found = (each(input_ids=ids).logits for each in (policy.model, model))
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+    compared(AutoModelForCausalLM.from_pretrained(folder))
+    compared(load_policy("whole", model=str(folder)).model)
+    # On another machine, the folder that the adapter names does not exist, and the package does.
+    cache.rename(tmp_path / "gone")
+    monkeypatch.setenv("SELFPLAY_CACHE", str(tmp_path / "elsewhere"))
+    compared(load_policy("whole", model=str(folder)).model)
+    resumed = load_policy("base", model=NAME, lora=Lora(rank=2))
+    resumed.load_weights(folder)
+    compared(resumed.model)
 
 
 def test_without_an_index_one_line_says_what_to_do(

@@ -50,6 +50,7 @@ def test_means_over_all_and_by_type() -> None:
         "hard/accuracy": 0.5,
         "easy/accuracy": 0.5,
         "failed_episodes": 0,
+        "truncated_episodes": 0,
     }
 
 
@@ -70,7 +71,8 @@ def test_nothing_gets_better_by_failing() -> None:
     failed = measured(None, status=Status.FAILED)
     cut = measured(None, status=Status.TRUNCATED)
     figures = made().summarize([measured(1.0), failed, cut, measured(1.0, status=Status.TRUNCATED)])
-    assert figures["accuracy"] == 0.5 and figures["failed_episodes"] == 1
+    assert figures["accuracy"] == 0.5
+    assert (figures["failed_episodes"], figures["truncated_episodes"]) == (1, 2)
     assert made().summarize([failed])["accuracy"] == 0
 
 
@@ -78,6 +80,17 @@ def test_an_episode_without_the_metric_is_not_judged_by_it() -> None:
     """A refused proposal has no solve rate."""
     assert made().summarize([measured(1.0), measured(None)])["accuracy"] == 1
     assert "accuracy" not in made().summarize([measured(None)])
+
+
+def test_episodes_that_were_cut_off_do_not_make_a_metric_that_no_finished_one_has() -> None:
+    cut, failed = (measured(None, status=each) for each in (Status.TRUNCATED, Status.FAILED))
+    figures = made().summarize([measured(None), cut, failed])
+    assert figures == {"failed_episodes": 1, "truncated_episodes": 1}
+    # The finished task of the type `hard` has none; that of the type `easy` does.
+    figures = made().summarize([measured(None), cut, measured(1.0, 1)])
+    assert "hard/accuracy" not in figures
+    assert (figures["accuracy"], figures["easy/accuracy"]) == (0.5, 1.0)
+    assert made().summarize([cut])["accuracy"] == 0, "no episode was played that could tell"
 
 
 def test_a_metric_that_no_finished_episode_has_is_named() -> None:

@@ -16,6 +16,7 @@ from selfplay.errors import ConfigError
 from selfplay.experiment.experiment import check
 from selfplay.learner.learner_settings import LearnerSettings
 from selfplay.learner.objective import PolicyLoss
+from selfplay.models.policy import load_policy
 from selfplay.models.policy_settings import Lora, PolicySettings
 from selfplay.models.population import Population
 from selfplay.rollout.policies import load_policies, make_learners
@@ -134,6 +135,21 @@ def test_answers_that_leave_no_room_for_a_prompt_are_refused(folder: Path) -> No
         ConfigError, match=r"^sampling\.solver.*: 60 .* in engine\.max_length=60; lower this"
     ):
         RolloutSetup.check_context_length(players)
+
+
+def test_answers_longer_than_a_model_that_only_loading_shows_are_refused(folder: Path) -> None:
+    """A warm start whose demonstrations determine the context length makes this model."""
+    policy = load_policy("base", model=str(folder))
+    players: Any = SimpleNamespace(
+        population=SimpleNamespace(context_lengths={"base": None}, policy_of=lambda role: "base"),
+        roles=ROLES,
+        sampling=dict.fromkeys(("default", *ROLES), SamplingSettings(max_tokens=1024)),
+        max_length=None,
+    )
+    RolloutSetup.check_context_length(players)
+    words = r"^sampling\.default\.max_tokens: 1024 leaves no room .* in the 1024 that the model"
+    with pytest.raises(ConfigError, match=words):
+        RolloutSetup.check_context_length(players, {"base": policy})
 
 
 @pytest.mark.parametrize(

@@ -153,11 +153,32 @@ def test_the_embedded_engine_says_so(model: PreTrainedModel, renderer: ChatRende
     engine = serving({"p": model}, {"p": list(renderer.end_ids)})
     short, long = rollout(engine, renderer).run(asked_specs(1, 2000))
     assert short.status is Status.FINISHED and long.status is Status.TRUNCATED
-    assert "exceeds the model's 256; lower sampling.b.max_tokens (or that of def" in long.error
+    assert "exceeds the model's 256; shorten the prompt, or choose a model with a " in long.error
     engine.publish("p", {}, 1)  # refused while requests are in flight
     with pytest.raises(ConfigError, match="leaves no room for a prompt") as caught:
         engine.add(Request(id=0, policy="p", prompt_ids=(1,), seed=0, max_tokens=256))
     assert not isinstance(caught.value, PromptTooLong)
+    words = (
+        r"exceeds the model's 256; lower sampling\.b\.max_tokens \(or that of default\), shorten"
+    )
+    with pytest.raises(PromptTooLong, match=words):  # a shorter answer has room
+        ids = (1,) * 255
+        engine.add(Request(id=0, policy="p", agent="b_0", prompt_ids=ids, seed=0, max_tokens=4))
+
+
+def test_the_first_episode_that_a_long_prompt_cuts_off_is_a_line(renderer: ChatRenderer) -> None:
+    playing, said = rollout(Short(), renderer), list[str]()
+    experiment: Any = SimpleNamespace(credit=GRPO(), sampler=None)
+    progress: Any = SimpleNamespace(note=said.append)
+    run: Any = None  # nothing is written
+    trainer = Trainer(experiment, run, progress)
+    for step, lengths in enumerate([(1, 1), (1, 900), (1, 900)], 2):
+        played = [group(*playing.run(asked_specs(*lengths)))]
+        samples = DrGRPO(group_by="agent").assign(played)
+        trainer._note_missing_signals(step, played=played, groups=played, samples=samples)
+    (line,) = [line for line in said if "PromptTooLong" in line]
+    assert line.startswith("step 3: 1 of 2 episodes were cut off before the arena ended them, ")
+    assert "PromptTooLong: prompt of " in line and "episodes/truncated/PromptTooLong" in line
 
 
 def test_failures_are_counted_by_name_and_stop_the_run_in_the_end(renderer: ChatRenderer) -> None:
