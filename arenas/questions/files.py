@@ -1,6 +1,7 @@
 """Questions from a file of JSON lines with `question` and, if known, `answer`."""
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,11 @@ def read(*, path: str, labelled: bool = True, kind: str = "question") -> list[Ta
         kind: Type of the tasks.
     """
     found: dict[str, Task] = {}
+    answers: dict[str, str] = {}
     for where, data in objects(path, of="questions"):
         question, answer = text_in(data, "question", where), answer_in(data, where)
+        if answer is not None and answers.setdefault(question, answer) != answer:
+            raise ConfigError(f"{where}: the question of an earlier line, with another answer")
         task = question_task(kind, question, answer if labelled else None)
         found.setdefault(task.id, task)
     return list(found.values())
@@ -35,11 +39,13 @@ def objects(path: str, *, of: str) -> Iterator[tuple[str, Any]]:
     """
     try:
         # `splitlines` would also cut at characters that JSON allows inside a text, such as U+2028.
-        lines = Path(path).read_text(encoding="utf-8").split("\n")
+        data = Path(path).read_bytes()
+        lines = data.decode("utf-8").split("\n")
     except OSError as error:
         raise ConfigError(f"{of}: cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{of}: {path} is not UTF-8 text") from error
+        number = data.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{of}: {path}, line {number}: not UTF-8 text") from error
     if not any(line.strip() for line in lines):
         raise ConfigError(f"{of}: {path} contains no {of}")
     for number, line in enumerate(lines, start=1):
@@ -48,14 +54,16 @@ def objects(path: str, *, of: str) -> Iterator[tuple[str, Any]]:
             try:
                 yield where, json.loads(line)
             except (ValueError, RecursionError) as error:
-                raise ConfigError(f"{where}: not JSON") from error
+                raise ConfigError(
+                    f"{where}: not JSON; one JSON object per line is needed"
+                ) from error
 
 
 def text_in(data: Any, key: str, where: str) -> str:
     """Return the text of a key without white space around it; raises ConfigError without one."""
     text = data.get(key) if isinstance(data, dict) else None
     if not isinstance(text, str) or not text.strip():
-        raise ConfigError(f"{where}: needs an object with a text under {key!r}")
+        raise ConfigError(f"{where}: each line needs a JSON object with a text under {key!r}")
     return well_formed(text.strip())
 
 
@@ -64,4 +72,6 @@ def answer_in(data: Mapping[str, Any], where: str) -> str | None:
     answer = data.get("answer")
     if not isinstance(answer, str | int | float | None) or isinstance(answer, bool):
         raise ConfigError(f"{where}: 'answer' must be a text or a number")
+    if isinstance(answer, float) and not math.isfinite(answer):
+        raise ConfigError(f"{where}: 'answer' is {answer}; it must be a text or a finite number")
     return None if answer is None else well_formed(str(answer))

@@ -80,9 +80,10 @@ class Matches:
     def __call__(self, answer: str, payload: Mapping[str, Any]) -> float:
         """Return the score; raises ConfigError for a task without an answer."""
         if "answer" not in payload:
+            asked = str(payload.get("question", ""))[:80]
             raise ConfigError(
-                "verifier: Matches needs an 'answer' in every task, and one has none; add answers, "
-                "or choose a verifier that needs none"
+                f"verifier: Matches needs an 'answer' in every task, and that of {asked!r} has "
+                "none; add answers, or choose a verifier that needs none"
             )
         return float(meaning(answer) == meaning(str(payload["answer"])))
 

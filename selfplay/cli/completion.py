@@ -4,6 +4,7 @@ import argparse
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
+from selfplay.cli import study
 from selfplay.cli.arguments import nothing_more
 from selfplay.config import compose, plain_data
 from selfplay.errors import ConfigError, nearest
@@ -110,13 +111,21 @@ SHELLS = ("bash", "fish", "zsh")
 def words_of(
     parser: argparse.ArgumentParser, *, search: Sequence[str] = ()
 ) -> Mapping[str, Sequence[str]]:
-    """Return the words that can follow each command."""
+    """Return the words that can follow each command.
+
+    Those of `study` are the measures and the flags of all measures. The parser of a command line
+    without `study` lacks them; they are added to it.
+    """
     choices = list(_choices(search))
     keys = [f"{key}=" for key in compose.default_keys()]
     found = {}
     for name, command in _commands(parser).items():
-        flags = [flag for action in command._actions for flag in action.option_strings]
-        more: list[str] = []
+        if name == "study" and not _commands(command):
+            study.add_arguments(command)
+        nested = _commands(command)
+        actions = [a for each in (command, *nested.values()) for a in each._actions]
+        flags = dict.fromkeys(flag for action in actions for flag in action.option_strings)
+        more = list(nested)
         if name in OVERRIDDEN:
             more = [*choices, *keys]
         elif name == "list":

@@ -178,6 +178,9 @@ def list_choices(options: argparse.Namespace, rest: list[str]) -> None:
     for names, about in rows:
         start = "  ".join(f"{name:<{width}}" for name, width in zip(names, widths, strict=True))
         print(_fitting(f"{start}  {visible(about)}".rstrip()))
+    if not options.group:
+        sys.stdout.flush()  # so that the hint comes last in a log of both streams
+        print(f"one group: selfplay list GROUP, with one of {', '.join(groups)}", file=sys.stderr)
 
 
 def _fitting(line: str) -> str:

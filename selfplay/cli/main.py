@@ -18,6 +18,8 @@ from selfplay.errors import ConfigError, SelfplayError, closest, nearest, printa
 from selfplay.run import signals
 
 INTERRUPTED = signals.EXIT_CODE
+OVERRIDDEN = ("train", "check", "evaluate", "warmstart", "plan", "replay", "play")
+"""Commands that take key=value; their usage line says so."""
 
 Add: TypeAlias = Callable[..., argparse.ArgumentParser]
 """Function that adds a command: (name, function of the command, texts) to its parser."""
@@ -106,6 +108,10 @@ def _parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     _add_records(add)
     _add_measurements(add, measures="study" in words)
     _add_files(add, parser)
+    for name in OVERRIDDEN:
+        made = subparsers.choices[name]
+        usage = " ".join(made.format_usage().removeprefix("usage: ").split())
+        made.usage = f"{usage} [key=value ...]"
     return parser
 
 
@@ -178,14 +184,26 @@ def _add_training(add: Add) -> None:
     evaluate.add_argument("--json", action="store_true", help="print the metrics as JSON")
     takes_trust(evaluate)
     _takes_folders(
-        add("warmstart", commands.warmstart, help="make or find the model of a config's warm start")
+        add(
+            "warmstart",
+            commands.warmstart,
+            help="make or find the model of a config's warm start",
+            description="Make the warm-started models of a config, or find them in the cache, and "
+            "print their folders, one a line: selfplay warmstart +experiment=NAME [key=value ...].",
+        )
     )
 
 
 def _add_pages(add: Add) -> None:
     """Add the commands that show a run, or let a person play."""
-    report = add("report", commands.report, help="write report.html of a run or of a sweep")
-    report.add_argument("run", type=Path)
+    report = add(
+        "report",
+        commands.report,
+        help="write report.html of a run or of a sweep",
+        description="Write report.html, one page that needs no network, into the folder of a run "
+        "or of a sweep. For a sweep it is the table of its combinations, which is printed too.",
+    )
+    report.add_argument("run", type=Path, metavar="RUN or SWEEP", help="folder of the run or sweep")
     watch = add(
         "watch",
         commands.watch,

@@ -167,8 +167,8 @@ def _resume(folder: Path, overrides: Sequence[str]) -> None:
 
 
 def _place(override: str) -> str:
-    """Return the top-level config key of an override."""
-    return override.partition("=")[0].partition(".")[0]
+    """Return the top-level config key of an override, such as `engine` for `++engine.rank=8`."""
+    return override.lstrip("+~").partition("=")[0].partition(".")[0]
 
 
 class _Stage:
@@ -307,7 +307,7 @@ def evaluate(options: argparse.Namespace, rest: list[str]) -> None:
     By default everything runs in this process.
     """
     known = (*plain_data.LOCAL_DEFAULTS, "evaluations")
-    nothing_more([each for each in rest if _place(each).lstrip("+~") not in known], options)
+    nothing_more([each for each in rest if _place(each) not in known], options)
     elsewhere = [each for each in rest if _place(each) in plain_data.LOCAL_DEFAULTS]
     from selfplay.experiment.experiment import Experiment
     from selfplay.run.directory import Run
@@ -323,7 +323,7 @@ def evaluate(options: argparse.Namespace, rest: list[str]) -> None:
             f"run {folder} has no evaluations; train with some, such as evaluations=NAME (see "
             "selfplay list evaluations)"
         )
-    chosen = {key: settings[key] for key in map(_place, elsewhere)}
+    chosen = {key: settings[key] for key in map(_place, elsewhere) if key in settings}
     with redirect_stdout(sys.stderr):  # a warm start that is made again prints its progress
         experiment = Experiment({**compose.with_local_runtime(settings), **chosen})
         experiment.load(place, learning=False)
@@ -384,13 +384,12 @@ def _new_name(run: Mapping[str, Any], seed: int) -> str:
 
 
 def _without_repeats(values: Mapping[str, float]) -> dict[str, float]:
-    """Return an evaluation's metrics without those of tasks that have no type, `default/NAME`,
-    where they repeat the metric of all tasks."""
-    return {
-        name: value
-        for name, value in values.items()
-        if not name.startswith("default/") or values.get(name.removeprefix("default/")) != value
-    }
+    """Return an evaluation's metrics without those of its only type of task, which repeat the
+    metrics of all tasks."""
+    from selfplay.run.report.repeated_metrics import repeated
+
+    repeats = repeated({f"evaluation/_/{name}": value for name, value in values.items()})
+    return {name: value for name, value in values.items() if f"evaluation/_/{name}" not in repeats}
 
 
 def _print_summary(summary: Mapping[str, Any], declared: Any) -> None:
@@ -399,7 +398,7 @@ def _print_summary(summary: Mapping[str, Any], declared: Any) -> None:
     for name, results in summary["evaluations"].items():
         for metric, after in _without_repeats(results["after"]).items():
             before = results["before"].get(metric)
-            if before is None or metric == "failed_episodes":
+            if before is None or metric in ("failed_episodes", "truncated_episodes"):
                 continue
             read = declared.of(f"evaluation/{name}/{metric}")
             shown = f"{format_value(read, before):>7} -> {format_value(read, after):>7}"

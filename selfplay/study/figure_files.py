@@ -18,6 +18,8 @@ from selfplay.run.report.html import visible
 from selfplay.study.plots import NARROW, Drawing
 
 _INKS = ["#2a5db0", "#c8571b", "#2b8a57", "#8a4fa8", "#b08a00", "#1893a5", "#b3345f", "#6c6f75"]
+SWATCH = 6
+"""Width of the line before a name of the legend, in letters."""
 LETTER = 0.58 / 72
 """Mean width of a letter in inches, per point of its size."""
 PRINT = {INK: "#1b1c1e", TEXT: "#1b1c1e", GRID: "#deded8", **dict(zip(SERIES, _INKS, strict=True))}
@@ -78,8 +80,12 @@ def printed(drawing: Drawing) -> Iterator[tuple[str, bytes]]:
         )
         names = [str(visible(name)) for name in drawing.legend]
         columns = 2 if max(map(len, names), default=0) * font * LETTER * 2 < width - 1.4 else 1
-        legend = 0.18 * -(-len(names) // columns) if len(names) > 1 else 0.0
-        title = wrap(str(visible(drawing.title)), int(width / (font * LETTER)))
+        letters = int(width / (font * LETTER))
+        if columns == 1:
+            names = ["\n".join(wrap(name, letters - SWATCH)) for name in names]
+        more = 0.14 * sum(name.count("\n") for name in names)
+        legend = 0.18 * -(-len(names) // columns) + more if len(names) > 1 else 0.0
+        title = wrap(str(visible(drawing.title)), letters)
         height += 0.35 + 0.15 * len(title) + legend
         canvas = Figure(figsize=(width, height), layout="constrained")
         axes = canvas.add_subplot()

@@ -17,6 +17,7 @@ import numpy as np
 from selfplay.arena import Arena
 from selfplay.config.compose import load_changed, with_local_runtime
 from selfplay.config.instantiate import build
+from selfplay.config.plain_data import LOCAL_DEFAULTS
 from selfplay.credit.base import own_pay
 from selfplay.engines import Engine
 from selfplay.errors import ConfigError, RunError, nearest
@@ -346,7 +347,9 @@ def games_of(
     """
     from selfplay.experiment.experiment import Experiment  # loads torch
 
-    config = with_local_runtime(load_changed(run, changes) if changes else Run.open(run).config())
+    changed = load_changed(run, changes) if changes else Run.open(run).config()
+    config = with_local_runtime(changed)
+    _check_used(changes, changed, config)
     experiment = Experiment(config)
     known = experiment.players.evaluations
     if evaluation is not None and evaluation not in known:  # before models are loaded
@@ -362,6 +365,17 @@ def games_of(
             games.check_metric()
         games.params |= {"changed": " ".join(changes)} if changes else {}
         yield games
+
+
+def _check_used(changes: Sequence[str], asked: Mapping[str, Any], used: Mapping[str, Any]) -> None:
+    """Raise ConfigError for a change of a key that the config for finished runs replaces."""
+    for change in changes:
+        key = change.lstrip("+~").partition("=")[0].partition(".")[0]
+        if key in (*LOCAL_DEFAULTS, "trackers") and asked.get(key) != used.get(key):
+            raise ConfigError(
+                f"--set {change}: a study plays in this process, with the engine of transformers "
+                f"and without trackers; leave {key} out"
+            )
 
 
 def _games(

@@ -22,10 +22,12 @@ def write(result: Result, folder: Path, *, command: str) -> Path:
         content = {**result.to_json(), "command": command}
         write_atomic(folder / f"{result.measure}.json", json.dumps(content, indent=2) + "\n")
     save(result.drawings, folder, result.measure)
+    differing, equal = result.by_equality()
     page = render(
         "study.html.jinja",
         result=result,
-        lines=estimate_rows(result.estimates),
+        lines=estimate_rows(differing),
+        equal=estimate_rows(equal),
         drawings=[(each, Markup(inline(each))) for each in result.drawings],
         broad=ROWS_WIDTH,
         command=command,

@@ -13,12 +13,13 @@ from typing import Protocol
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.ticker import MaxNLocator
 
 from selfplay.run.formatting import number
 from selfplay.run.report import charts
 from selfplay.run.report.charts import DASHES, INK, MOST_SERIES, SERIES, TEXT, bare
 from selfplay.run.report.html import visible
+from selfplay.run.report.percent_axis import percent_axis
 from selfplay.study.stats.bootstrap import Estimate
 
 LONGEST_LABEL = 36
@@ -159,8 +160,24 @@ class CurvePlot:
 
     @property
     def legend(self) -> Sequence[str]:
-        """Names of the drawn series."""
-        return list(self.series)[:MOST_SERIES]
+        """Names of the drawn series; a series that hides an equal one before it names that one."""
+        drawn = list(self.series)[:MOST_SERIES]
+        same = ((name, self._same_as(name, drawn[:place])) for place, name in enumerate(drawn))
+        return [f"{name} (same as {first})" if first else name for name, first in same]
+
+    def _same_as(self, name: str, before: Sequence[str]) -> str:
+        """Return the first of the series `before` that has the values and the band of a series."""
+
+        def points(of: str) -> list[list[float]]:
+            return [list(each) for each in (self.series[of], *self.bands.get(of, ()))]
+
+        own = points(name)
+        for each in before:
+            if len(own) == len(other := points(each)) and np.array_equal(
+                own, other, equal_nan=True
+            ):
+                return each
+        return ""
 
     def size(self) -> tuple[float, float]:
         """Return the size in inches on the page."""
@@ -172,7 +189,7 @@ class CurvePlot:
         A series of at most `FEW` values has a dot at each, and its line passes over missing values;
         the line of a longer series is interrupted there.
         """
-        for place, name in enumerate(self.legend):
+        for place, name in enumerate(list(self.series)[:MOST_SERIES]):
             line = np.array(self.series[name], dtype=float)
             few = np.isfinite(line).sum() <= FEW
             kept = np.isfinite(line) if few else np.full(len(line), True)
@@ -195,7 +212,7 @@ class CurvePlot:
         axes.set_ylabel(_lines(self.label), color=INK, parse_math=False)
         axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
         if self.percent:
-            axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
+            percent_axis(axes, "y")
         if self.logarithmic:
             axes.set_xscale("log", base=2)
             axes.xaxis.set_major_formatter(lambda value, place: number(value))

@@ -6,8 +6,9 @@ memory does not grow with the number of episodes.
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +186,37 @@ def label(kind: Kind, view: str) -> str:
     return "first round" if kind == "answer" and not view else shortened(view)
 
 
+def labels(kind: Kind, views: Sequence[str]) -> dict[str, str]:
+    """Return a label for each view, all different.
+
+    Views of which the labels would be equal lose the words that all of them end with; labels that
+    are equal even so are numbered.
+    """
+    found = {view: label(kind, view) for view in views}
+    by_label: dict[str, list[str]] = {}
+    for view, text in found.items():
+        by_label.setdefault(text, []).append(view)
+    for alike in by_label.values():
+        if len(alike) > 1:
+            split = {view: view.split() for view in alike}
+            ends = zip(*(reversed(words) for words in split.values()), strict=False)
+            same = sum(1 for _ in takewhile(lambda words: len(set(words)) == 1, ends))
+            left = {view: words for view, words in split.items() if len(words) > same}
+            for view, words in left.items():
+                found[view] = f"{shortened(' '.join(words[: len(words) - same]))} ..."
+    return dict(zip(found, _numbered(found.values()), strict=True))
+
+
+def _numbered(texts: Iterable[str]) -> list[str]:
+    """Return the texts, with a number after each that is there already."""
+    seen: Counter[str] = Counter()
+    found = []
+    for text in texts:
+        seen[text] += 1
+        found.append(f"{text} ({seen[text]})" if seen[text] > 1 else text)
+    return found
+
+
 def shortened(text: str) -> str:
     """Return a text in one line of at most `LONGEST` characters; a long text keeps its end."""
     line = " ".join(text.split())
@@ -293,13 +325,14 @@ def curves_of(usage: AgentUsage) -> list[CurvePlot]:
         for (view, _), times in cells.items():
             totals[step][view] += times
     views = sorted(view for view, _ in by_view.most_common(MOST_SERIES))
+    shown = labels(usage.kind, views)
     actions = [action for action, _ in by_action.most_common(MOST_CURVES)]
     return [
         CurvePlot(
             title=f"{usage.agent}: probability of {shortened(action)} by view",
             x=list(usage.frames),
             series={
-                label(usage.kind, view): [
+                shown[view]: [
                     cells.get((view, action), 0) / totals[step][view]
                     if totals[step][view]
                     else math.nan

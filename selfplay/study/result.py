@@ -3,9 +3,10 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, count
 from typing import Any, TypeAlias
 
-from selfplay.run.formatting import number
+from selfplay.run.formatting import counted, number
 from selfplay.study.plots import Drawing
 from selfplay.study.stats.bootstrap import Estimate
 
@@ -27,6 +28,14 @@ class Table:
         """Return the cells as text."""
         return [[cell(value) for value in row] for row in self.rows]
 
+    def _names(self) -> list[str]:
+        """Return the columns; one whose name occurred before has a number, as in "uses (2)"."""
+        names = list[str]()
+        for column in self.columns:
+            tries = chain([column], (f"{column} ({number})" for number in count(2)))
+            names.append(next(name for name in tries if name not in names))
+        return names
+
     def to_json(self) -> dict[str, Any]:
         """Return plain data: each row by its columns; values that are not finite are null."""
         return {
@@ -34,7 +43,7 @@ class Table:
             "rows": [
                 {
                     name: None if isinstance(value, float) and not math.isfinite(value) else value
-                    for name, value in zip(self.columns, row, strict=True)
+                    for name, value in zip(self._names(), row, strict=True)
                 }
                 for row in self.rows
             ],
@@ -61,6 +70,9 @@ class Result:
     """Settings of the measurement."""
     notes: Sequence[str] = ()
     """Notes that readers of the result need."""
+    equal: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Metric that is equal in all runs to the names of its estimates. A terminal does not show
+    these rows, and the page folds them away."""
     more: Mapping[str, Any] = field(default_factory=dict)
     """Keys of the JSON alone."""
 
@@ -80,12 +92,29 @@ class Result:
     def to_text(self) -> str:
         """Return the tables as text for a terminal."""
         blocks = [self.title]
-        if self.estimates:
-            blocks.append(columns(estimate_rows(self.estimates)))
+        differing, _ = self.by_equality()
+        if differing:
+            blocks.append(columns(estimate_rows(differing)))
         for table in self.tables:
-            blocks.append(f"{table.title}\n{columns([list(table.columns), *table.shown()])}")
+            rows = [row for row in table.shown() if row[0] not in self.equal]
+            blocks.append(f"{table.title}\n{columns([list(table.columns), *rows])}")
+        if self.equal:
+            blocks.append(
+                f"note: {self.equal_text()}, and left out here; the page and --json have them"
+            )
         blocks += [f"note: {note}" for note in self.notes]
         return "\n\n".join(blocks)
+
+    def by_equality(self) -> tuple[list[Estimate], list[Estimate]]:
+        """Return the estimates of metrics that differ between runs, and those of equal metrics."""
+        hidden = set(chain(*self.equal.values()))
+        kept = [each for each in self.estimates if each.name not in hidden]
+        return kept, [each for each in self.estimates if each.name in hidden]
+
+    def equal_text(self) -> str:
+        """Return the number of metrics that are equal in all runs, in words."""
+        count = len(self.equal)
+        return f"{counted(count, 'metric')} {'is' if count == 1 else 'are'} equal in all runs"
 
 
 HEAD = ["", "value", "95 % interval", "of", "direction", "p", ""]

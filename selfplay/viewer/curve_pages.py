@@ -1,5 +1,6 @@
 """The page of curves that a browser draws, and its data: thinned columns of the metrics as JSON."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from selfplay.run.declarations import RunMetrics, read_declared
 from selfplay.run.formatting import format_value
 from selfplay.run.report.charts import downsample, running_mean, smoothing
 from selfplay.run.report.html import render, visible
+from selfplay.run.report.repeated_metrics import repeated
 from selfplay.viewer.catalog import ListedRun, RunCatalogue
 from selfplay.viewer.metric_columns import Curve, MetricColumns, stamp_of
 from selfplay.viewer.run_configs import RunConfigs
@@ -143,8 +145,18 @@ class CurvePages:
         return columns
 
     def _known(self, run: ListedRun, columns: MetricColumns) -> list[str]:
-        """Return the names of all curves of a run."""
-        return [*columns.names, *self._studies.of(run.folder)]
+        """Return the names of the curves of a run, without the repeats of an only task type."""
+        evaluated = [name for name in columns.names if name.startswith("evaluation/")]
+        curves = {name: columns.curve(name) for name in evaluated}
+        points = {
+            name: zip(c.steps.tolist(), c.values.tolist(), strict=True)
+            for name, c in curves.items()
+        }
+        repeats = repeated(
+            {name: [at for at in column if math.isfinite(at[1])] for name, column in points.items()}
+        )
+        kept = (name for name in columns.names if name not in repeats)
+        return [*kept, *self._studies.of(run.folder)]
 
     def _curve(self, run: ListedRun, columns: MetricColumns, metric: str) -> Curve:
         """Return the curve of a metric, or of a study."""
@@ -175,8 +187,11 @@ class CurvePages:
             meaning = declared[group[0].name].of(metric)
             units.add(meaning.unit)
             label = visible(group[0].name) + (f" and {len(group) - 1} more" if group[1:] else "")
-            made = _pooled(present, asked) if group[1:] else _single(present[0], metric, asked)
+            make = _pooled if group[1:] else _single
+            made = make(present, metric, asked)
             latest = format_value(meaning, made.pop("latest"))
+            if (last := made.pop("last")) < len(present):
+                latest += f" ({last} of {len(present)} seeds)"
             series.append({"label": label, "seeds": len(present), "latest": latest, **made})
         (unit,) = units if len(units) == 1 else ("",)
         return {
@@ -238,7 +253,10 @@ def _thinned(steps: Iterable[int]) -> list[int]:
     return marks[:: -(-len(marks) // MOST_MARKS) or 1]
 
 
-def _window(asked: CurveQuery, points: int) -> int:
+def _window(metric: str, asked: CurveQuery, points: int) -> int:
+    """Return the window of the running mean; curves without a value at most steps have none."""
+    if metric.startswith(UNEVEN):
+        return 1
     return smoothing(points) if asked.window is None else min(asked.window, LARGEST_WINDOW)
 
 
@@ -251,21 +269,22 @@ def _shown(steps: NDArray[np.int64], values: NDArray[np.float64], asked: CurveQu
     return [first + index for index in downsample(values[first:last])]
 
 
-def _single(curve: Curve, metric: str, asked: CurveQuery) -> dict[str, Any]:
+def _single(curves: Sequence[Curve], metric: str, asked: CurveQuery) -> dict[str, Any]:
     """Return the points of one run's curve: steps, values and, if smoothed, means."""
+    (curve,) = curves
     steps, values = curve.steps, curve.values
     chosen = _shown(steps, values, asked)
-    window = 1 if metric.startswith(UNEVEN) else _window(asked, len(values))
+    window = _window(metric, asked, len(values))
     made: dict[str, Any] = {"steps": steps[chosen].tolist(), "values": values[chosen].tolist()}
     if window > 1:
         made |= {"means": running_mean(values, window, chosen), "window": window}
-    return {**made, "latest": float(values[-1])}
+    return {**made, "latest": float(values[-1]), "last": 1}
 
 
-def _pooled(curves: Sequence[Curve], asked: CurveQuery) -> dict[str, Any]:
+def _pooled(curves: Sequence[Curve], metric: str, asked: CurveQuery) -> dict[str, Any]:
     """Return the mean over the seeds that have a step, their range and their number.
 
-    Values that are not finite are left out.
+    "last" is the number of seeds at the last step. Values that are not finite are left out.
     """
     steps = np.unique(np.concatenate([curve.steps for curve in curves]))
     table = np.full((len(curves), len(steps)), np.nan)
@@ -278,11 +297,11 @@ def _pooled(curves: Sequence[Curve], asked: CurveQuery) -> dict[str, Any]:
     low = np.where(finite, table, np.inf).min(axis=0)
     high = np.where(finite, table, -np.inf).max(axis=0)
     chosen = _shown(steps, mean, asked)
-    window = _window(asked, len(steps))
+    window = _window(metric, asked, len(steps))
     parts = {"values": mean, "low": low, "high": high}
     made = {
         name: running_mean(part, window, chosen) if window > 1 else part[chosen].tolist()
         for name, part in parts.items()
     }
-    ends = {"latest": float(mean[-1]), "window": window}
+    ends = {"latest": float(mean[-1]), "last": int(counts[-1]), "window": window}
     return {"steps": steps[chosen].tolist(), **made, "counts": counts[chosen].tolist(), **ends}

@@ -1,6 +1,7 @@
 """The configs of runs as flat keys, for tables, comparisons and groups of seeds."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +9,12 @@ from selfplay.errors import RunError
 from selfplay.run.config_data import config_data
 from selfplay.viewer.metric_columns import stamp_of
 
-OWN_KEYS = ("seed", "run.name", "run.folder")
-"""Keys that differ between the runs of one group: the seed and the place of the record."""
+SEED = "seed"
+"""Key of the run's seed, and last part of the keys of other seeds, such as `warmstart.seed`."""
+OWN_KEYS = (SEED, "run.name", "run.folder", "run.threads")
+"""Keys that differ between the runs of one group: seed, place of the record, and threads."""
 LONGEST_VALUE = 200
-"""Largest number of characters of a key or a value."""
+"""Largest number of characters of a key or a value of which the whole text is kept."""
 MISSING = "\u2013"
 """Text for a key that a config lacks."""
 
@@ -35,21 +38,36 @@ class RunConfigs:
         return known[1]
 
     def group(self, run: Path) -> str:
-        """Return a text that is equal for runs that differ only in `OWN_KEYS`.
+        """Return a text that is equal for runs that differ only in `OWN_KEYS` and in seeds.
 
+        No seed counts, because the config of one run does not show which of its seeds follow
+        `${seed}`: with the run's seed 0 and `warmstart.seed` 0, the second may be a fixed number.
         A run whose config cannot be read is a group of its own.
         """
         try:
             config = self.read(run)
         except RunError:
             return str(run)
-        return repr(sorted((key, text) for key, text in config.items() if key not in OWN_KEYS))
+        kept = {key for key in config if key not in OWN_KEYS and not _is_seed(key)}
+        return repr(sorted((key, config[key]) for key in kept))
 
 
 def differing(configs: Sequence[FlatConfig]) -> list[str]:
-    """Return the keys whose values differ between configs, without `OWN_KEYS`, sorted."""
+    """Return the keys whose values differ between configs, sorted.
+
+    `OWN_KEYS` are left out, and the keys of seeds that are equal to the run's seed in every config.
+    """
     keys = sorted({key for config in configs for key in config} - set(OWN_KEYS))
-    return [key for key in keys if len({config.get(key, MISSING) for config in configs}) > 1]
+    return [
+        key
+        for key in keys
+        if len({config.get(key, MISSING) for config in configs}) > 1
+        and not (_is_seed(key) and all(config.get(key) == config.get(SEED) for config in configs))
+    ]
+
+
+def _is_seed(key: str) -> bool:
+    return key.rpartition(".")[2] == SEED
 
 
 def _flat(node: Any, at: str) -> Iterator[tuple[str, str]]:
@@ -62,5 +80,12 @@ def _flat(node: Any, at: str) -> Iterator[tuple[str, str]]:
 
 
 def _text(found: str) -> str:
-    """Cut a text to a length that a page can show, and replace lone surrogates."""
-    return found[:LONGEST_VALUE].encode(errors="replace").decode()
+    """Replace lone surrogates, and cut a text to a length that a page can show.
+
+    Texts that are cut and differ stay different: each ends with the hash of the whole text.
+    """
+    cut = ""
+    if len(found) > LONGEST_VALUE:
+        digest = sha256(found.encode(errors="surrogatepass")).hexdigest()[:16]
+        cut = f"... ({len(found):,} characters, SHA-256 {digest}...)"
+    return f"{found[:LONGEST_VALUE]}{cut}".encode(errors="replace").decode()

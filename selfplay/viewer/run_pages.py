@@ -26,6 +26,7 @@ from selfplay.run.report.charts import (
     smoothing,
 )
 from selfplay.run.report.html import render, visible
+from selfplay.run.report.repeated_metrics import finite_columns, repeated
 from selfplay.run.sessions import Session, read_sessions
 from selfplay.viewer import failed_pages
 from selfplay.viewer.catalog import ListedRun, RunCatalogue
@@ -97,7 +98,9 @@ class RunPages:
         keys = sorted({key for found in rows.values() for row in found.values() for key in row})
         titles = list(dict.fromkeys(key.partition("/")[0] for key in keys))
         chosen = section if section in titles else (titles[0] if titles else "")
-        wanted = [key for key in keys if key.partition("/")[0] == chosen]
+        columns = [finite_columns(found) for found in rows.values()]
+        shown = {key for each in columns for key in each.keys() - repeated(each)}
+        wanted = [key for key in keys if key in shown and key.partition("/")[0] == chosen]
         query = [("run", run.name) for run in runs]
         return render(
             "viewer_compare.html.jinja",

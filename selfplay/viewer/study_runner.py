@@ -26,6 +26,8 @@ from selfplay.viewer.catalog import ListedRun
 REFUSED = ("--trust", "--out", "--json", "--set", "--text")
 """Options that a study from a page cannot have: they write, allow code, change the config or read a
 file."""
+WITH_SLASH = ("--only", "--metric", "--derive")
+"""Options whose values are names of metrics; the value of another one with a slash is a path."""
 FAREWELL = 10.0
 """Seconds after which a stopped study is killed."""
 NICENESS = 5
@@ -49,18 +51,22 @@ def repeated(run: ListedRun, measure: str, command: str) -> list[str]:
         words = shlex.split(command)
     except ValueError:
         words = []
+    several = "this study has several players; measure it on the terminal"
+    if words[:3] == ["selfplay", "study", "compare"]:  # its file is `compare-MEASURE`
+        raise RunError(several)
     if len(words) > MOST_WORDS or words[:3] != ["selfplay", "study", measure] or len(words) < 4:
         raise RunError(
             "the file does not name the command that made it; measure it on the terminal"
         )
-    if measure == "compare" or any(not word.startswith("-") for word in words[4:5]):
-        raise RunError("this study has several players; measure it on the terminal")
+    if any(not word.startswith("-") for word in words[4:5]):
+        raise RunError(several)
     before = ""
     for word in words[4:]:
         if word.startswith(REFUSED):
             raise RunError(f"this study has the option {word[:20]}; measure it on the terminal")
         value = not word.startswith("-")
-        if value and ("/" in word or "=" in before or not before.startswith("-")):
+        path = "/" in word and before not in WITH_SLASH
+        if value and (path or "=" in before or not before.startswith("-")):
             raise RunError("this study reads other files; measure it on the terminal")
         before = word
     step = re.search(r"@(\d+|start)$", words[3])

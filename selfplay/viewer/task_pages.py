@@ -16,6 +16,8 @@ from selfplay.viewer.excerpts import line_of
 
 MOST_RELATED = 50
 """Largest number of ancestors, and of children, that a page shows."""
+MOST_DEPTHS = 100
+"""Largest number of depths of a ladder that a page counts."""
 BUFFER = ("step", "author", "solved")
 LADDER = ("depth", "state", "variants asked for", "variants solved")
 """Columns of the list of tasks, for tasks in a buffer and for tasks on a ladder."""
@@ -158,7 +160,7 @@ def tasks_of(run: Path) -> dict[str, TaskTable]:
     try:
         parts = state.get("parts", {}) if isinstance(state, dict) else {}
         found = {name: _tasks(part) for name, part in ({"": state, **parts}).items()}
-    except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise RunError(f"the curriculum of {run.name} is damaged ({error!r})") from error
     kept = {name: tasks for name, tasks in found.items() if tasks is not None}
     if not kept:
@@ -213,14 +215,13 @@ def _buffer(entries: list[dict[str, Any]]) -> TaskTable:
 
 def _ladder(rungs: list[dict[str, Any]]) -> TaskTable:
     counts = Counter((int(rung["depth"]), str(rung["state"])) for rung in rungs)
-    deepest = max((depth for depth, _ in counts), default=0)
     states = sorted({state for _, state in counts})
     by_depth = [
         (
             f"{depth} below" if depth else "roots",
             ", ".join(f"{counts[depth, each]} {each}" for each in states if counts[depth, each]),
         )
-        for depth in range(deepest + 1)
+        for depth in sorted({depth for depth, _ in counts})[:MOST_DEPTHS]
     ]
     return TaskTable(
         [

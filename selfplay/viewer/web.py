@@ -171,6 +171,11 @@ def listen(host: str, port: int) -> socket.socket:
             f"cannot listen on {host}, port {port}: {reason}; choose another with --port "
             "(0 takes any free port)"
         ) from error
+    except (TypeError, UnicodeError) as error:  # the host cannot be encoded for a look-up
+        listener.close()
+        raise ConfigError(
+            f"cannot listen on {host}: no such host; choose another with --host"
+        ) from error
     return listener
 
 

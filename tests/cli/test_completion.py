@@ -48,6 +48,9 @@ def test_bash_completes_commands_flags_groups_and_keys(bash: Path) -> None:
     assert completed(bash, "selfplay list are") == ["arena"]
     assert completed(bash, "selfplay completion z") == ["zsh"]
     assert completed(bash, "selfplay report credit=r") == []
+    assert completed(bash, "selfplay study exploitab") == ["exploitability"]
+    assert completed(bash, "selfplay study exploitability runs/a --episo") == ["--episodes"]
+    assert completed(bash, "selfplay study compare metrics --deri") == ["--derive"]
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")

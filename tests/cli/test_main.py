@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import selfplay
 from selfplay.cli.main import _parser, main
 from selfplay.cli.train import _print_summary, _without_repeats
 from selfplay.config.compose import choices, groups
+from selfplay.errors import RunError
 from selfplay.models.tiny import build_model, build_tokenizer
 from selfplay.rollout.evaluation import Evaluation
 from selfplay.run.declarations import RunMetrics
@@ -147,9 +149,36 @@ def test_an_error_moves_no_cursor(capsys: pytest.CaptureFixture[str]) -> None:
     assert "?[2Jruns" in said and "\x1b" not in said
 
 
-def test_metrics_of_tasks_without_a_type_are_not_shown_twice() -> None:
-    values = {"bets": 1.0, "default/bets": 1.0, "hard/bets": 1.0, "pay": 2.0, "default/pay": 3.0}
-    assert list(_without_repeats(values)) == ["bets", "hard/bets", "pay", "default/pay"]
+def test_metrics_of_the_only_type_of_task_are_not_shown_twice() -> None:
+    values = {"bets": 1.0, "question/bets": 1.0, "pay": 2.0, "question/pay": 3.0}
+    assert list(_without_repeats(values)) == ["bets", "pay", "question/pay"]
+    types = {"bets": 1.0, "easy/bets": 1.0, "hard/bets": 1.0}
+    assert list(_without_repeats(types)) == list(types)
+
+
+@pytest.mark.parametrize(
+    "command", ["train", "check", "evaluate", "warmstart", "plan", "replay", "play"]
+)
+def test_help_of_commands_that_take_overrides_says_so(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    usage, description, *_ = capsys.readouterr().out.split("\n\n")
+    assert usage.endswith("[key=value ...]") and not description.startswith("options:")
+
+
+def test_help_of_report_names_sweeps(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["report", "--help"])
+    assert "a sweep" in capsys.readouterr().out.split("\n\n")[1]
+
+
+def test_a_list_of_all_groups_ends_with_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list"]) == 0
+    assert "selfplay list GROUP" in capsys.readouterr().err.splitlines()[-1]
+    assert main(["list", "arena"]) == 0
+    assert not capsys.readouterr().err
 
 
 def test_list_names_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
@@ -350,6 +379,30 @@ def test_evaluate_takes_changes_of_an_evaluation(capsys: pytest.CaptureFixture[s
     assert found["solved"] == found["accuracy"]
     assert main(["evaluate", str(finished()), "learner.lr=1"]) == 2
     assert "unexpected argument 'learner.lr=1'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("plus", ["", "+", "++"])
+def test_evaluate_uses_the_engine_of_an_override_with_a_plus(
+    plus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without an override of the engine, a finished run is evaluated with the local engine."""
+    given: list[str] = []
+
+    def build(config: dict[str, dict[str, str]]) -> None:
+        given.append(config["engine"]["_target_"])
+        raise RunError("enough")
+
+    run = tmp_path / "run"
+    shutil.copytree(finished(), run)
+    text = (run / "config.yaml").read_text()
+    assert "TransformersEngine" in text
+    engine = "selfplay.engines.vllm.VLLMEngine"
+    text = text.replace("selfplay.engines.transformers.TransformersEngine", engine)
+    (run / "config.yaml").write_text(text)
+    monkeypatch.setattr("selfplay.experiment.experiment.Experiment", build)
+    key = "more" if plus == "+" else "max_rows"
+    assert main(["evaluate", str(run), f"{plus}engine.{key}=8"]) == 2
+    assert given == [engine]
 
 
 def test_evaluate_prints_that_an_evaluation_measures_one_deal(

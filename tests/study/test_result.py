@@ -17,3 +17,12 @@ def test_numbers_that_are_not_finite_are_null() -> None:
         None,
         "inf",
     ]
+
+
+def test_columns_of_equal_names_keep_their_values() -> None:
+    table = Table(
+        title="t", columns=["view", "view", "uses", "uses"], rows=[["King", 0.5, 0.25, 12]]
+    )
+    assert table.to_json()["rows"] == [
+        {"view": "King", "view (2)": 0.5, "uses": 0.25, "uses (2)": 12}
+    ]

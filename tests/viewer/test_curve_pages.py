@@ -60,6 +60,17 @@ def data(client: TestClient, query: str) -> dict[str, Any]:
     return found
 
 
+def test_the_only_type_of_task_has_no_curves_of_its_own(client: TestClient, runs: Path) -> None:
+    whole, typed = "evaluation/asked/accuracy", "evaluation/asked/question/accuracy"
+    make(runs / "asked", seed=0, odd={whole: 0.5, typed: 0.5})
+    known = {name for name, _ in client.get("/curves/names.json?run=asked").json()["metrics"]}
+    assert whole in known and typed not in known
+    assert data(client, f"run=asked&metric={typed}")["charts"][0]["series"], "if asked for"
+    for page in ("/run/asked?section=Evaluation", "/compare?run=asked&run=zero"):
+        text = client.get(page).text
+        assert "asked" in text and "question" not in text, page
+
+
 def test_the_curves_of_several_runs(client: TestClient) -> None:
     found = data(client, f"run=zero&run=two&metric={REWARD}&metric=none")
     reward, none = found["charts"]
@@ -77,6 +88,24 @@ def test_runs_that_differ_only_in_the_seed_are_pooled(client: TestClient) -> Non
     assert pooled["values"] == [2.0, 3.0, 3.0, 4.0]
     assert pooled["low"] == [1.0, 2.0, 3.0, 4.0] and pooled["high"] == [3.0, 4.0, 3.0, 4.0]
     assert alone["label"] == "fast" and "low" not in alone
+
+
+def test_the_latest_value_of_pooled_seeds_says_how_many_reached_it(client: TestClient) -> None:
+    query = f"run=zero&run=two&seeds=1&metric={REWARD}"
+    (pooled,) = data(client, query)["charts"][0]["series"]
+    assert pooled["seeds"] == 2 and pooled["latest"] == "4 (1 of 2 seeds)"
+    (alone,) = data(client, f"run=zero&seeds=1&metric={REWARD}")["charts"][0]["series"]
+    assert alone["latest"] == "4"
+
+
+def test_evaluations_of_pooled_seeds_are_not_smoothed(client: TestClient, runs: Path) -> None:
+    for seed in (5, 6):
+        make(runs / f"long{seed}", seed=seed, steps=400)
+    metrics = f"metric=evaluation/held_out/accuracy&metric={REWARD}"
+    found = data(client, f"run=long5&run=long6&seeds=1&{metrics}")["charts"]
+    (accuracy,), (reward,) = (chart["series"] for chart in found)
+    assert accuracy["window"] == 1 and reward["window"] > 1
+    assert accuracy["values"] == [0.25 * step for step in accuracy["steps"]]
 
 
 def test_the_running_mean_and_the_shown_steps(client: TestClient) -> None:

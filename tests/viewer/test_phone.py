@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from selfplay.experiment.human_play import table
 from selfplay.viewer.play_pages import PlayPages, PlaySession, application
 from tests.helpers.browser import Browser, Tab, browser
 from tests.helpers.memory_episode import played
-from tests.helpers.recorded_run import HOSTILE, make_run
+from tests.helpers.recorded_run import HOSTILE, make_run, turn
 from tests.helpers.saved_tasks import ladder, saved
 from tests.helpers.viewer_run import episode, served, write
 
@@ -95,6 +96,26 @@ def test_a_game_in_two_tabs_that_are_reloaded_and_outlive_the_server(
         first.wait("document.body.classList.contains('lost')")
         assert first.run("document.querySelector('textarea').value") == "not lost"
         assert "does not answer" in first.text()
+
+
+def test_wide_tables_are_not_cut_without_a_sign(shown: Browser, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", hostile=HOSTILE)
+    turns = tuple(turn(f"debater_{place}", "words " * 20, -1.625) for place in range(6))
+    write(run, 61, [replace(episode("", 0.0), turns=turns)])
+    with served(run) as address:
+        tab = shown.open(address, width=1300)
+        for page in ("", "run/run/episodes"):
+            tab.go(f"{address}{page}")
+            assert (
+                tab.run("getComputedStyle(document.querySelector('.wide')).background").count(
+                    "linear-gradient"
+                )
+                == 4
+            ), "shadows at the ends where more is hidden"
+            assert tab.run(
+                "[...document.querySelectorAll('.wide')].every(e => e.scrollWidth <= e.clientWidth)"
+            ), page
+        assert "debater_5 -1.62" in tab.text()
 
 
 def test_no_page_is_wider_than_a_phone(shown: Browser, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from selfplay.viewer.catalog import RunCatalogue
-from selfplay.viewer.run_configs import differing
+from selfplay.viewer.run_configs import RunConfigs, differing
 from selfplay.viewer.server import application
 from tests.helpers.browser import browser
 from tests.helpers.recorded_run import HOSTILE
@@ -118,6 +118,36 @@ def test_the_differences_of_two_configs(client: TestClient) -> None:
     for query in ("run=a", "run=a&run=none"):
         assert client.get(f"/configs.json?{query}").status_code == 404
     assert differing([{"seed": "0", "a": "1"}, {"seed": "1", "a": "1", "b": "2"}]) == ["b"]
+
+
+def test_seeds_that_follow_the_seed_of_the_run_separate_no_runs(
+    client: TestClient, runs: Path
+) -> None:
+    """A run's config has the resolved `${seed}`, and `run.threads` changes no result."""
+    for number in range(3):
+        more = f"warmstart: {{seed: {number}, tasks: {{seed: 0}}}}\n"
+        run = make(runs / f"s{number}", seed=number, lr=0.5, rows=[], more=more)
+        text = (run / "config.yaml").read_text()
+        (run / "config.yaml").write_text(text.replace("steps: 10", f"steps: 10, threads: {number}"))
+    found = client.get("/runs.json?seeds=1&words=lr%3D0.5").json()
+    assert [row["group"] for row in found["runs"]] == [0, 0, 0]
+    assert differing([RunConfigs().read(runs / f"s{number}") for number in range(3)]) == []
+    configs = [{"seed": "0", "a.seed": "0"}, {"seed": "1", "a.seed": "0"}]
+    assert differing([*configs, {"seed": "2", "a.seed": "2"}]) == ["a.seed"]
+    assert differing(configs) == []
+
+
+def test_long_values_that_differ_after_the_cut_are_not_equal(
+    client: TestClient, runs: Path
+) -> None:
+    for number, end in enumerate(("Think first.", "Answer at once.")):
+        more = f"template: {'You are a helpful player. ' * 20}{end}\n"
+        make(runs / f"t{number}", seed=number, lr=0.5, rows=[], more=more)
+    configs = RunConfigs()
+    assert configs.group(runs / "t0") != configs.group(runs / "t1")
+    different = client.get("/configs.json?run=t0&run=t1").json()["different"]
+    assert set(different) == {"seed", "run.name", "template"}
+    assert all(len(each) < 300 for each in different["template"])
 
 
 def test_static_pages_of_a_run_are_inert(client: TestClient, runs: Path) -> None:

@@ -331,6 +331,8 @@ def test_a_port_that_is_taken_and_a_folder_that_is_none_are_one_line(tmp_path: P
         pytest.raises(ConfigError, match="choose another with --port"),
     ):
         listen("127.0.0.1", taken.getsockname()[1])
+    with pytest.raises(ConfigError, match="no such host; choose another with --host"):
+        listen("\u00e4..", 0)
     with pytest.raises(RunError, match="is not a folder"):
         RunCatalogue([tmp_path / "nothing"])
     with pytest.raises(RunError, match="is not a run folder and contains none"):

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -70,6 +71,10 @@ def test_the_run_of_the_page_takes_the_place_of_the_named_one(
         *("study", "passk", f"{here}@20", "--samples", "4", "--role", "a")
     ]
     assert repeated(run, "passk", "selfplay study passk x@start")[-1] == f"{here}@start"
+    names = ("--only", "evaluation/test/accuracy", "--metric", "return/player_0")
+    wide = ("--derive", "gap=role/a/reward - role/b/reward")
+    command = shlex.join(["selfplay", "study", "metrics", "x", *names, *wide])
+    assert repeated(run, "metrics", command) == ["study", "metrics", here, *names, *wide]
     monkeypatch.chdir(made.parent)
     assert repeated(run, "language", LANGUAGE)[-1] == "./made"
 
@@ -111,6 +116,7 @@ def test_a_study_has_a_lower_priority_and_begins_without_python_after_the_fork(
         ("selfplay study dynamics", "does not name"),
         ("selfplay study dynamics 'made", "does not name"),
         ("selfplay study dynamics made other", "several players"),
+        ("selfplay study compare dynamics a=x b=y", "several players"),
         ("selfplay study dynamics made --trust os", "--trust"),
         ("selfplay study dynamics made --trust=os", "--trust"),
         ("selfplay study dynamics made --out /tmp", "--out"),

@@ -39,6 +39,35 @@ def test_a_ladder_is_shown_with_its_depths_states_and_lineage(tmp_path: Path) ->
         assert "task=middling&" not in solved and ">middling</a></th>" not in solved
 
 
+def rung(**fields: Any) -> dict[str, Any]:
+    """A rung as a ladder saves it."""
+    task = {"id": f"t{fields.get('depth', 0)}", "type": "sum"}
+    made = {"depth": 0, "state": "open", "task": task, "parent": None, "tries": 0, "climbed": []}
+    return made | fields
+
+
+def test_a_ladder_of_a_hostile_depth_shows_the_depths_that_occur(tmp_path: Path) -> None:
+    deep = [rung(depth=10**12), rung(), rung(depth=10**12, state="solved")]
+    run = saved(five_episodes(tmp_path / "made"), {"rungs": deep})
+    assert tasks_of(run)[""].facts == [
+        ("roots", "1 open"),
+        (f"{10**12} below", "1 open, 1 solved"),
+    ]
+    saved(run, {"rungs": [rung(depth=depth) for depth in range(1000)]})
+    assert len(tasks_of(run)[""].facts) == 100
+
+
+@pytest.mark.parametrize("field", ["tries", "depth"])
+def test_a_number_of_a_hostile_state_hides_no_page(field: str, tmp_path: Path) -> None:
+    run = saved(five_episodes(tmp_path / "made"), {"rungs": [rung(**{field: 10**400})]})
+    with TestClient(
+        application(RunCatalogue([run]), cache=tmp_path), base_url="http://127.0.0.1"
+    ) as client:
+        assert client.get("/run/made").status_code == 200
+        page = client.get("/run/made/tasks")
+        assert page.status_code == 404 and "is damaged" in page.text
+
+
 def test_the_newest_checkpoint_is_that_of_the_largest_step(tmp_path: Path) -> None:
     names = ("999999", "1000000", "01000001", "\u00b2", "2000000\u0663", ".3000000.old")
     for name in names:

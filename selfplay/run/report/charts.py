@@ -17,12 +17,14 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, MaxNLocator, PercentFormatter
+from matplotlib.ticker import FixedLocator, MaxNLocator
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import ArrayLike, NDArray
 
 from selfplay.run.declarations import RunMetrics
 from selfplay.run.formatting import as_of, format_value, words
+from selfplay.run.report.percent_axis import percent_axis
+from selfplay.run.report.repeated_metrics import finite_columns, repeated
 
 MOST_POINTS = 800
 """Approximate largest number of drawn points of a curve."""
@@ -152,6 +154,15 @@ class Chart:
     share: bool
     """True if the values are fractions; the axis then shows per cent."""
 
+    def same_as(self, number: int) -> str:
+        """Return the label of the first curve that the curve `number`, from 0, hides because both
+        have the same points; "" if there is none."""
+        own = self.series[number]
+        for each in self.series[:number]:
+            if each.steps == own.steps and np.array_equal(each.values, own.values, equal_nan=True):
+                return each.label
+        return ""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
@@ -168,6 +179,7 @@ def arrange(
 ) -> list[Section]:
     """Arrange all metrics of `rows` (step to metrics) as charts grouped by prefix.
 
+    The only task type of an evaluation has no curves of its own, which would repeat the others.
     `declared` has the metrics' units and directions; by default only the library's own.
     """
     found: dict[str, dict[str, dict[str, str]]] = {}
@@ -176,7 +188,7 @@ def arrange(
         for key, value in rows[step].items():
             if key != "step":
                 curves.setdefault(key, []).append((step, value))
-    for key in sorted(curves):
+    for key in sorted(curves.keys() - repeated(finite_columns(rows))):
         section, chart, label = place(key)
         found.setdefault(section, {}).setdefault(chart, {})[label] = key
     reading = _Reading(
@@ -355,7 +367,7 @@ def _style(axes: Axes, chart: Chart) -> None:
     if found == {0.0}:
         axes.set_ylim(-0.05, 1.05)
     if chart.share:
-        axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
+        percent_axis(axes, "y")
         values = [v for series in chart.series for v in series.values if abs(v) <= LARGEST]
         if all(0 <= value <= 1 for value in values):  # a return as a fraction may lie outside
             axes.set_ylim(-0.03, 1.03)

@@ -12,12 +12,13 @@ from pathlib import Path
 from markupsafe import Markup
 
 from selfplay.errors import RunError
-from selfplay.run.declarations import RunMetrics, read_declared
+from selfplay.run.declarations import COUNTED, RunMetrics, read_declared
 from selfplay.run.directory import ROLLED_BACK, gaps
 from selfplay.run.formatting import change, direction, format_value, words
 from selfplay.run.record_reader import Summary, read_metrics, read_summary
 from selfplay.run.report.charts import arrange, draw, smoothing
 from selfplay.run.report.html import render, write_page
+from selfplay.run.report.repeated_metrics import finite_columns, repeated
 from selfplay.run.report.transcripts import choose
 from selfplay.run.run_folder import CONFIG, check_run
 from selfplay.run.untrusted import open_regular
@@ -146,7 +147,7 @@ def compare(
     name: str, values: Mapping[str, Mapping[str, float | None] | None], declared: RunMetrics
 ) -> list[MetricChange]:
     """Return the rows of the table of evaluation `name`: the chief metrics first, then metrics of
-    the whole evaluation, then metrics of its parts."""
+    the whole evaluation, then metrics of its parts; no metrics of the only type of task."""
     before, after = values.get("before") or {}, values.get("after") or {}
 
     # The chief metrics in their order; then metrics of the whole evaluation, and among these
@@ -154,8 +155,12 @@ def compare(
     def order(metric: str) -> tuple[int, bool, bool]:
         return declared.rank(name, metric), "/" in metric, _counted(metric)
 
+    named = [{f"evaluation/{name}/{m}": v for m, v in each.items()} for each in (before, after)]
+    repeats = repeated(finite_columns(dict(enumerate(named))))
     lines = []
     for metric in sorted(dict.fromkeys([*before, *after]), key=order):
+        if f"evaluation/{name}/{metric}" in repeats:
+            continue
         first, last = before.get(metric), after.get(metric)
         read = declared.of(f"evaluation/{name}/{metric}")
         difference = change(read, first, last)
@@ -178,7 +183,7 @@ def compare(
 
 def _counted(name: str) -> bool:
     """Return True for a metric that every evaluation counts by itself."""
-    return name == "failed_episodes" or name.startswith("distinct_")
+    return name in COUNTED
 
 
 def _tables(

@@ -9,7 +9,7 @@ from statistics import mean, stdev
 
 from markupsafe import Markup
 from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.ticker import MaxNLocator
 
 from selfplay.errors import RunError, printable
 from selfplay.run import sweep
@@ -18,6 +18,7 @@ from selfplay.run.formatting import format_value, words
 from selfplay.run.record_reader import Summary, read_metrics, read_summary
 from selfplay.run.report.charts import LARGEST, SERIES, bare, svg
 from selfplay.run.report.html import render, write_page
+from selfplay.run.report.percent_axis import percent_axis
 from selfplay.types import Metric
 
 SEED = "seed"
@@ -176,7 +177,7 @@ def _outcome(run: Path, summary: Summary, declared: RunMetrics) -> dict[str, flo
             key=lambda each: declared.rank(name, each[0]),
         )
         if value is not None
-        and metric != "failed_episodes"
+        and metric not in ("failed_episodes", "truncated_episodes")
         and ("/" not in metric or declared.is_chief(name, metric))
     }
     if found:
@@ -211,6 +212,6 @@ def _dots(rows: Sequence[Sequence[float]], *, share: bool) -> str:
         axes.set_yticks(range(1, len(rows) + 1))
         axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
         if share:
-            axes.xaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
+            percent_axis(axes, "x")
 
     return svg(3.9, 0.7 + 0.26 * len(rows), paint)

@@ -19,8 +19,9 @@ import argparse
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from glob import glob, has_magic
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -64,10 +65,15 @@ def parse_sets(texts: Sequence[str]) -> dict[str, list[Reference]]:
             )
         known = found.setdefault(name, [])
         for reference in _references(runs):
-            if reference in known:
+            if any(_same(reference, other) for other in known):
                 raise ConfigError(f"{text}: {reference.run} is named twice in {name}")
             known.append(reference)
     return found
+
+
+def _same(one: Reference, other: Reference) -> bool:
+    """Return True if two references name the same checkpoint, by whatever path."""
+    return replace(one, run=one.run.resolve()) == replace(other, run=other.run.resolve())
 
 
 def _references(text: str) -> list[Reference]:
@@ -151,23 +157,27 @@ def study(
     chosen = choose([*everywhere, *(each.title for each in curves)], only)
     metrics = [name for name in everywhere if name in chosen]
     errs = {k: v for found in sets.values() for each in found for k, v in each.directions().items()}
-    estimates = [
-        over_runs(
-            f"{metric}: {name}",
-            known,
-            direction=errs[metric],
-            notes="" if known else "not defined in any run of this set",
-        )
+    by_metric = {
+        metric: [
+            over_runs(
+                f"{metric}: {name}",
+                known,
+                direction=errs[metric],
+                notes="" if known else "not defined in any run of this set",
+            )
+            for name, runs in values.items()
+            for known in [_known(runs, metric)]
+        ]
         for metric in metrics
-        for name, runs in values.items()
-        for known in [_known(runs, metric)]
-    ]
+    }
     drawings: list[DotPlot | CurvePlot] = [
         *_dots(metrics, values),
         *(each for each in curves if each.title in chosen),
     ]
     base, *others = sets
     pairs = [(base, other) for other in others]
+    differences = {metric: _differences(errs, metric, sets, pairs) for metric in metrics}
+    equal = _equal(metrics, [run for runs in values.values() for run in runs])
     unpaired = [pair for pair in pairs if not _seeds(sets, *pair)]
     more = f" and {len(left_out) - NAMED} more" if len(left_out) > NAMED else ""
     notes = [f"not in every set: {', '.join(left_out[:NAMED])}{more}"] if left_out else []
@@ -184,7 +194,11 @@ def study(
         title=f"Sets of runs, by {measure}: {', '.join(sets)}",
         definition=f"{first.definition} Here: means over training runs, and differences between "
         "runs of one seed.",
-        estimates=[*estimates, *_differences(errs, metrics, sets, pairs)],
+        estimates=[*chain(*differences.values()), *chain(*by_metric.values())],
+        equal={
+            metric: [each.name for each in (*differences[metric], *by_metric[metric])]
+            for metric in equal
+        },
         tables=[_each_run(metrics, sets)] if metrics else [],
         drawings=drawings,
         params={
@@ -198,8 +212,8 @@ def study(
 def choose(names: Sequence[str], only: Sequence[str]) -> set[str]:
     """Return the names that contain one of `only`; all names if it is empty.
 
-    Words that are a whole name choose this metric, with its first value, gain and mean, and not
-    the longer names that contain them. Raises ConfigError for words that no name contains.
+    Words that are a whole name choose this metric, with its first and latest value, gain and mean,
+    and not the longer names that contain them. Raises ConfigError for words that no name contains.
     """
     found: set[str] = set() if only else set(names)
     for words in only:
@@ -228,6 +242,18 @@ def _known(runs: Sequence[Values], metric: str) -> list[float]:
     return [value for value in found if np.isfinite(value)]
 
 
+def _equal(metrics: Sequence[str], runs: Sequence[Values]) -> list[str]:
+    """Return the metrics that are equal in all runs; [] for one run, or if no metric differs."""
+    found = [
+        metric
+        for metric in metrics
+        if len(runs) > 1
+        and len(known := _known(runs, metric)) == len(runs)
+        and len(set(known)) == 1
+    ]
+    return found if len(found) < len(metrics) else []
+
+
 def _seeds(sets: Mapping[str, Sequence[MeasuredRun]], *names: str) -> list[int]:
     """Return the seeds that each of these sets has exactly once."""
     seeds = [[each.seed for each in sets[name]] for name in names]
@@ -236,26 +262,25 @@ def _seeds(sets: Mapping[str, Sequence[MeasuredRun]], *names: str) -> list[int]:
 
 def _differences(
     errs: Mapping[str, Direction],
-    metrics: Sequence[str],
+    metric: str,
     sets: Mapping[str, Sequence[MeasuredRun]],
     pairs: Sequence[tuple[str, str]],
 ) -> list[Estimate]:
     found = []
-    for metric in metrics:
-        for a, b in pairs:
-            by_seed = [{each.seed: each.values() for each in sets[name]} for name in (a, b)]
-            values = [
-                by_seed[1][seed].get(metric, np.nan) - by_seed[0][seed].get(metric, np.nan)
-                for seed in _seeds(sets, a, b)
-            ]
-            known = [value for value in values if np.isfinite(value)]
-            if known:
-                name, notes, direction = f"{metric}: {b} less {a}", "paired by seed", errs[metric]
-                if direction != "unbiased":  # the two biases may differ
-                    notes += f"; each of the two is {direction.replace('_', ' ')}"
-                    direction = "unknown"
-                more: dict[str, Any] = {"direction": direction, "notes": notes}
-                found.append(over_runs(name, known, null=0.0, **more))
+    for a, b in pairs:
+        by_seed = [{each.seed: each.values() for each in sets[name]} for name in (a, b)]
+        values = [
+            by_seed[1][seed].get(metric, np.nan) - by_seed[0][seed].get(metric, np.nan)
+            for seed in _seeds(sets, a, b)
+        ]
+        known = [value for value in values if np.isfinite(value)]
+        if known:
+            name, notes, direction = f"{metric}: {b} less {a}", "paired by seed", errs[metric]
+            if direction != "unbiased":  # the two biases may differ
+                notes += f"; each of the two is {direction.replace('_', ' ')}"
+                direction = "unknown"
+            more: dict[str, Any] = {"direction": direction, "notes": notes}
+            found.append(over_runs(name, known, null=0.0, **more))
     return found
 
 
@@ -316,9 +341,11 @@ def _merged(sets: Mapping[str, Sequence[CurvePlot]]) -> CurvePlot:
     places = sorted({at for curves in sets.values() for curve in curves for at in curve.x})
     series: dict[str, Sequence[float]] = {}
     bands: dict[str, tuple[Sequence[float], Sequence[float]]] = {}
+    every = [curve for curves in sets.values() for curve in curves]
+    single = len({kind for curve in every for kind in curve.series}) == 1
     for name, curves in sets.items():
-        for kind in curves[0].series:
-            label = name if len(first.series) == 1 else f"{name}, {kind}"
+        for kind in dict.fromkeys(kind for curve in curves for kind in curve.series):
+            label = name if single else f"{name}, {kind}"
             rows = np.array([_at(places, curve, kind) for curve in curves])
             known = np.where(np.isfinite(rows).any(0), rows, 0.0)
             seen = np.isfinite(rows).any(0)

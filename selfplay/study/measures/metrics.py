@@ -19,7 +19,6 @@ evaluation is not. Long curves are thinned to every k-th point.
 
 import argparse
 import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -31,6 +30,7 @@ from selfplay.run.directory import Run
 from selfplay.run.formatting import counted, words
 from selfplay.run.record_reader import read_metrics
 from selfplay.run.report.charts import running_mean, smoothing
+from selfplay.run.report.repeated_metrics import repeated
 from selfplay.run.step_range import step_range
 from selfplay.study.derived_metrics import DerivedMetric
 from selfplay.study.measure import DERIVED, ONLY, RANGES, Measure
@@ -111,7 +111,7 @@ def estimates(name: str, column: Mapping[int, float], *, evaluated: bool) -> lis
     def exact(title: str, value: float, at: str) -> Estimate:
         return Estimate(name=title, value=value, direction="exact", notes=at)
 
-    latest = exact(name, column[last], f"step {last}")
+    latest = exact(f"{name}, latest", column[last], f"step {last}")
     if first == last:
         return [latest]
     during = f"steps {first} to {last}"
@@ -191,38 +191,16 @@ def choose(
         if not chief:
             raise ConfigError("the record has no chief metric; name some with --only")
         return chief[:MOST_METRICS]
-    repeated = repeats(rows, every)
+    repeats = repeated({name: _column(rows, name) for name in every})
     found: dict[str, None] = {}
     for text in only:
         containing = [name for name in every if text in name]
-        first = [name for name in containing if name not in repeated]
+        first = [name for name in containing if name not in repeats]
         having = [text] if text in every else first or containing
         if not having:
             raise ConfigError(f"--only {text}: no such metric; {nearest(text, every)}")
         found |= dict.fromkeys(having)
     return list(found)
-
-
-def repeats(rows: Mapping[int, Mapping[str, float]], names: Sequence[str]) -> set[str]:
-    """Return the metrics by task type of evaluations that have a single type of task.
-
-    Such a metric, `evaluation/NAME/TYPE/METRIC`, has the values of `evaluation/NAME/METRIC`.
-    """
-    whole: dict[str, str] = {}
-    types: dict[str, set[str]] = defaultdict(set)
-    for name in names:
-        section, *rest = name.split("/")
-        if section != "evaluation" or len(rest) < 3:
-            continue
-        same = f"{section}/{rest[0]}/{rest[-1]}"
-        if same in names and rest[1] != "versus":  # the results against an opponent
-            whole[name] = same
-            types[rest[0]].add("/".join(rest[1:-1]))
-    return {
-        name
-        for name, same in whole.items()
-        if len(types[name.split("/")[1]]) == 1 and _column(rows, name) == _column(rows, same)
-    }
 
 
 def curve(name: str, column: Mapping[int, float], declared: RunMetrics) -> CurvePlot:

@@ -22,7 +22,7 @@ that of `pairs` where the cells of a matrix share runs.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import NormalDist
 from typing import Any, Literal
@@ -178,6 +178,7 @@ class Draws:
     def mean(self, name: str, values: Numbers, **more: Any) -> Estimate:
         """Return the mean of one value per episode. NaN (not measured) values are left out.
 
+        A task without any value is no unit: it does not make the interval narrower.
         `null=0.0` marks the values as differences or effects; without it, values that are all 0 or
         1 are treated as a proportion.
         """
@@ -187,14 +188,23 @@ class Draws:
         """Return the sum of `above` over the sum of `below`, both [N] per episode, such as counts.
 
         If they are counts of successes and of trials, and `null` is not 0 (see `mean`), the
-        interval is that of a proportion.
+        interval is that of a proportion. Only episodes with a known trial count, and their tasks.
         """
         over, under = np.asarray(above, dtype=float), np.asarray(below, dtype=float)
         known = np.isfinite(over) & np.isfinite(under)
         over, under = np.where(known, over, 0.0), np.where(known, under, 0.0)
         if more.get("null") != 0.0 and _counts(over, under):
             return self._proportion(name, over, under, **more)
+        if (some := (over != 0) | (under != 0)).any():
+            over, under = over[some], under[some]
+            return self._among(some).of(name, lambda w: divide(w @ over, w @ under), **more)
         return self.of(name, lambda w: divide(w @ over, w @ under), **more)
+
+    def _among(self, chosen: np.ndarray) -> "Draws":
+        """Return resamples of the chosen episodes, [N] bool; of all episodes if none is chosen."""
+        if chosen.all() or not chosen.any():
+            return self
+        return replace(self, tasks=[self.tasks[place] for place in np.flatnonzero(chosen).tolist()])
 
     def _proportion(self, name: str, over: np.ndarray, under: np.ndarray, **more: Any) -> Estimate:
         """Return a proportion of trials in clusters: tasks, or episodes of a single task."""
@@ -209,7 +219,8 @@ class Draws:
                 *(np.array([x[g].sum() for g in groups]) for x in (over, under))
             )
             low, high = clopper_pearson(value * trials, trials)
-        details = {"method": PROPORTION, "unit": self.unit, "count": self.count, **more}
+        units = self._among(under != 0)
+        details = {"method": PROPORTION, "unit": units.unit, "count": units.count, **more}
         return Estimate(name=name, value=value, low=low, high=high, **details)
 
     def of(

@@ -255,7 +255,11 @@ def test_a_question_file_is_read_strictly(tmp_path: Any) -> None:
     assert read(path=str(path))[0].payload["question"] == "one\u2028two\x85three"
     for text, said in (
         ("", "contains no questions"),
-        ("[" * 9000, "line 1: not JSON"),
+        ("[" * 9000, "line 1: not JSON; one JSON object per line"),
+        ("question,answer\n1 + 1,2\n", "line 1: not JSON; one JSON object per line"),
+        ('[{"question": "x"}]', "line 1: each line needs a JSON object"),
+        ('{"question": "x"}\n{"question": "y", "answer": NaN}', "line 2: 'answer' is nan"),
+        ('{"question": "x", "answer": 1}\n{"question": "x", "answer": 2}', "line 2: .* another"),
         ("{}", "text under 'question'"),
         ('{"question": 3}', "text under 'question'"),
         ('{"question": "x", "answer": [1]}', "must be a text or a number"),
@@ -263,8 +267,8 @@ def test_a_question_file_is_read_strictly(tmp_path: Any) -> None:
         path.write_text(text)
         with pytest.raises(ConfigError, match=said):
             read(path=str(path))
-    path.write_bytes(b"\xff\xfe")
-    with pytest.raises(ConfigError, match="not UTF-8"):
+    path.write_bytes(b'{"question": "x"}\n\xff\xfe')
+    with pytest.raises(ConfigError, match="line 2: not UTF-8"):
         read(path=str(path))
     with pytest.raises(ConfigError, match="cannot read"):
         read(path=str(tmp_path / "nowhere"))

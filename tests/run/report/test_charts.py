@@ -1,12 +1,15 @@
 """Charts: how metrics are grouped, and that a drawing holds geometry and text alone."""
 
 import math
+import re
 from math import nan
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from selfplay.run.declarations import ArenaMetrics, RunMetrics
+from selfplay.run.report import html
 from selfplay.run.report.charts import (
     MOST_POINTS,
     MOST_SERIES,
@@ -17,8 +20,10 @@ from selfplay.run.report.charts import (
     draw,
     running_mean,
 )
+from selfplay.run.report.percent_axis import PercentTicks
+from selfplay.run.report.sweep_report import _dots
 from selfplay.study.figure_files import save
-from selfplay.study.plots import IntervalPlot, MatrixPlot, inline
+from selfplay.study.plots import CurvePlot, IntervalPlot, MatrixPlot, inline
 from selfplay.study.stats.bootstrap import Estimate
 from selfplay.types import Metric
 
@@ -31,7 +36,9 @@ def test_curves_are_grouped_by_prefix_and_last_segment() -> None:
             "arena/solve_rate": 0.5,
             "arena/abduction/solve_rate": 0.2,
             "evaluation/held/accuracy": 0.1,
-            "evaluation/held/abduction/accuracy": 0.1,
+            "evaluation/held/abduction/accuracy": 0.2,
+            "evaluation/one/accuracy": 0.1,
+            "evaluation/one/question/accuracy": 0.1,
             "role/a/verdict/correct": 0.5,
             "role/a/verdict/wrong": 0.5,
             "service/executor/timeout": 1,
@@ -43,12 +50,12 @@ def test_curves_are_grouped_by_prefix_and_last_segment() -> None:
         }
     }
     fraction = ArenaMetrics(metrics={"accuracy": Metric(unit="fraction")})
-    declared = RunMetrics(evaluations={"held": fraction})
+    declared = RunMetrics(evaluations={"held": fraction, "one": fraction})
     charts = {chart.title: chart for section in arrange(rows, declared) for chart in section.charts}
     labels = {title: [series.label for series in chart.series] for title, chart in charts.items()}
     assert labels["Reward per role"] == ["a", "b"]
     assert labels["Solve rate by task type"] == ["all", "abduction"]
-    assert labels["Evaluation accuracy"] == ["held"]
+    assert labels["Evaluation accuracy"] == ["held", "one"] and "Accuracy: one" not in labels
     assert labels["Accuracy: held"] == ["abduction"]
     assert labels["Verdict: a"] == ["correct", "wrong"] and charts["Verdict: a"].share
     assert labels["Executor outcomes"] == ["ok", "timeout"]
@@ -67,6 +74,46 @@ def test_drawing_leaves_colours_to_the_page_and_survives_values_that_are_not_fin
     assert draw(Chart(title="", series=(series,), omitted=0, share=False)) == svg
     nothing = Series(label="x", steps=(1,), values=(math.nan,), latest="-")
     assert draw(Chart(title="", series=(nothing,), omitted=0, share=True)).startswith("<svg")
+
+
+def test_ticks_in_per_cent_have_the_decimals_of_their_step() -> None:
+    ticks = PercentTicks().format_ticks
+    halves = [-0.05, -0.025, 0.0, 0.025, 0.05]
+    assert ticks(halves) == ["-5.0%", "-2.5%", "0.0%", "2.5%", "5.0%"]
+    assert ticks([-1e-17, 0.1, 0.2]) == ["0%", "10%", "20%"]
+    assert ticks([0.3331, 0.3332]) == ["33.31%", "33.32%"]
+
+
+def test_the_axis_of_a_fraction_that_is_always_0_begins_at_0() -> None:
+    curve = CurvePlot(
+        title="", x=[0, 1], series={"a": [0.0, 0.0]}, bands={}, label="", percent=True
+    )
+    for drawn in (inline(curve), _dots([[0.0, 0.0], [0.0]], share=True)):
+        ticks = re.findall(r">(-?[\d.]+)%<", drawn)
+        assert [float(tick) for tick in ticks] == [0, 25, 50, 75, 100]
+    assert ">-4%<" in _dots([[-0.04, 0.04]], share=True), "a return can be below 0"
+
+
+def test_a_curve_that_hides_an_equal_one_names_it() -> None:
+    def series(label: str, *values: float) -> Series:
+        return Series(label=label, steps=(0, 1), values=values, latest="")
+
+    curves = (series("a", 0.5, nan), series("b", 0.5, 0.5), series("c", 0.5, nan))
+    chart = Chart(title="t", series=curves, omitted=0, share=True)
+    assert [chart.same_as(number) for number in range(3)] == ["", "", "a"]
+    empty: dict[str, Any] = {**dict.fromkeys(("runs", "sections", "links", "query"), ())}
+    page = html.render(
+        "viewer_compare.html.jinja", title="t", live=False, charts=[(chart, "")], **empty
+    )
+    assert "c (same as a)" in page and page.count("same as") == 1
+    plot = CurvePlot(
+        title="",
+        x=[0, 1],
+        series={"a": [0.5, nan], "b": [0.5, nan], "c": [0.5, nan]},
+        bands={"a": ([0, nan], [1, nan]), "b": ([0, nan], [1, nan])},
+        label="",
+    )
+    assert plot.legend == ["a", "b (same as a)", "c"], "the band of c would be seen"
 
 
 def test_running_mean_by_hand() -> None:

@@ -245,6 +245,15 @@ def test_comparison_begins_with_what_was_asked_for_and_knows_faults() -> None:
     ]
 
 
+def test_the_only_type_of_task_is_not_shown_twice() -> None:
+    values = {"accuracy": 0.5, "question/accuracy": 0.5}
+    lines = compare("e", {"before": values, "after": values}, declared(chief=("accuracy",)))
+    assert [line.metric for line in lines] == ["accuracy"]
+    types = {**values, "proof/accuracy": 0.5}
+    lines = compare("e", {"before": types, "after": None}, declared(chief=("accuracy",)))
+    assert [line.metric for line in lines] == ["accuracy", "question, accuracy", "proof, accuracy"]
+
+
 def test_the_headline_is_the_chief_metric_and_not_the_first() -> None:
     figures = {"illegal": 0.1, "moves": 7.0, "versus/minimax/return": -0.5}
     ends = {"before": figures, "after": figures}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from selfplay.errors import ConfigError
-from selfplay.study.measures.compare import MeasuredRun, parse_sets, study
+from selfplay.study.measures.compare import MeasuredRun, _merged, parse_sets, study
 from selfplay.study.players import Reference
 from selfplay.study.plots import CurvePlot, DotPlot, inline
 from selfplay.study.result import Result
@@ -143,6 +143,23 @@ def test_only_what_is_asked_for_is_compared() -> None:
         study("m", runs, only=["hot"])
 
 
+def test_differences_come_first_and_equal_metrics_are_not_in_the_terminal() -> None:
+    sets = {
+        name: [measured(f"{name}{seed}", seed, same=0.5, odd=value + seed) for seed in (0, 1)]
+        for name, value in (("a", 1.0), ("b", 3.0))
+    }
+    result = study("m", sets)
+    names = [each.name for each in result.estimates]
+    assert names == ["same: b less a", "odd: b less a", "same: a", "same: b", "odd: a", "odd: b"]
+    text = result.to_text()
+    assert text.index("odd: b less a") < text.index("odd: a") and "\nsame" not in text
+    assert "note: 1 metric is equal in all runs, and left out here" in text
+    alike = study("m", sets, only=["same"])
+    assert "same: b less a" in alike.to_text() and "left out" not in alike.to_text()
+    one = study("m", {"a": sets["a"][:1]})
+    assert not one.equal, "one run differs from no other"
+
+
 def test_differences_are_to_the_first_set() -> None:
     sets = {
         name: [measured(name, 0, x=value)] for name, value in zip("abc", (1, 2, 4), strict=True)
@@ -200,3 +217,31 @@ def test_sets_are_named_and_may_have_wildcards(tmp_path: Path) -> None:
 def test_what_is_no_set_is_refused(texts: list[str], words: str) -> None:
     with pytest.raises(ConfigError, match=words.replace("(", r"\(")):
         parse_sets(texts)
+
+
+def test_a_set_names_a_run_once_by_whatever_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "runs/a").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="named twice in A"):
+        parse_sets(["A=runs/a", f"A={tmp_path}/runs/a"])
+
+
+def test_curves_that_only_one_set_has_are_not_lost() -> None:
+    def curve(**series: list[float]) -> CurvePlot:
+        return CurvePlot(title="t", x=[0.0, 1.0], series=series, bands={}, xlabel="x", label="y")
+
+    merged = _merged(
+        {
+            "shared": [curve(base=[1.0, 2.0])],
+            "separate": [curve(solver=[3.0, 4.0]), curve(solver=[5.0, 6.0], proposer=[7.0, 8.0])],
+        }
+    )
+    assert {name: list(values) for name, values in merged.series.items()} == {
+        "shared, base": [1.0, 2.0],
+        "separate, solver": [4.0, 5.0],
+        "separate, proposer": [7.0, 8.0],
+    }
+    alone = _merged({"a": [curve(base=[1.0, 2.0])], "b": [curve(base=[3.0, 4.0])]})
+    assert list(alone.series) == ["a", "b"]

@@ -32,6 +32,12 @@ def curves(result: Result) -> list[CurvePlot]:
     return [each for each in result.drawings if isinstance(each, CurvePlot)]
 
 
+def shown(result: Result) -> list[str]:
+    """Names of the metrics with a latest value."""
+    latest = [each.name for each in result.estimates if each.name.endswith(", latest")]
+    return [name.removesuffix(", latest") for name in latest]
+
+
 def test_the_chief_metrics_are_chosen_with_their_latest_values_and_means(tmp_path: Path) -> None:
     rows = [
         {ACCURACY: 0.25, REWARD: 0.5, LOSS: 9.0},
@@ -41,10 +47,10 @@ def test_the_chief_metrics_are_chosen_with_their_latest_values_and_means(tmp_pat
     ]
     result = study(recorded(tmp_path / "a", rows))
     assert [(each.name, each.value, each.notes) for each in result.estimates] == [
-        (REWARD, 0.75, "step 1"),
+        (f"{REWARD}, latest", 0.75, "step 1"),
         (f"{REWARD}, mean", 0.625, "steps 0 to 1"),
         (f"{ACCURACY}, first", 0.25, "step 0"),
-        (ACCURACY, 1.0, "step 3"),
+        (f"{ACCURACY}, latest", 1.0, "step 3"),
         (f"{ACCURACY}, gain", 0.75, "steps 0 to 3"),
         # Two steps with 0.375 in the mean, and one with 0.75.
         (f"{ACCURACY}, mean", 0.5, "steps 0 to 3"),
@@ -59,9 +65,9 @@ def test_metrics_are_named_whole_or_by_words(tmp_path: Path) -> None:
     names = {f"policy/base/loss{more}": 1.0 for more in ("", "_of_value", "/other")}
     run = recorded(tmp_path / "a", [{**names, "seconds/total": 2.0}])
     whole = study(run, only=[LOSS])
-    assert [each.name for each in whole.estimates] == [LOSS]
+    assert shown(whole) == [LOSS]
     found = study(run, only=["loss_", "seconds"])
-    assert [each.name for each in found.estimates] == [f"{LOSS}_of_value", "seconds/total"]
+    assert shown(found) == [f"{LOSS}_of_value", "seconds/total"]
     assert curves(found)[1].label == "total, seconds"
     with pytest.raises(ConfigError, match="--only lss: no such metric"):
         study(run, only=["lss"])
@@ -72,19 +78,15 @@ def test_metrics_are_named_whole_or_by_words(tmp_path: Path) -> None:
 def test_the_only_type_of_task_repeats_no_metric(tmp_path: Path) -> None:
     typed = "evaluation/held_out/default/accuracy"
     one = recorded(tmp_path / "one", [{ACCURACY: 0.5, typed: 0.5}])
-    assert [each.name for each in study(one, only=["held_out"]).estimates] == [ACCURACY]
-    assert [each.name for each in study(one, only=[typed]).estimates] == [typed]
-    assert [each.name for each in study(one, only=["default"]).estimates] == [typed]
+    assert shown(study(one, only=["held_out"])) == [ACCURACY]
+    assert shown(study(one, only=[typed])) == [typed]
+    assert shown(study(one, only=["default"])) == [typed]
     hard = "evaluation/held_out/hard/accuracy"
     two = recorded(tmp_path / "two", [{ACCURACY: 0.5, typed: 0.5, hard: 0.5}])
-    assert [each.name for each in study(two, only=["held_out"]).estimates] == [
-        ACCURACY,
-        typed,
-        hard,
-    ]
+    assert shown(study(two, only=["held_out"])) == [ACCURACY, typed, hard]
     against = {"evaluation/random/return": 1.0, "evaluation/random/versus/random/return": 1.0}
     fights = recorded(tmp_path / "fights", [against])
-    assert [each.name for each in study(fights, only=["random"]).estimates] == list(against)
+    assert shown(study(fights, only=["random"])) == list(against)
 
 
 def test_a_run_without_steps_is_to_be_evaluated(tmp_path: Path) -> None:
@@ -125,9 +127,9 @@ def test_numbers_that_are_too_large_are_left_out_and_told(tmp_path: Path) -> Non
     squared = DerivedMetric.parse(f"squared={{{LOSS}}} * {{{LOSS}}}")
     result = study(run, only=[REWARD, LOSS, "squared"], derived=[squared])
     assert [(each.name, each.value) for each in result.estimates] == [
-        (REWARD, 4.0),
+        (f"{REWARD}, latest", 4.0),
         (f"{REWARD}, mean", 3.0),
-        (LOSS, 1e99),
+        (f"{LOSS}, latest", 1e99),
     ]
     assert result.notes == [
         f"{REWARD}: 1 of 3 values are beyond 1e+100: left out",
@@ -155,8 +157,8 @@ def test_sets_of_runs_have_means_differences_and_bands(
     words = ["study", "compare", "metrics", f"slow={tmp_path}/slow-*", f"fast={tmp_path}/fast-*"]
     assert main([*words, "--json"]) == 0
     found = {each["name"]: each for each in json.loads(capsys.readouterr().out)["estimates"]}
-    assert found[f"{REWARD}: slow"]["value"] == pytest.approx(0.05)
-    assert found[f"{REWARD}: fast less slow"]["value"] == pytest.approx(0.3)
+    assert found[f"{REWARD}, latest: slow"]["value"] == pytest.approx(0.05)
+    assert found[f"{REWARD}, latest: fast less slow"]["value"] == pytest.approx(0.3)
     names = {path.name for path in (tmp_path / "slow-0/studies").iterdir()}
     assert {"compare-metrics.html", "compare-metrics-2.svg", "compare-metrics-2.pdf"} <= names
 
@@ -176,7 +178,7 @@ def test_gains_of_evaluations_are_compared_by_seed(
     assert (gain["value"], gain["ci_low"], gain["ci_high"]) == pytest.approx(
         (0.5, 0.252, 0.748), abs=1e-3
     )
-    less = found[f"{ACCURACY}: control less method"]
+    less = found[f"{ACCURACY}, latest: control less method"]
     assert (less["value"], less["ci_low"], less["ci_high"]) == pytest.approx(
         (-0.2, -0.448, 0.048), abs=1e-3
     )
@@ -227,9 +229,9 @@ def test_a_derived_metric_is_computed_at_each_step_that_has_its_terms(tmp_path: 
     ratio = DerivedMetric.parse(f"ratio = ({{added}} + 1) / -(2 * {{{ACCURACY}}})")
     found = {each.name: each.value for each in study(run, derived=[added, ratio]).estimates}
     assert found["added, first"] == -0.25
-    assert found["added"] == 0.5
+    assert found["added, latest"] == 0.5
     assert found["added, gain"] == 0.75
-    assert found["ratio"] == -1.0
+    assert found["ratio, latest"] == -1.0
     assert not any(ACCURACY in name for name in found)
 
 

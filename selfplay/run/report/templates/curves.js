@@ -181,7 +181,7 @@ function options(chart, lines, width) {
           return ends[0] < ends[1] ? ends : [ends[0] - 1, ends[0] + 1];
         },
       },
-      y: { distr: form.elements.log.checked ? 3 : 1 },
+      y: form.elements.log.checked ? { distr: 3 } : share ? { range: shares } : {},
     },
     axes: [
       { ...axis, size: 34, values: (u, ticks) => ticks.map((t) => (Number.isInteger(t) ? short(t) : "")) },
@@ -253,6 +253,18 @@ function marks(u) {
   ctx.restore();
 }
 
+// Returns the ends of an axis of fractions: 0 to 100 % if all values are 0.
+function shares(u, low, high) {
+  return low === 0 && high === 0 ? [0, 1] : uPlot.rangeNum(low ?? 0, high ?? 1, 0.1, true);
+}
+
+// Returns the label of the first curve before a curve that has the same points, or "".
+function sameAs(series, number) {
+  const points = (each) => JSON.stringify([each.steps, each.values]);
+  const own = points(series[number]);
+  return series.slice(0, number).find((each) => points(each) === own)?.label ?? "";
+}
+
 function short(value) {
   if (value == null) return "\u2013";
   const size = Math.abs(value);
@@ -309,8 +321,9 @@ function build(chart) {
 function draw(made, chart) {
   const { lines, table } = columns(chart);
   const width = Math.max(200, made.plotAt.clientWidth);
+  const same = chart.series.map((each, number) => sameAs(chart.series, number));
   const parts = lines.map(({ part, number, each }) => [part, number, each.label, each.seeds]);
-  const kept = JSON.stringify([parts, width, form.elements.log.checked, made.theme]);
+  const kept = JSON.stringify([parts, same, width, form.elements.log.checked, made.theme]);
   Object.assign(made, { chart, lines });
   if (made.kept !== kept || !made.plot) {
     made.plot?.destroy();
@@ -320,7 +333,8 @@ function draw(made, chart) {
       const swatch = document.createElement("i");
       swatch.className = `swatch swatch-${(number % 8) + 1}`;
       const label = each.counts ? `${each.label}: mean of ${each.seeds}` : each.label;
-      item.append(swatch, `${label} `, document.createElement("span"));
+      const twin = same[number] ? `(same as ${same[number]}) ` : "";
+      item.append(swatch, `${label} ${twin}`, document.createElement("span"));
       return item;
     });
     made.list.replaceChildren(...made.items);
