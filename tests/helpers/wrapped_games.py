@@ -18,7 +18,7 @@ Game = TypeVar("Game", bound=WrappedGame)
 def play(
     make: Callable[[], Game], engine: Any, count: int, **seat: Any
 ) -> list[tuple[Episode, Game]]:
-    """Whole games between agent_specs of one policy."""
+    """Whole games between agents of one policy."""
     arenas: list[Game] = []
 
     def fresh() -> Game:

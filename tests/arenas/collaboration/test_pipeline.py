@@ -101,13 +101,17 @@ def test_each_role_sees_what_was_said_before(style: str) -> None:
     arena = begun()
     generator, refiner = (Debater(game=game, style=style) for game in ("generator", "refiner"))
     critic = Player(game="critic", style=style)
+
+    def said(answer: str) -> str:
+        return f"The answer is {answer}." if style == "sentence" else f"<answer>{answer}</answer>"
+
     assert "2 + 3" in generator.prompt(arena.view(GENERATOR))[0]["content"]
-    run(arena, generator.parse("REASON <answer>41</answer>"))
+    run(arena, generator.parse(f"REASON {said('41')}"))
     assert "41" in critic.prompt(arena.view(VERIFIER))[0]["content"]
     run(arena, critic.parse(" CRITIQUE "))
     text = str(refiner.prompt(arena.view(REFINER))[0]["content"])
     assert "41" in text and "CRITIQUE" in text and ("REASON" in text) == (style == "full")
-    run(arena, refiner.parse("<answer>5</answer>"))
+    run(arena, refiner.parse(said("5")))
     assert arena.metrics["corrections"] == 1.0
 
 

@@ -102,8 +102,8 @@ def test_a_rendering_that_fails_is_a_failed_episode() -> None:
         ({"env": f"{ENVS}.Structured"}, "moves of a Dict space cannot be written as text"),
         ({"env": f"{ENVS}.Picture"}, "has 100800 numbers, too many to write; name a function"),
         (
-            {"env": f"{ENVS}.Countdown", "agent_specs": ["first"]},
-            f"env {ENVS}.Countdown: agent_specs: 1 roles for the agents left, right",
+            {"env": f"{ENVS}.Countdown", "seats": ["first"]},
+            f"env {ENVS}.Countdown: seats: 1 roles for the agents left, right",
         ),
         ({"env": f"{ENVS}.Countdown", "render": f"{ENVS}.shwo"}, "render: no 'shwo' in"),
         ({"env": f"{ENVS}.Countdown", "render": f"{ENVS}.random"}, "is no function or class"),

@@ -208,7 +208,7 @@ def test_texts_of_a_file(tmp_path: Path) -> None:
         ("", "contains no texts"),
         ("{", "line 1: not JSON"),
         ("[" * 100_000, "line 1: not JSON"),
-        ("[]", "needs an object"),
+        ("[]", "needs a JSON object"),
         ('{"question": "Who?", "text": " ", "answer": "x"}', "under 'text'"),
         ('{"question": "Who?", "text": "x"}', "'answer' must be"),
         ('{"question": "Who?", "text": "x", "answer": true}', "'answer' must be"),
@@ -217,7 +217,7 @@ def test_texts_of_a_file(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=said):
             read(path=str(file))
     file.write_bytes(b"\xff")
-    with pytest.raises(ConfigError, match="is not UTF-8"):
+    with pytest.raises(ConfigError, match="not UTF-8"):
         read(path=str(file))
     with pytest.raises(ConfigError, match="cannot read"):
         read(path=str(tmp_path / "missing"))
