@@ -54,7 +54,7 @@ def run(options: argparse.Namespace, overrides: Sequence[str]) -> int:
         if options.steps < 3:
             raise ConfigError("--steps: at least 3 are needed, because the first third is ignored")
         if prediction.cluster.groups:
-            raise ConfigError("--simulate: all engines of a simulation hold all policies; drop it")
+            raise ConfigError("--simulate: it knows no engines with only some policies; drop it")
         simulated = simulate(prediction, steps=options.steps)
     measured = None if options.run is None else records.seconds(options.run)
     if options.json:
@@ -123,7 +123,7 @@ def _predicted(
         notes += more
     else:
         named = ", ".join(f"cluster.{key}" for key in (*PLACEMENT, *DERIVED) if key in given)
-        notes.append(f"an ideal layout, which the config does not run: {named} are set by hand")
+        notes.append(f"an ideal layout, which the config would not use: you set {named}")
     found = asked.of(models)
     return Prediction(
         workload=replace(found, notes=[*notes, *found.notes]),

@@ -104,7 +104,7 @@ def _take_step(options: argparse.Namespace) -> None:
     if step is None:
         return
     if options.step is not None:
-        raise ConfigError(f"{reference} has a step and --step {options.step} too; drop either")
+        raise ConfigError(f"{reference} has a step, and so has --step; give one of them")
     options.run, options.step = reference.run, step
 
 

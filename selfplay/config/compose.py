@@ -203,7 +203,7 @@ def _refuse_empty(overrides: Sequence[str], plain: Mapping[str, Any]) -> None:
             other = none or ([f"choose a config, such as {key}={known[0]}"] if known else [])
             advice = " or ".join([*other, f"remove single keys with ~{key}.{next(iter(node))}"])
             raise ConfigError(
-                f"{text}: {{}} is merged into the settings of {key} and changes nothing; {advice}"
+                f"{text}: does not empty {key}, because {{}} adds nothing to its settings; {advice}"
             )
 
 

@@ -270,7 +270,7 @@ def test_what_is_printed_reads_as_a_table(folder: Path) -> None:
     [
         (["exploitability", "/nowhere"], "not a run folder"),
         (["exploitability", "runs/hand", "--step", "7"], "no checkpoint of step 7; it has 0, 1, 2"),
-        (["exploitability", "runs/hand", "--step", "1", "--all"], "drop either"),
+        (["exploitability", "runs/hand", "--step", "1", "--all"], "give one of the two"),
         (["exploitability", "runs/hand", "--policy", "bas"], "did you mean 'base'?"),
         (["exploitabilty", "runs/hand"], "did you mean 'exploitability'?"),
         (["exploitability"], "required: run"),
@@ -282,7 +282,7 @@ def test_what_is_printed_reads_as_a_table(folder: Path) -> None:
             ["payoffs", "runs/hand@0", "runs/hand", "--seed", "-1"],
             "--seed -1: at least 0 is needed",
         ),
-        (["exploitability", "runs/hand@1", "--step", "2"], "drop either"),
+        (["exploitability", "runs/hand@1", "--step", "2"], "give one of them"),
         (["exploitability", "runs/hand@7"], "no checkpoint of step 7; it has 0, 1, 2"),
         (["exploitability", "runs/hand@start"], "exploitability takes a step; name runs/hand@0"),
         (["compare", "exploitability", "a=runs/hand@start"], "takes a step; name runs/hand@0"),

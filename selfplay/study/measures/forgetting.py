@@ -235,7 +235,9 @@ def _over(draws: Draws, name: str) -> Callable[..., Estimate]:
 def from_options(options: argparse.Namespace) -> Result:
     """Compute the measure from the options of the command line."""
     if options.all and options.step is not None:
-        raise ConfigError("--all measures every checkpoint and --step one of them; drop either")
+        raise ConfigError(
+            "--all measures every checkpoint, --step one of them; give one of the two"
+        )
     return study(
         options.run,
         read_text(options.text),

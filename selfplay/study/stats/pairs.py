@@ -28,7 +28,7 @@ from selfplay.study.stats.bootstrap import Estimate, over_runs, over_runs_of
 from selfplay.study.stats.proportions import LEVEL, student
 
 METHOD = "U-statistic over runs, both orders of its variance, Student's t"
-ALIKE = "runs look alike: the interval is for the codes that so few runs can miss"
+ALIKE = "runs look alike: the interval allows for other codes that so few runs can miss"
 
 Range = tuple[float, float]
 

@@ -283,7 +283,7 @@ function legend(made, at) {
     const item = made.items[line.number].querySelector("span");
     let text = line.each.latest;
     if (at != null) {
-      let back = at; // a run without this step shows its step before
+      let back = at; // a run without a value at this step shows its previous one
       while (back > 0 && plot.data[index + 1][back] === undefined) back -= 1;
       text = short(plot.data[index + 1][back]);
       const low = lines.findIndex((l) => l.part === "low" && l.number === line.number);
