@@ -300,8 +300,10 @@ def _tasks(
         # A ladder adds its variants to its batch; other curricula put the proposals into theirs.
         if "batch" in curriculum:
             solved = asked + float(curriculum["batch"])
-        else:
+        elif curriculum.get("replay", True):
             solved = max(asked, kinds * float(curriculum["solver_batch"]))
+        else:
+            solved = asked
         first = next(iter(roles))
         return {first: asked, "*": solved}
     if "batch" in curriculum:

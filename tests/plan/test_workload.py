@@ -119,3 +119,12 @@ def test_a_mixture_with_phases_is_planned_by_its_longest_phase() -> None:
     signal = [name for name in plain if name.startswith("signal_")]
     assert signal and all(found[name] == pytest.approx(3 * plain[name]) for name in signal)
     assert not [name for name in plain if name not in signal and found.get(name)]
+
+
+def test_without_replay_solvers_get_the_proposals_alone() -> None:
+    for replay, tasks in (("true", 16), ("false", 4)):
+        changes = [f"curriculum.replay={replay}", "curriculum.proposals=4"]
+        changes += ["curriculum.solver_batch=16", "curriculum.types=[deduction]"]
+        found = planned("+experiment=tiny/quickstart", *changes)
+        plain = {flow.role: flow.requests for flow in found.flows}
+        assert plain["solver"] / plain["proposer"] == pytest.approx(tasks / 4 * 8)
