@@ -318,12 +318,12 @@ def test_wrong_phases_are_one_line() -> None:
         ([{"steps": 1, "shares": {"a": -1}}], "not a share above 0"),
         ([{"steps": 1}], "shares"),
         ([{"step": 1, "shares": {"a": 1}}], "step"),
-        ([], "either shares or phases"),
+        ([], "needs shares or phases, and not both"),
     ):
         with pytest.raises(ConfigError, match=said) as error:
             phased(phases=phases)
         assert "\n" not in str(error.value)
-    with pytest.raises(ConfigError, match="either shares or phases"):
+    with pytest.raises(ConfigError, match="needs shares or phases, and not both"):
         phased(shares={"a": 1, "b": 1})
 
 
@@ -333,7 +333,7 @@ def test_wrong_shares_are_one_line() -> None:
             curriculum(shares=shares)
     with pytest.raises(ConfigError, match="not a share above 0"):
         curriculum(shares={"a": 1, "b": 0})
-    with pytest.raises(ConfigError, match="batch of at least 1"):
+    with pytest.raises(ConfigError, match="batch must be at least 1"):
         curriculum(batch=0)
 
 
