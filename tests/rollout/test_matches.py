@@ -111,6 +111,7 @@ def test_shares_and_returns_by_hand() -> None:
     assert len(episodes) == 16
     assert figures == {
         "failed_episodes": 1.0,
+        "truncated_episodes": 0.0,
         "versus/weak/won": 0.5,
         "versus/weak/drawn": 0.25,
         "versus/weak/lost": 0.25,
