@@ -81,6 +81,6 @@ def test_the_placement_names_who_holds_what() -> None:
     assert made.gpus == 4
     assert made.notes() == [
         "runtime: proposer and critic on 2 worker(s), judge on 1 worker(s); this process plays the "
-        "games",
+        "episodes",
         "runtime: 3 worker(s) with 1 GPU(s) each, 1 learner rank(s) with 1 GPU(s) each",
     ]
