@@ -47,7 +47,7 @@ class WordOrderData(vf.TaskData):
     example: str
     """The words in an order by chance, as an example of the form."""
     pay: Pay
-    """What is paid for."""
+    """The rewarded property of a reply, see `WordOrderConfig.pay`."""
 
 
 class WordOrderTask(vf.Task[WordOrderData]):

@@ -43,7 +43,7 @@ class Trainer:
         self.experiment, self.run_folder, self.progress = experiment, run, progress
         self.silence = missing_signals.Silence(experiment.credit)
         self.unfinished = missing_signals.Unfinished()
-        self.too_long_prompts = metrics.TooLongPrompts()
+        self.too_long_prompts = missing_signals.TooLongPrompts()
 
     @cached_property
     def writer(self) -> CheckpointWriter:
@@ -387,11 +387,10 @@ class Trainer:
     ) -> None:
         """Print a line if the step has nothing to learn from, or a setting has no effect."""
         experiment = self.experiment
-        episodes = [episode for group in played for episode in group.episodes]
         said = (
             self.silence.line(step, groups, samples),
             self.unfinished.line(step, played),
-            self.too_long_prompts.line(step, episodes),
+            self.too_long_prompts.line(step, played),
         )
         for line in filter(None, said):
             self.progress.note(line)

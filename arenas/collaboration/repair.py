@@ -10,7 +10,6 @@ on its new move as the completion of its old prompt without advice.
 Version history: v0, first version.
 """
 
-from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any, ClassVar
@@ -18,6 +17,7 @@ from typing import Any, ClassVar
 from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
 from arenas.collaboration.pipeline import Pipeline
+from arenas.mixture.inside import play_stage
 from selfplay.arena import Arena
 from selfplay.errors import nearest
 from selfplay.types import Action, Metric, Observation, Task, ToolCall
@@ -94,8 +94,6 @@ class Repair(Arena):
         self.pupil = ""
         """Agent whose next move has advice; "" if there is none."""
         self.left = list(self.advised)
-        self.measured_now: set[str] = set()
-        """Metrics that the inner arena has measured in this attempt."""
         self._begin([])
 
     def _begin(self, history: Sequence[Mapping[str, Action | None]]) -> None:
@@ -104,9 +102,6 @@ class Repair(Arena):
         for actions in history:
             self.inner.play_stage(actions)
         self.inner.left_out.clear()  # the repeated moves have their value from the attempt before
-        for name in self.measured_now - self.inner.metrics.keys():
-            self.metrics.pop(name, None)  # of the attempt before, after the repeated moves
-        self.measured_now = set(self.inner.metrics)
         self._let_in()
 
     def _let_in(self) -> None:
@@ -161,14 +156,8 @@ class Repair(Arena):
             self._advise(actions[MENTOR])
             return
         place = len(self.inner.history)
-        # Only what is new in this stage is copied: in a branch, the rest is the parent's.
-        known, created = dict(self.inner.metrics), len(self.inner.created)
-        self.inner.metrics = ChainMap({}, known)
-        self.inner.play_stage(actions)
-        fresh = dict(self.inner.metrics.maps[0])
-        self.inner.metrics = {**known, **fresh}
-        self.measure(**fresh)
-        self.measured_now |= fresh.keys()
+        created = len(self.inner.created)
+        self.measure(**play_stage(self.inner, actions))
         self.created += self.inner.created[created:]
         self._let_in()
         for agent in self.inner.left_out:
@@ -193,7 +182,10 @@ class Repair(Arena):
             return
         self.asking, self.pupil = False, agent
         self.attempt += 1
+        before = self.inner.metrics.keys()
         self._begin(list(self.inner.history)[: moved[0]])
+        for name in before - self.inner.metrics.keys():
+            self.metrics.pop(name, None)  # measured after the moves that are repeated
 
     def _judge(self) -> None:
         """Finish, or ask the mentor again after a failed attempt."""

@@ -7,7 +7,6 @@ task's type gets the same prefix. Tasks come from `selfplay.curriculum.mixture`.
 Version history: v0, first version.
 """
 
-from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any, ClassVar
@@ -16,7 +15,7 @@ from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
 from arenas.games.kuhn import Kuhn
 from arenas.games.tic_tac_toe import TicTacToe
-from arenas.mixture.inside import pass_on
+from arenas.mixture.inside import pass_on, play_stage
 from selfplay.arena import Arena
 from selfplay.curriculum.mixture import routed, unrouted
 from selfplay.drawing import StateDrawing
@@ -119,13 +118,8 @@ class Mixture(Arena):
     def advance(self, actions: Mapping[str, Action | None]) -> None:
         """Play the stage in the inner arena; copy its new agents, rewards, notes and metrics."""
         before = dict(self.inner.paid)
-        # Only the metrics of this stage are copied: in a branch, the earlier ones are the parent's.
-        known = dict(self.inner.metrics)
-        self.inner.metrics = ChainMap({}, known)
-        self.inner.play_stage({self._inner(agent): action for agent, action in actions.items()})
-        fresh = dict(self.inner.metrics.maps[0])
-        self.inner.metrics = {**known, **fresh}
-        self._take_over(before, fresh)
+        moves = {self._inner(agent): action for agent, action in actions.items()}
+        self._take_over(before, play_stage(self.inner, moves))
 
     def _take_over(self, before: Mapping[str, float], measured: Mapping[str, float]) -> None:
         for agent in map(self._outer, self.inner.agents):

@@ -1,8 +1,23 @@
 """Passing on what happens in an arena that another arena plays inside."""
 
+from collections import ChainMap
 from collections.abc import Callable, Mapping
 
 from selfplay.arena import Arena
+from selfplay.types import Action
+
+
+def play_stage(inner: Arena, actions: Mapping[str, Action | None]) -> dict[str, float]:
+    """Play a stage of `inner`; return the metrics that it measured in this stage.
+
+    In a branch, its earlier metrics are those of the parent.
+    """
+    known = dict(inner.metrics)
+    inner.metrics = ChainMap({}, known)
+    inner.play_stage(actions)
+    fresh = dict(inner.metrics.maps[0])
+    inner.metrics = {**known, **fresh}
+    return fresh
 
 
 def pass_on(

@@ -21,6 +21,7 @@ from selfplay.config.threads import ProcessorTime, count_beside_others
 from selfplay.config.trust import flags, foreign
 from selfplay.errors import CollapsedError, ConfigError, DivergedError, RunError, printable
 from selfplay.run import signals
+from selfplay.run.declarations import TROUBLES
 from selfplay.run.formatting import change, counted, duration, format_value
 from selfplay.run.metrics import describe_troubles
 
@@ -398,7 +399,7 @@ def _print_summary(summary: Mapping[str, Any], declared: Any) -> None:
     for name, results in summary["evaluations"].items():
         for metric, after in _without_repeats(results["after"]).items():
             before = results["before"].get(metric)
-            if before is None or metric in ("failed_episodes", "truncated_episodes"):
+            if before is None or metric in TROUBLES:
                 continue
             read = declared.of(f"evaluation/{name}/{metric}")
             shown = f"{format_value(read, before):>7} -> {format_value(read, after):>7}"

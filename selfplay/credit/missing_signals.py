@@ -100,6 +100,28 @@ class Unfinished:
         )
 
 
+class TooLongPrompts:
+    """Detects the first step in which a prompt that was too long for the model cut off an
+    episode. `Trainer` has one."""
+
+    def __init__(self) -> None:
+        self._said = False
+
+    def line(self, step: int, groups: Sequence[Group]) -> str | None:
+        """Return one line if such a prompt cut off an episode of this step, once in all."""
+        episodes = [episode for group in groups for episode in group.episodes]
+        # Only a truncated episode with such a prompt has an error.
+        errors = [e.error for e in episodes if e.status is Status.TRUNCATED and e.error]
+        if self._said or not errors:
+            return None
+        self._said = True
+        return (
+            f"step {step}: {len(errors)} of {len(episodes)} episodes were cut off before the arena "
+            f"ended them, {errors[0]}; episodes/truncated/PromptTooLong of metrics.jsonl counts "
+            "these episodes in every step"
+        )
+
+
 def zero_fraction(samples: Sequence[Sample]) -> float:
     """Return the fraction of samples whose advantages are all 0; 1 if there are no samples."""
     zero = sum(_is_zero(sample.advantage) for sample in samples)

@@ -23,7 +23,9 @@ FILE = "measures.json"
 """File of the run folder with the declarations of its arenas."""
 LONGEST = 1_000_000
 """Largest number of bytes of this file."""
-COUNTED = frozenset({"failed_episodes", "truncated_episodes", "distinct_created"})
+TROUBLES = frozenset({"failed_episodes", "truncated_episodes"})
+"""Numbers of episodes of an evaluation that did not end by the rules; summaries leave them out."""
+COUNTED = TROUBLES | {"distinct_created"}
 """Metrics that every evaluation counts by itself."""
 
 PLAIN = Metric()

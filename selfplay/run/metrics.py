@@ -192,27 +192,6 @@ def commonest_error(episodes: Iterable[Episode]) -> str:
     return f"{count} of {len(errors)} with {error}"
 
 
-class TooLongPrompts:
-    """Detects the first step in which a prompt that was too long for the model cut off an
-    episode. `Trainer` has one."""
-
-    def __init__(self) -> None:
-        self._said = False
-
-    def line(self, step: int, episodes: Sequence[Episode]) -> str | None:
-        """Return one line if such a prompt cut off an episode of this step, once in all."""
-        # Only a truncated episode with such a prompt has an error.
-        errors = [e.error for e in episodes if e.status is Status.TRUNCATED and e.error]
-        if self._said or not errors:
-            return None
-        self._said = True
-        return (
-            f"step {step}: {len(errors)} of {len(episodes)} episodes were cut off before the arena "
-            f"ended them, {errors[0]}; episodes/truncated/PromptTooLong of metrics.jsonl counts "
-            "these episodes in every step"
-        )
-
-
 def of_age(samples: Iterable[Sample], *, version: int) -> dict[str, float]:
     """Return `staleness_mean` and `staleness_max` over the tokens that the policy sampled.
 

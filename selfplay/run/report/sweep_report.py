@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 
 from selfplay.errors import RunError, printable
 from selfplay.run import sweep
-from selfplay.run.declarations import RunMetrics, read_declared
+from selfplay.run.declarations import TROUBLES, RunMetrics, read_declared
 from selfplay.run.formatting import format_value, words
 from selfplay.run.record_reader import Summary, read_metrics, read_summary
 from selfplay.run.report.charts import LARGEST, SERIES, bare, svg
@@ -177,7 +177,7 @@ def _outcome(run: Path, summary: Summary, declared: RunMetrics) -> dict[str, flo
             key=lambda each: declared.rank(name, each[0]),
         )
         if value is not None
-        and metric not in ("failed_episodes", "truncated_episodes")
+        and metric not in TROUBLES
         and ("/" not in metric or declared.is_chief(name, metric))
     }
     if found:
