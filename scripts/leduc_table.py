@@ -66,7 +66,8 @@ class Rule:
 
 
 def train(tree: PokerTree, rule: Rule, *, seed: int) -> tuple[list[float], float]:
-    """Return the exploitability at `CHECKS` steps, and that of the mean of the last logits."""
+    """Return the exploitability at `CHECKS` steps of a run, the last one included, and that of the
+    mean of the logits at those in its second half; a run of fewer steps is measured at each."""
     rng, table = np.random.default_rng(seed), PokerTable(tree, ema=rule.ema)
     found: list[float] = []
     kept: list[np.ndarray] = []
@@ -79,10 +80,10 @@ def train(tree: PokerTree, rule: Rule, *, seed: int) -> tuple[list[float], float
             entropy=falling(rule.entropy, rule.last_entropy, step=step, steps=rule.steps),
             lr=falling(rule.lr, FLOOR * rule.lr, step=step, steps=rule.steps),
         )
-        if step % (rule.steps // CHECKS) == 0:
+        if step * CHECKS // rule.steps > (step - 1) * CHECKS // rule.steps:
             found.append(tree.exploitability(tree.probabilities(table.logits)))
             kept.append(table.logits)
-    last = np.mean(kept[CHECKS // 2 :], axis=0)
+    last = np.mean(kept[len(kept) // 2 :], axis=0)
     return found, tree.exploitability(tree.probabilities(last))
 
 

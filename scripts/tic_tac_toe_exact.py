@@ -4,10 +4,12 @@ The probabilities of all moves are read from the model at each of the 4,520 boar
 move, at the run's own temperature or at those of --temperature. From these follow the chances to
 win, draw and lose against random play and against minimax, which plays one of its optimal moves
 uniformly at random, and the exploitability: what an opponent that knows the policy wins, in the
-mean of both seats. A text that is not a legal move loses.
+mean of both seats. A text that is not a legal move loses, so a run with another `arena.illegal` is
+refused.
 
 Runs may be sets, NAME=RUN with wildcards, as in `selfplay study compare`. Its means, intervals and
-differences paired by seed are then the last lines.
+differences paired by seed are then the last lines. RUN@STEP and RUN@start (step 0) name a
+checkpoint; --step is that of the other runs, by default the newest.
 
 Usage: python scripts/tic_tac_toe_exact.py RUN [RUN ...] [--step N] [--temperature 1 0]
        python scripts/tic_tac_toe_exact.py 'none=runs/none/0*' 'pfsp=runs/pfsp/0*'
@@ -30,9 +32,11 @@ from arenas.games.tic_tac_toe import (
     to_move,
     winner,
 )
+from selfplay.arena import Arena
 from selfplay.types import InformationSet, Observation
 
 if TYPE_CHECKING:
+    from selfplay.study.players import Reference
     from selfplay.study.result import Result
 
 Policy = Mapping[str, Mapping[int, float]]
@@ -140,6 +144,18 @@ def information_sets(arena: TicTacToe) -> list[InformationSet]:
     return found
 
 
+def measurable(arena: Arena, folder: Path) -> TicTacToe:
+    """Return the arena of a run; raise SystemExit if it is not a game that this script measures."""
+    if not isinstance(arena, TicTacToe):
+        raise SystemExit(f"{folder}: its arena is {arena.name}, not tic-tac-toe")
+    if arena.illegal != "lose":
+        raise SystemExit(
+            f"{folder}: arena.illegal is {arena.illegal}, but here an illegal move loses; measure "
+            "a run with arena.illegal=lose"
+        )
+    return arena
+
+
 def policies_of(
     folder: Path, *, step: int | None, temperatures: Sequence[float | None]
 ) -> tuple[int, list[Policy]]:
@@ -159,9 +175,7 @@ def policies_of(
     policies: list[Policy] = []
     try:
         rollout = experiment.players.rollout
-        arena = rollout.arena()
-        if not isinstance(arena, TicTacToe):
-            raise SystemExit(f"{folder}: its arena is {arena.name}, not tic-tac-toe")
+        arena = measurable(rollout.arena(), folder)
         models = {name: each.model for name, each in experiment.policies.items()}
         for temperature in temperatures:
             seats = dict(rollout.agent_specs)
@@ -180,12 +194,23 @@ def policies_of(
     return int(place.name), policies
 
 
-def result_of(folder: Path, *, step: int | None, temperatures: Sequence[float | None]) -> "Result":
-    """Print the results of a run; return those that `study compare` compares over sets of runs."""
+def result_of(
+    reference: "Reference", *, step: int | None, temperatures: Sequence[float | None]
+) -> "Result":
+    """Print the results of a run; return those that `study compare` compares over sets of runs.
+
+    The checkpoint is that of the reference, which is step 0 for RUN@start; a reference without a
+    step has the checkpoint of `step`, or the newest if that is None.
+    """
     from selfplay.study.result import Result
     from selfplay.study.stats.bootstrap import Estimate
 
     numbers: dict[str, float] = {}
+    folder = reference.run
+    if reference.start:
+        step = 0
+    elif reference.step is not None:
+        step = reference.step
     number, policies = policies_of(folder, step=step, temperatures=temperatures)
     for temperature, policy in zip(temperatures, policies, strict=True):
         found = measured(policy)
@@ -211,20 +236,21 @@ def result_of(folder: Path, *, step: int | None, temperatures: Sequence[float | 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the results of each run, and the comparison of sets."""
     from selfplay.study.measures import compare
+    from selfplay.study.players import Reference
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="run folder, or NAME=RUN")
-    parser.add_argument("--step", type=int)
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="RUN, RUN@STEP or NAME=RUN")
+    parser.add_argument("--step", type=int, help="checkpoint of runs without @STEP")
     parser.add_argument("--temperature", type=float, nargs="+", default=[None])
     options = parser.parse_args(arguments)
     measure = partial(result_of, step=options.step, temperatures=options.temperature)
     if any("=" in text for text in options.runs):
         sets = compare.parse_sets(options.runs)
-        results = compare.measure_all(sets, lambda reference: measure(reference.run))
+        results = compare.measure_all(sets, measure)
         print(f"\n{compare.study('exact', results).to_text()}")
         return
-    for folder in options.runs:
-        measure(Path(folder))
+    for text in options.runs:
+        measure(Reference.parse(text))
 
 
 if __name__ == "__main__":

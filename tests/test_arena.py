@@ -272,6 +272,13 @@ def test_pay_and_metrics_are_finite(value: float) -> None:
         arena.pay("guesser_0", 1e308)
 
 
+def test_a_later_call_of_measure_replaces_the_number_of_the_same_name() -> None:
+    arena = started()
+    arena.measure(score=1.0, other=2)
+    arena.measure(score=3)
+    assert arena.metrics == {"score": 3.0, "other": 2.0}
+
+
 def test_pay_of_none_is_refused() -> None:
     refused: list[tuple[Any, str]] = [(None, "None"), ("1.0", "'1.0'"), ([1.0], r"\[1.0\]")]
     arena = started()

@@ -49,3 +49,21 @@ def test_the_rule_learns_and_a_large_entropy_bonus_keeps_it_uniform() -> None:
     assert kept[-1] == pytest.approx(uniform, abs=0.3)
     rising, _ = leduc.train(tree(), rule(last_entropy=100.0), seed=0)
     assert rising[-1] == pytest.approx(uniform, abs=0.3)
+
+
+@pytest.mark.parametrize(("steps", "checks"), [(3, 3), (13, 8)])
+def test_the_last_step_is_measured_for_any_number_of_steps(steps: int, checks: int) -> None:
+    found, of_mean = leduc.train(tree(), rule(hands=1, steps=steps), seed=0)
+    assert len(found) == checks
+    table = poker.PokerTable(tree(), ema=0.01)
+    rng = np.random.default_rng(0)
+    values, kept = [], []
+    for step in range(1, steps + 1):
+        turns = leduc.play(tree(), tree().probabilities(table.logits), 1, rng)
+        lr = leduc.falling(0.1, leduc.FLOOR * 0.1, step=step, steps=steps)
+        table.learn(*turns, count=120, kl=2.0, entropy=0.0, lr=lr)
+        values.append(tree().exploitability(tree().probabilities(table.logits)))
+        kept.append(table.logits)
+    assert found[-1] == values[-1]
+    if steps == checks:  # every step is measured; the second half has two of three
+        assert of_mean == tree().exploitability(tree().probabilities(np.mean(kept[1:], axis=0)))

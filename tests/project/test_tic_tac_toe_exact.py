@@ -99,6 +99,36 @@ def test_sets_have_means_and_differences_paired_by_seed(
     assert f"{tmp_path}/a-1 step 5: exploitability" in printed
 
 
+def test_a_checkpoint_in_the_name_of_a_run_precedes_the_option(
+    exact: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.yaml").write_text("seed: 0\npopulation: {}\nroles: {}\nwarmstart: null\n")
+    measured: list[int | None] = []
+
+    def played(folder: Path, *, step: int | None, **_: Any) -> tuple[int, list[Any]]:
+        assert folder == run
+        measured.append(step)
+        return step or 0, [uniform(exact, optimal)]
+
+    monkeypatch.setattr(exact, "policies_of", played)
+    exact.main([f"start={run}@start", f"early={run}@40", f"late={run}", "--step", "90"])
+    assert measured == [0, 40, 90]
+    measured.clear()
+    exact.main([f"early={tmp_path}/r*@40", f"late={run}"])
+    exact.main([f"{run}@40", str(run)])
+    assert measured == [40, None, 40, None]
+
+
+@pytest.mark.parametrize("illegal", ["retry", "random_legal"])
+def test_a_run_in_which_an_illegal_move_does_not_lose_is_refused(exact: Any, illegal: Any) -> None:
+    lost = TicTacToe()
+    assert exact.measurable(lost, Path("run")) is lost
+    with pytest.raises(SystemExit, match=f"^run: arena.illegal is {illegal}, .*=lose$"):
+        exact.measurable(TicTacToe(illegal=illegal), Path("run"))
+
+
 def test_a_run_without_a_set_is_printed_alone(
     exact: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,7 +2,8 @@
 
 **Definition.** The mean of each metric over the runs of a set. For every set except the first, also
 the mean difference to the first set, over the seeds that both sets have. Curves are means over
-runs; their bands go from the lowest to the highest run.
+runs, at the steps at which every run of the set has a value; their bands go from the lowest to the
+highest run. Between two recorded steps of a run its curve is interpolated.
 
 **Source.** Statistics of few runs: 2108.10264. Runs of one seed are paired because they share
 everything that the seed decides, such as the warm start.
@@ -12,7 +13,8 @@ everything that the seed decides, such as the warm start.
 **Limits.** With three runs the interval is wide, as it should be: its ends are 2.5 standard
 deviations from the mean. Among many metrics some differ by chance: one in twenty is expected to
 leave its interval, and three runs are not normally distributed. A metric that a run lacks is left
-out for its seed.
+out for its seed. Runs of a set that share a seed are in no difference, and runs that differ in
+length are compared at different steps; a note says so.
 """
 
 import argparse
@@ -28,6 +30,7 @@ from typing import Any
 import numpy as np
 
 from selfplay.errors import ConfigError
+from selfplay.study.mean_curves import mean_curves
 from selfplay.study.measure import (
     ALL,
     BUDGET,
@@ -87,7 +90,7 @@ def _references(text: str) -> list[Reference]:
 
 
 NAMED = 3
-"""Largest number of left-out metrics that a note names."""
+"""Largest number of metrics that a note names."""
 
 Values = Mapping[str, float]
 """Metric to its value."""
@@ -114,6 +117,23 @@ class MeasuredRun:
             self._common(each.name): "unbiased" if each.direction == "exact" else each.direction
             for each in self.result.estimates
         }
+
+    def steps(self) -> dict[str, int]:
+        """Return the step of each estimate that has one, by its name; {} if the reference names it.
+
+        The notes of an estimate give the step, such as "step 40" or "steps 1 to 40". Otherwise it
+        is that of the player whose label, such as hall-0@40, is in the title or in a name.
+        """
+        if self.reference.start or self.reference.step is not None:
+            return {}
+        label = rf"{re.escape(self.reference.run.resolve().name)}@(\d+)"
+        named = " ".join([self.result.title, *(each.name for each in self.result.estimates)])
+        player = re.search(label, named)
+        found = {
+            self._common(each.name): re.fullmatch(r"steps? (?:\d+ to )?(\d+)", each.notes) or player
+            for each in self.result.estimates
+        }
+        return {name: int(match[1]) for name, match in found.items() if match}
 
     def _common(self, name: str) -> str:
         run = re.escape(self.reference.run.resolve().name)
@@ -178,10 +198,9 @@ def study(
     pairs = [(base, other) for other in others]
     differences = {metric: _differences(errs, metric, sets, pairs) for metric in metrics}
     equal = _equal(metrics, [run for runs in values.values() for run in runs])
-    unpaired = [pair for pair in pairs if not _seeds(sets, *pair)]
-    more = f" and {len(left_out) - NAMED} more" if len(left_out) > NAMED else ""
-    notes = [f"not in every set: {', '.join(left_out[:NAMED])}{more}"] if left_out else []
-    notes += [f"{a} and {b} have no common seeds, so there is no difference" for a, b in unpaired]
+    notes = [f"not in every set: {_listed(left_out)}"] if left_out else []
+    notes += dict.fromkeys(note for pair in pairs for note in _unpaired(sets, *pair))
+    notes += _at_different_steps(metrics, [each for found in sets.values() for each in found])
     notes += undrawn(drawings)
     notes += dict.fromkeys(
         f"of a run's own study: {note}"
@@ -260,6 +279,43 @@ def _seeds(sets: Mapping[str, Sequence[MeasuredRun]], *names: str) -> list[int]:
     return [seed for seed in seeds[0] if all(each.count(seed) == 1 for each in seeds)]
 
 
+def _unpaired(sets: Mapping[str, Sequence[MeasuredRun]], a: str, b: str) -> list[str]:
+    """Return notes on the common seeds of two sets that are in no difference, or on their lack."""
+    seeds = {name: [each.seed for each in sets[name]] for name in (a, b)}
+    common = sorted(set(seeds[a]) & set(seeds[b]))
+    if not common:
+        return [f"{a} and {b} have no common seeds, so there is no difference"]
+    several = {
+        name: [str(seed) for seed in common if found.count(seed) > 1]
+        for name, found in seeds.items()
+    }
+    return [
+        f"differences leave out the runs of {name} that share a seed: {', '.join(repeated)}"
+        for name, repeated in several.items()
+        if repeated
+    ]
+
+
+def _at_different_steps(metrics: Sequence[str], runs: Sequence[MeasuredRun]) -> list[str]:
+    """Return a note if the values of a metric are of different steps; [] otherwise."""
+    known = [run.steps() for run in runs]
+    steps = {name: {found[name] for found in known if name in found} for name in metrics}
+    apart = [name for name in metrics if len(steps[name]) > 1]
+    if not apart:
+        return []
+    every = set[int]().union(*(steps[name] for name in apart))
+    return [
+        f"values of the steps {min(every)} to {max(every)} are compared, because the runs differ "
+        f"in length or in their recorded steps: {_listed(apart)}"
+    ]
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return the first names, and the number of the others."""
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return f"{', '.join(names[:NAMED])}{more}"
+
+
 def _differences(
     errs: Mapping[str, Direction],
     metric: str,
@@ -330,45 +386,10 @@ def _curves(sets: Mapping[str, Sequence[MeasuredRun]]) -> list[CurvePlot]:
     }
     pictures = [picture for found in drawn.values() for picture in found]
     return [
-        _merged({name: [picture[title] for picture in found] for name, found in drawn.items()})
+        mean_curves({name: [picture[title] for picture in found] for name, found in drawn.items()})
         for title in pictures[0]
         if all(title in picture for picture in pictures)
     ]
-
-
-def _merged(sets: Mapping[str, Sequence[CurvePlot]]) -> CurvePlot:
-    first = next(iter(sets.values()))[0]
-    places = sorted({at for curves in sets.values() for curve in curves for at in curve.x})
-    series: dict[str, Sequence[float]] = {}
-    bands: dict[str, tuple[Sequence[float], Sequence[float]]] = {}
-    every = [curve for curves in sets.values() for curve in curves]
-    single = len({kind for curve in every for kind in curve.series}) == 1
-    for name, curves in sets.items():
-        for kind in dict.fromkeys(kind for curve in curves for kind in curve.series):
-            label = name if single else f"{name}, {kind}"
-            rows = np.array([_at(places, curve, kind) for curve in curves])
-            known = np.where(np.isfinite(rows).any(0), rows, 0.0)
-            seen = np.isfinite(rows).any(0)
-            mean, low, high = (
-                np.where(seen, of(known, axis=0), np.nan).tolist()
-                for of in (np.nanmean, np.nanmin, np.nanmax)
-            )
-            series[label], bands[label] = mean, (low, high)
-    return CurvePlot(
-        title=first.title,
-        x=places,
-        series=series,
-        bands=bands,
-        xlabel=first.xlabel,
-        label=first.label,
-        logarithmic=first.logarithmic,
-        percent=first.percent,
-    )
-
-
-def _at(places: Sequence[float], curve: CurvePlot, kind: str) -> list[float]:
-    known = dict(zip(curve.x, curve.series.get(kind, [np.nan] * len(curve.x)), strict=True))
-    return [known.get(place, np.nan) for place in places]
 
 
 def from_options(options: argparse.Namespace) -> Result:

@@ -210,20 +210,23 @@ def study(
         name: str, values: Callable[[AttemptCounts, float], np.ndarray], at: Places
     ) -> Lines:
         return {
-            label: [draws.mean(f"{name}{x:g}, {label}", values(each, x)) for x in at]
+            label: [
+                draws.mean(f"{name}{x:g}, {label}", values(each, x), bounds=(0.0, 1.0)) for x in at
+            ]
             for label, each in found.items()
         }
 
     passed, covered = curves("pass@", per_task, ks), curves("Cover@", cover, TAUS)
     comparable = [None not in pair for pair in zip(after.voted, before.voted, strict=True)]
     voted = curves("majority@", lambda each, k: votes(each, int(k), comparable), ks)
-    gains = [
-        draws.mean(f"gain at k = {k}", per_task(after, k) - per_task(before, k), null=0.0)
-        for k in ks
-    ]
+
+    def gain(name: str, values: np.ndarray) -> Estimate:
+        return draws.mean(name, values, bounds=(-1.0, 1.0), null=0.0)
+
+    gains = [gain(f"gain at k = {k}", per_task(after, k) - per_task(before, k)) for k in ks]
     if any(comparable):
         gained = votes(after, ks[-1], comparable) - votes(before, ks[-1], comparable)
-        gains.append(draws.mean(f"gain of majority@{ks[-1]}", gained, null=0.0))
+        gains.append(gain(f"gain of majority@{ks[-1]}", gained))
     new, lost = discovered(after, before), discovered(before, after)
     crossing = first_crossing(*([e.value for e in each] for each in passed.values()))
     crosses = f"at k = {ks[crossing]}" if crossing is not None else f"nowhere up to k = {ks[-1]}"

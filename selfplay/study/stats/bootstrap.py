@@ -180,11 +180,20 @@ class Draws:
 
         A task without any value is no unit: it does not make the interval narrower.
         `null=0.0` marks the values as differences or effects; without it, values that are all 0 or
-        1 are treated as a proportion.
+        1 are treated as a proportion. `bounds` are the least and the largest possible value, see
+        `of`.
         """
         return self.ratio(name, values, np.ones(len(values)), **more)
 
-    def ratio(self, name: str, above: Numbers, below: Numbers, **more: Any) -> Estimate:
+    def ratio(
+        self,
+        name: str,
+        above: Numbers,
+        below: Numbers,
+        *,
+        bounds: tuple[float, float] = (-math.inf, math.inf),
+        **more: Any,
+    ) -> Estimate:
         """Return the sum of `above` over the sum of `below`, both [N] per episode, such as counts.
 
         If they are counts of successes and of trials, and `null` is not 0 (see `mean`), the
@@ -195,10 +204,12 @@ class Draws:
         over, under = np.where(known, over, 0.0), np.where(known, under, 0.0)
         if more.get("null") != 0.0 and _counts(over, under):
             return self._proportion(name, over, under, **more)
-        if (some := (over != 0) | (under != 0)).any():
-            over, under = over[some], under[some]
-            return self._among(some).of(name, lambda w: divide(w @ over, w @ under), **more)
-        return self.of(name, lambda w: divide(w @ over, w @ under), **more)
+        if not (some := (over != 0) | (under != 0)).any():
+            some = np.full(len(some), True)
+        over, under = over[some], under[some]
+        return self._among(some).of(
+            name, lambda w: divide(w @ over, w @ under), bounds=bounds, **more
+        )
 
     def _among(self, chosen: np.ndarray) -> "Draws":
         """Return resamples of the chosen episodes, [N] bool; of all episodes if none is chosen."""

@@ -13,7 +13,8 @@ from selfplay.study.equilibrium import solve
 from selfplay.study.measures import behaviour
 from selfplay.study.measures.behaviour import Solved, _add_equilibrium
 from selfplay.study.measures.exploitability import known_game
-from tests.helpers.planted_usage import code, repeated
+from selfplay.types import Status
+from tests.helpers.planted_usage import code, episode, repeated, turn, write_step
 
 TIT_FOR_TAT = {"": 0.9, "CC": 0.95, "CD": 0.1, "DC": 0.85, "DD": 0.2}
 STAYS = {"": 0.5, "CC": 0.7, "CD": 0.4, "DC": 0.3, "DD": 0.6}
@@ -92,3 +93,18 @@ def test_a_game_without_a_constant_sum_is_not_solved() -> None:
     solved = Solved()
     _add_equilibrium(raw_env(rounds=3), {}, solved)
     assert not solved.equilibrium and solved.notes[0].startswith("no equilibrium: ")
+
+
+def test_the_last_stage_of_a_truncated_episode_is_not_played_again(tmp_path: Path) -> None:
+    """Of the second round only the first player's move is on record."""
+    legal = ("cooperate", "defect")
+    turns = [
+        turn(agent, "", "defect", stage, legal=legal)
+        for stage, agent in ((0, "player_0"), (0, "player_1"), (1, "player_0"))
+    ]
+    arena = raw_env(rounds=3)
+    write_step(tmp_path, 1, [episode(turns, 0, status=Status.TRUNCATED)])
+    found = behaviour._reached(tmp_path, arena, {"player": Player(game="matrix", style="terse")})
+    assert [each.agent for each in found.values()] == ["player_0", "player_1"]
+    write_step(tmp_path, 2, [episode(turns[:2], 0, status=Status.TRUNCATED)])
+    assert len(behaviour._reached(tmp_path, arena, {"player": Player(game="matrix")})) == 2

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from selfplay.errors import ConfigError
-from selfplay.study.measures.compare import MeasuredRun, _merged, parse_sets, study
+from selfplay.study.measures.compare import MeasuredRun, parse_sets, study
 from selfplay.study.players import Reference
 from selfplay.study.plots import CurvePlot, DotPlot, inline
 from selfplay.study.result import Result
@@ -96,6 +96,75 @@ def test_what_a_set_lacks_is_left_out_and_told() -> None:
     assert rows[1] == ["x", "two", 0.4, None]
 
 
+def test_seeds_that_a_set_has_several_times_are_in_a_note() -> None:
+    sets = {
+        "one": [measured(f"a{n}", seed, x=0.1) for n, seed in enumerate((0, 1, 1, 2, 2, 7, 7))],
+        "two": [measured(f"b{seed}", seed, x=0.4) for seed in (0, 1, 2, 3)],
+    }
+    result = study("m", sets)
+    assert by_name(result)["x: two less one"].count == 1
+    assert result.notes == ["differences leave out the runs of one that share a seed: 1, 2"]
+    del sets["one"][0]  # now the other common seeds are in no difference either
+    result = study("m", sets)
+    assert "x: two less one" not in by_name(result)
+    assert result.notes == ["differences leave out the runs of one that share a seed: 1, 2"]
+
+
+def test_a_seed_is_paired_only_if_each_set_has_it_once() -> None:
+    """Of two runs of seed 1, none is the partner of the other set's run."""
+    sets = {
+        "one": [measured("a0", 0, x=0.0), measured("a1", 1, x=0.0)],
+        "two": [measured(f"b{n}", seed, x=value) for n, (seed, value) in enumerate(TWICE)],
+    }
+    result = study("m", sets)
+    gain = by_name(result)["x: two less one"]
+    assert (gain.value, gain.count) == (0.5, 1)
+    assert result.notes == ["differences leave out the runs of two that share a seed: 1"]
+
+
+TWICE = ((0, 0.5), (1, 0.7), (1, 0.9))
+"""Seed and value of the runs of a set that has seed 1 twice."""
+
+
+def at_steps(run: str, steps: tuple[int, int], *, at: int | None = None) -> MeasuredRun:
+    """A run with two metrics, recorded last at these steps."""
+    made = measured(run, ord(run))
+    found = [
+        Estimate(name=name, value=0.0, notes=f"{words} {step}")
+        for name, words, step in zip(("x", "y"), ("step", "steps 0 to"), steps, strict=True)
+    ]
+    result = replace(made.result, title="Metrics", estimates=found)
+    return replace(made, result=result, reference=Reference(run=Path(run), step=at))
+
+
+def test_values_of_different_steps_are_in_a_note() -> None:
+    def notes(*runs: MeasuredRun) -> list[str]:
+        return list(study("m", {"one": runs[:1], "two": runs[1:]}).notes)
+
+    none = "one and two have no common seeds, so there is no difference"
+    why = "because the runs differ in length or in their recorded steps"
+    assert notes(at_steps("a", (40, 30)), at_steps("b", (100, 30))) == [
+        none,
+        f"values of the steps 40 to 100 are compared, {why}: x",
+    ]
+    both = notes(at_steps("a", (40, 30)), at_steps("b", (40, 30)), at_steps("c", (50, 45)))
+    assert both == [none, f"values of the steps 30 to 50 are compared, {why}: x, y"]
+    assert notes(at_steps("a", (40, 30)), at_steps("b", (40, 30))) == [none]
+    assert notes(at_steps("a", (40, 30), at=40), at_steps("b", (90, 90))) == [none]
+
+
+def test_newest_checkpoints_of_different_steps_are_in_a_note() -> None:
+    def checked(run: str, step: int, *, at: int | None = None) -> MeasuredRun:
+        made = measured(run, 0, x=0.5)
+        result = replace(made.result, title=f"Reciprocity of {run}@{step} in game")
+        return replace(made, result=result, reference=Reference(run=Path(run), step=at))
+
+    (note,) = study("m", {"one": [checked("a", 40)], "two": [checked("b", 60)]}).notes
+    assert "steps 40 to 60" in note and note.endswith(": x")
+    assert not study("m", {"one": [checked("a", 40)], "two": [checked("b", 40)]}).notes
+    assert not study("m", {"one": [checked("a", 40)], "two": [checked("b", 60, at=60)]}).notes
+
+
 def test_a_runs_own_name_is_no_part_of_a_figures() -> None:
     def names(reference: Reference, *figures: str) -> list[str]:
         made = Result(
@@ -125,8 +194,11 @@ def test_curves_are_means_with_the_lowest_and_the_highest_run() -> None:
     dots, curves = result.drawings
     assert isinstance(dots, DotPlot) and dots.rows == ["x"] and dots.sets == {"all": [[5.0, 7.0]]}
     assert isinstance(curves, CurvePlot) and curves.x == [1, 2, 3]
-    assert curves.series == {"all": [0.5, 0.4, 0.2]}
-    assert curves.bands == {"all": ([0.0, 0.4, 0.2], [1.0, 0.4, 0.2])}
+    # The second run is interpolated at 2; the first run has ended at 3, so there is no mean.
+    assert curves.series["all"] == pytest.approx([0.5, 0.5, nan], nan_ok=True)
+    low, high = curves.bands["all"]
+    assert low == pytest.approx([0.0, 0.4, nan], nan_ok=True)
+    assert high == pytest.approx([1.0, 0.6, nan], nan_ok=True)
     for drawing in result.drawings:
         assert inline(drawing).startswith("<svg")
 
@@ -226,22 +298,3 @@ def test_a_set_names_a_run_once_by_whatever_path(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match="named twice in A"):
         parse_sets(["A=runs/a", f"A={tmp_path}/runs/a"])
-
-
-def test_curves_that_only_one_set_has_are_not_lost() -> None:
-    def curve(**series: list[float]) -> CurvePlot:
-        return CurvePlot(title="t", x=[0.0, 1.0], series=series, bands={}, xlabel="x", label="y")
-
-    merged = _merged(
-        {
-            "shared": [curve(base=[1.0, 2.0])],
-            "separate": [curve(solver=[3.0, 4.0]), curve(solver=[5.0, 6.0], proposer=[7.0, 8.0])],
-        }
-    )
-    assert {name: list(values) for name, values in merged.series.items()} == {
-        "shared, base": [1.0, 2.0],
-        "separate, solver": [4.0, 5.0],
-        "separate, proposer": [7.0, 8.0],
-    }
-    alone = _merged({"a": [curve(base=[1.0, 2.0])], "b": [curve(base=[3.0, 4.0])]})
-    assert list(alone.series) == ["a", "b"]

@@ -12,7 +12,7 @@ import torch
 from transformers import LlamaConfig
 
 from selfplay.arena import Arena
-from selfplay.engines.scripted import Script, ScriptedEngine, constant
+from selfplay.engines.scripted import Script, ScriptedEngine, choice, constant
 from selfplay.errors import ConfigError
 from selfplay.models.renderer import ByteRenderer
 from selfplay.role import Role
@@ -149,6 +149,17 @@ def test_what_becomes_of_a_single_move_is_in_the_hosts_hands() -> None:
     assert judged[0].worth == 3
     replayed = mattered(games, found[:1], ["worker"], "none")
     assert [each.worth for each in replayed] == [2, -1]
+
+
+def test_a_host_that_plays_at_random_does_the_same_after_the_move_and_after_the_default() -> None:
+    """So the worth of a move is its own pay, not the noise of the moves after it."""
+    games = errands(choice(["good", "harm", "none"]), {}, then=constant("good"))
+    first, second = players(games)
+    whole = games.run({"worker_0": "now"})
+    found, judged = slips(games, whole, first, second, ["worker"], "none", text="none")
+    assert len(found) == len(judged) == 36
+    assert len({each.turns[2].action for each in found if each.turns[0].policy == "then"}) == 3
+    assert {(each.turn.stage, each.worth) for each in judged} == {(0, 2), (1, 4), (2, 2)}
 
 
 def test_a_preference_is_the_change_of_the_log_odds_against_the_default() -> None:

@@ -201,6 +201,23 @@ def test_a_side_that_never_moves_is_refused() -> None:
     assert [note for note in swapped.notes if note.startswith("proposer never moves")]
 
 
+def test_with_three_seats_the_partner_takes_each_in_turn() -> None:
+    """A seat in which b plays loses its own weight of the 7 that three a are paid."""
+
+    def score(number: int, *moves: str) -> float:
+        return float(sum(w for w, move in zip((1, 2, 4), moves, strict=True) if move == "a"))
+
+    def arena() -> Arena:
+        roles = {"first": 1, "second": 1, "third": 1}
+        return Scored(roles, ["first_0", "second_0", "third_0"], score)
+
+    made = games(arena, {"x": constant("a"), "y": constant("b")}, metrics=["score"])
+    result = study(made, [player("x", arena), player("y", arena)])
+    rows = np.array([row[1:] for row in result.tables[0].rows], dtype=float)
+    assert rows == pytest.approx(np.array([[7, 7 - 7 / 3], [7 / 3, 0]]))
+    assert result.notes == ["with more than two seats, the partner takes each of them in turn"]
+
+
 def mixed(score: Score, metric: str = "score") -> tuple[np.ndarray, dict[str, Estimate]]:
     """Cell means and estimates of two players, of whom one always plays a and the other b."""
 

@@ -71,6 +71,13 @@ def test_words_of_texts_are_counted_where_no_turn_is_a_message(tmp_path: Path) -
     assert cells == {"the": 1.0, "fox": 1.0, "red": 0.5, "blue": 0.5}
 
 
+def test_words_are_left_out_if_most_texts_are_a_single_word(tmp_path: Path) -> None:
+    said = [*["yes"] * 36, *["quite red"] * 4]
+    turns = [episode([turn("talker_0", "go", text, 0)], n) for n, text in enumerate(said)]
+    write_step(tmp_path, 1, turns)
+    assert [each["kind"] for each in study(tmp_path, step=1).more["speakers"]] == ["text"]
+
+
 def test_what_cannot_be_measured_is_one_line(run: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="nearest recorded step is 2"):
         study(run, step=3)

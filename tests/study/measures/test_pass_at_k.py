@@ -71,6 +71,19 @@ def test_what_was_never_found_needs_samples_to_count_as_new() -> None:
     assert discovered(counted([12, 0], 16), counted([0, 0], 16)) == 1
 
 
+def test_a_newly_solvable_task_must_stand_out_among_all_tasks() -> None:
+    """5 of 8 against 0 of 8 has p = 0.0256: enough for a single task, but not among two."""
+
+    def counted(*right: int) -> AttemptCounts:
+        tasks = [str(number) for number in range(len(right))]
+        return AttemptCounts(tasks=tasks, samples=np.full(len(right), 8), right=np.array(right))
+
+    assert fisher(5, 8, 0, 8) == pytest.approx(0.025641, abs=1e-6)
+    assert discovered(counted(5), counted(0)) == 1
+    assert discovered(counted(5, 0), counted(0, 0)) == 0
+    assert discovered(counted(5, 5), counted(0, 0)) == 2
+
+
 def skilled(chance: float, state: str | None = None) -> Script:
     """Names the state with this chance, that of `state` alone if given."""
 
@@ -138,6 +151,18 @@ def test_greedy_samples_are_all_one() -> None:
         study(made, player("a", arena), player("a", arena), samples=2)
 
 
+def test_one_greedy_role_beside_one_that_samples_is_measured() -> None:
+    arena = lewis(malformed=0.0)
+    scripts = {"a": skilled(1.0), "b": skilled(0.0)}
+    made = games(arena, scripts, tasks=lewis_tasks(), metrics=["team_return"])
+    greedy = replace(made.agent_specs["speaker"], temperature=0.0)
+    made.agent_specs = {**made.agent_specs, "speaker": greedy}
+    result = study(made, player("a", arena), player("b", arena), samples=2)
+    assert result.tables[0].rows[0][1] == 1.0
+    with pytest.raises(ConfigError, match=r"greedy \(temperature 0\)"):
+        study(made, player("a", arena), player("a", arena), samples=2, role="speaker")
+
+
 def test_only_the_first_answer_of_an_agent_is_a_sample() -> None:
     """A second answer, after hearing others, is no second sample."""
     right, wrong = {"verdict": "correct"}, {"verdict": "wrong"}
@@ -198,6 +223,35 @@ def answerer(right: float) -> Script:
         return json.dumps({"answer": str(answer), "argument": ""})
 
     return script
+
+
+def by_task(chances: list[float]) -> Script:
+    """The right answer with the chance of the task, else a wrong one."""
+
+    def script(agent: str, observation: Any, rng: Random) -> str:
+        number = int(observation.fields["question"].split()[0])
+        answer = number + (1 if rng.random() < chances[number] else 2)
+        return json.dumps({"answer": str(answer), "argument": ""})
+
+    return script
+
+
+def test_intervals_of_few_tasks_are_cut_at_the_possible_values() -> None:
+    """Of four tasks all but one are always right, and were always wrong; one is right at times."""
+
+    def arena() -> Debate:
+        return Debate(rounds=1, debaters=1)
+
+    scripts = {"trained": by_task([1, 1, 1, 0.5]), "base": by_task([0, 0, 0, 0.5])}
+    made = games(arena, scripts, tasks=SUMS, metrics=["accuracy"])
+    result = study(made, *[player(name, arena) for name in scripts], samples=4)
+    for table in result.tables[:2]:
+        assert table.title in ("pass@k", "majority@k")
+        _, value, low, high, base, base_low, base_high = map(float, table.rows[0][:7])  # type: ignore[arg-type]
+        assert 0 < low < value < high == 1 and 0 == base_low < base < base_high < 1
+    gains = [each for each in result.estimates if each.name.startswith("gain")]
+    assert len(gains) == 4
+    assert all(-1 < each.low < each.value < each.high == 1 for each in gains)
 
 
 def debated(**settings: Any) -> Result:

@@ -120,6 +120,13 @@ def test_a_zero_sum_game_has_a_role_effect_and_skill_without_it() -> None:
     assert [row[1:] for row in skill.rows] == [pytest.approx([0, 1]), pytest.approx([-1, 0])]
 
 
+def test_the_role_effect_is_of_games_between_different_players() -> None:
+    """With itself a player is paid 1 or -0.5 as row; with the other one 0.5 or 0.1."""
+    pay = [[[1.0, -1.0], [0.5, -0.5]], [[0.1, -0.1], [-0.5, 0.5]]]
+    result = swap(pay, metrics=["return/row"])
+    assert by_name(result)["role effect, pay of the first side"].value == pytest.approx(0.3)
+
+
 def test_the_table_has_every_assignment_and_the_pay_of_each_side() -> None:
     table = swap([[[5, 1], [3, 0]], [[2, 0], [0, 0]]]).tables[0]
     rows = {tuple(row[:2]): row[2:] for row in table.rows}

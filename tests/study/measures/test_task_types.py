@@ -1,14 +1,19 @@
 """Scores by type of task: by hand, and the tables and pictures made of them."""
 
 import math
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
+from selfplay.engines.scripted import constant
 from selfplay.study.matches import StudyMatches
-from selfplay.study.measures.task_types import ALL, TypeScore, result, scores_by_type
+from selfplay.study.measures.task_types import ALL, TypeScore, result, scores_by_type, study
+from selfplay.study.players import Reference, StudyPlayer
 from selfplay.study.plots import IntervalPlot, MatrixPlot
 from selfplay.types import Episode, Status, Task
 from tests.helpers.builders import episode
+from tests.helpers.scripted_games import games, levers, player
 
 KINDS = ("gcd", "lcm")
 
@@ -71,6 +76,28 @@ def test_a_failed_episode_is_left_out() -> None:
     found = scores_by_type(_games(), before, [before[0], failed], who="x")["gcd"]
     assert found.after is not None and found.after.value == 1.0
     assert found.gain is not None and found.gain.value == 0.0
+
+
+def test_each_player_is_compared_with_its_own_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The levers pay 0.5, 1 and 2; both players are trained to pull the last one."""
+    arena = levers([0.5, 1.0, 2.0])
+    pulled = {"one@start": 0, "two@start": 1, "one@9": 2, "two@9": 2}
+    scripts = {name: constant(f"lever{lever}") for name, lever in pulled.items()}
+    made = games(arena, scripts, tasks=[Task(id="game", type="levers")])
+
+    def admit(references: Sequence[Reference], *, any_role: bool) -> list[StudyPlayer]:
+        assert any_role
+        names = [f"{each.run.name}@{'start' if each.start else 9}" for each in references]
+        return [player(name, arena) for name in names]
+
+    monkeypatch.setattr(made, "admit", admit)
+    found = study(made, [Reference(run=Path(name)) for name in ("one", "two")])
+    assert [(each.name, each.value) for each in found.estimates if "gain" in each.name] == [
+        ("gain: all, one@9", 1.5),
+        ("gain: all, two@9", 1.0),
+    ]
+    start = study(made, [Reference(run=Path("one"), start=True)])
+    assert not [each for each in start.estimates if "gain" in each.name]
 
 
 def test_several_runs_are_a_matrix() -> None:

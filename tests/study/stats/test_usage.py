@@ -101,6 +101,22 @@ def test_answers_are_moves_by_the_last_moves_of_both() -> None:
     assert ("first_0", "answer") not in counted(episode(turns[:2], 1))  # one round answers nothing
 
 
+def test_the_answers_that_a_branch_shares_are_counted_once() -> None:
+    moves = [("C", "D"), ("D", "D"), ("D", "C")]
+    turns = [
+        turn(agent, "", move, stage, legal=("C", "D"))
+        for stage, pair in enumerate(moves)
+        for agent, move in zip(("first_0", "second_0"), pair, strict=True)
+    ]
+    whole = episode(turns, 1)
+    branch = episode(turns, 2, branch_of=0, shared_turns=4)  # it has its own third round
+    assert counted(whole, branch)["first_0", "answer"].lines == {
+        ("", "C"): [1],
+        ("C / D", "D"): [1],
+        ("D / D", "D"): [1, 2],
+    }
+
+
 def test_the_numbers_of_a_table_are_those_worked_out_by_hand() -> None:
     code = summary_of(table({("n", "x"): 50, ("s", "y"): 50}), "message")
     assert code.entropy == pytest.approx(math.log(2))
