@@ -397,7 +397,9 @@ class Trainer:
         if step == 1:
             parts = {"credit": experiment.credit, "sampler": experiment.sampler}
             unmeasured = missing_signals.unmeasured(parts, played)
-            for line in (*unmeasured, *missing_signals.unbranched(experiment.sampler, played)):
+            unbranched = missing_signals.unbranched(experiment.sampler, played)
+            zero_sum = missing_signals.zero_sum(experiment.sampler, played)
+            for line in (*unmeasured, *unbranched, *zero_sum):
                 self.progress.note(line)
 
 

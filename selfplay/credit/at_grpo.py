@@ -14,7 +14,7 @@ from selfplay.credit.base import (
     standardized,
 )
 from selfplay.credit.team_return import Judged, team_return_to_go
-from selfplay.credit.tree import candidates
+from selfplay.credit.tree import Candidate, candidates
 from selfplay.types import Group, Sample
 
 
@@ -33,9 +33,9 @@ class ATGRPO(StatelessCredit):
     have no turn or episodes end early, have less weight. Deeper stages have more candidates, and
     so more weight in a mean over samples. If the sampler continues only the best candidate, later
     stages are reached as often as the best candidate leads to them. A continued candidate is then
-    judged by more episodes than its siblings, and the first of these episodes is the one for which
-    the candidate was chosen as the best. Failure mode: a prompt that occurs once has no signal;
-    this includes all turns after the last branching.
+    judged by more episodes than its siblings. Its estimate includes the episode that selected it,
+    so that it is biased upwards. Failure mode: a prompt that occurs once has no signal; this
+    includes all turns after the last branching.
     """
 
     compares = "tree"
@@ -71,9 +71,16 @@ class ATGRPO(StatelessCredit):
     def assign(self, groups: Sequence[Group]) -> list[Sample]:
         """Return one sample per turn that was played."""
         turns = candidates(groups, self.returns)
-        advantages = group_advantages(
+        return samples(turns, self._advantages(turns))
+
+    def has_signal(self, group: Group) -> bool:
+        """Return True if two candidates of one prompt have different returns."""
+        return any(self._advantages(candidates([group], self.returns)))
+
+    def _advantages(self, turns: Sequence[Candidate]) -> list[float]:
+        """Return the advantage of each turn among the turns with its agent, move and prompt."""
+        return group_advantages(
             turns,
             key=lambda c: (c.group.id, c.turn.agent, c.move, c.turn.prompt_ids),
             advantage=self.scale,
         )
-        return samples(turns, advantages)

@@ -339,7 +339,11 @@ class CreditMethod:
     """Turns that the method compares, so that `check` can note a sampler that does not fit. None:
     not stated."""
     team: bool = False
-    """True if the method judges a turn by the mean return of all agents."""
+    """True if the method judges a turn by the mean return of all agents. `sampler=dynamic` then
+    compares these returns, see `signal.has_signal`."""
+    signal_needs: str = ""
+    """Clause about what a signal needs, for the line about a step without one. Empty: returns that
+    differ."""
     metrics_read: Mapping[str, str] = MappingProxyType({})
     """Setting of the method to the arena metric that the setting names."""
 

@@ -1,14 +1,15 @@
 """Credit by role: every role's turns are credited by a method of their own."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from selfplay.credit import Credit, Stateful
 from selfplay.credit.assigned import assigned, measured, saved
 from selfplay.credit.base import CreditMethod
+from selfplay.credit.signal import has_signal
 from selfplay.errors import ConfigError, nearest
-from selfplay.types import Group, Sample
+from selfplay.types import Group, Sample, Turn
 
 
 class ByRole(CreditMethod):
@@ -36,13 +37,28 @@ class ByRole(CreditMethod):
                 raise ConfigError(f"credit.methods: no {role!r}; {nearest(role, self.methods)}")
         samples: list[Sample] = []
         for name, method in self.methods.items():
-            own = {id(turn) for turn in every if self._name(turn.role) == name}
-            mine = [_only(group, own) for group in groups]
+            mine = [self._only(group, name) for group in groups]
             samples += assigned(method, mine, f"credit.methods.{name}")
         return samples
 
+    def has_signal(self, group: Group) -> bool:
+        """Return True if the group has a signal for one of the methods, see `signal.has_signal`."""
+        return any(
+            has_signal(method, self._only(group, name), f"credit.methods.{name}")
+            for name, method in self.methods.items()
+        )
+
     def _name(self, role: str) -> str:
         return role if role in self.methods else "default"
+
+    def _only(self, group: Group, name: str) -> Group:
+        """Return the group; turns that another method credits are marked as not trainable."""
+
+        def seen(turn: Turn) -> Turn:
+            return turn if self._name(turn.role) == name else replace(turn, trainable=False)
+
+        episodes = [replace(e, turns=tuple(map(seen, e.turns))) for e in group.episodes]
+        return replace(group, episodes=tuple(episodes))
 
     def modules(self) -> Mapping[str, Stateful]:
         """Return the trained modules of all methods, as `<role>_<name>`."""
@@ -70,12 +86,3 @@ class ByRole(CreditMethod):
             raise ValueError(f"ByRole credits {sorted(self.methods)}, but got {sorted(state)}")
         for role, method in self.methods.items():
             method.load_state_dict(state[role])
-
-
-def _only(group: Group, own: Collection[int]) -> Group:
-    """Return the group with all turns marked as not trainable except `own` (by identity)."""
-    episodes = [
-        replace(e, turns=tuple(t if id(t) in own else replace(t, trainable=False) for t in e.turns))
-        for e in group.episodes
-    ]
-    return replace(group, episodes=tuple(episodes))

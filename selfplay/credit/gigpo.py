@@ -27,16 +27,16 @@ class GiGPO(GroupRelative):
 
     A_episode compares R, the sum of the agent's rewards, one value per trajectory. A_step compares
     R_t = r_t + discount * R_{t+1} over the agent's own turns, among all turns of the group that
-    were taken from the same anchor state: the messages that were added for this turn (for a role
-    without memory, the prompt). mean_norm subtracts the mean, mean_std_norm also divides by the
-    standard deviation.
+    were taken from the same state (the paper's anchor state): the messages that were added for this
+    turn (for a role without memory, the prompt). mean_norm subtracts the mean, mean_std_norm also
+    divides by the standard deviation.
 
-    With mean_norm, discount 1 and `group_by="agent"`, if no trajectory reaches an anchor twice, the
+    With mean_norm, discount 1 and `group_by="agent"`, if no trajectory reaches a state twice, the
     gradient at a state is the exact one times (G-1)/G + weight * E[(n-1)/n], where n is the number
-    of turns with this anchor. Every state keeps its direction, but states that are visited often
+    of turns in this state. Every state keeps its direction, but states that are visited often
     weigh more: if a sibling reaches a state with probability p, n is 1 + Binomial(G-1, p). The
     first part holds for agents without a turn and episodes that end early. With mean_std_norm it is
-    biased. Failure mode: an anchor that shows a step counter or the history equals no other, so
+    biased. Failure mode: a state that shows a step counter or the history equals no other, so
     A_step is 0.
     """
 

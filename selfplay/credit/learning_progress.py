@@ -8,7 +8,7 @@ import numpy as np
 
 from selfplay.credit.base import CreditMethod, learnable_turns, own_return, standardized
 from selfplay.credit.rewards import mean
-from selfplay.credit.waiting_turns import WaitingTurns
+from selfplay.credit.waiting_turns import Learns, WaitingTurns
 from selfplay.types import Group, Sample, Status
 
 
@@ -18,9 +18,9 @@ class LearningProgress(CreditMethod):
     R of the turns of an episode that created a task is `later - first`. `first` is the metric
     `measure` of this episode; `later` is its mean over the episodes of the first step, `delay` or
     more steps later, in which the task is played again (learning progress, as in 1910.07224). The
-    turns are kept until then, at most `patience` steps; without the metric they give no sample. A
-    turn of an episode that created nothing has R at once: the agent's return. Use this method in
-    `by_role`, for authors alone.
+    turns are kept until then, at most `patience` steps, and from then on until their policy learns;
+    without the metric they give no sample. A turn of an episode that created nothing has R at once:
+    the agent's return. Use this method in `by_role`, for authors alone.
 
     A kept turn was sampled by older weights: an objective with a ratio corrects for this, and plain
     REINFORCE does not. Failure mode: the difference of two measurements is noisy.
@@ -36,15 +36,16 @@ class LearningProgress(CreditMethod):
         patience: int = 20,
         absolute: bool = False,
         epsilon: float = 1e-6,
+        learns: Learns | None = None,
     ) -> None:
         """Args:
         measure, delay, patience: Metric; fewest and most steps until the task is played again.
         absolute: True pays the size of a change, so that forgetting counts too.
-        epsilon: Added to the standard deviation.
+        epsilon, learns: Added to the standard deviation; policies that learn in a step.
         """
         self.measure, self.absolute, self.epsilon = measure, absolute, epsilon
         self.metrics_read = {"measure": measure}
-        self.waiting = WaitingTurns(delay=delay, patience=patience)
+        self.waiting = WaitingTurns(delay=delay, patience=patience, learns=learns)
         self._progress: list[float] = []
         self._dropped = 0
 
@@ -77,8 +78,7 @@ class LearningProgress(CreditMethod):
         ]
 
     def metrics(self) -> Mapping[str, float]:
-        """Return the numbers of turns paid for progress, waiting and dropped, and the mean
-        progress."""
+        """Return the numbers of turns paid, waiting and dropped, and the mean progress."""
         counts = {"paid": len(self._progress), "waiting": len(self.waiting)}
         return {**counts, "dropped": self._dropped, "progress": mean(self._progress)}
 

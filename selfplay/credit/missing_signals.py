@@ -1,5 +1,6 @@
 """Warnings about missing learning signals: steps in which all advantages are 0, games that are cut
-off, metrics that a setting names but no episode has, and branches where nothing can branch."""
+off, metrics that a setting names but no episode has, branches where nothing can branch, and
+samplers that look for successes in a zero-sum game."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -22,6 +23,8 @@ class Silence:
         self.team = any(getattr(method, "team", False) for method in _methods(credit).values())
         found = {getattr(method, "group_by", "") for method in _methods(credit).values()}
         self.group_by = found - {""}
+        needs = (getattr(method, "signal_needs", "") for method in _methods(credit).values())
+        self.needs = list(dict.fromkeys(filter(None, needs)))
         self._before = False
 
     def line(self, step: int, groups: Sequence[Group], samples: Sequence[Sample]) -> str | None:
@@ -64,7 +67,7 @@ class Silence:
                 "this credit judges by the team's return; choose one that judges by each agent's "
                 "own return, such as credit=rloo"
             )
-        return "the returns that credit compares are equal"
+        return "; ".join(self.needs) or "the returns that credit compares are equal"
 
 
 def _cut_off(groups: Sequence[Group]) -> str:
@@ -142,6 +145,23 @@ def unbranched(sampler: object, groups: Sequence[Group]) -> Iterator[str]:
             f"sampler {type(sampler).__name__}: it branches between the stages of an episode, and "
             "every episode has one stage (a tool call and its answer are one), so that all "
             "episodes are independent; sampler=independent does the same"
+        )
+
+
+def zero_sum(sampler: object, groups: Sequence[Group]) -> Iterator[str]:
+    """Return a line if a sampler selects successes by the mean return of all agents, which is 0 in
+    every episode.
+
+    A sampler states this as `judges_success`.
+    """
+    finished = [e for g in groups for e in g.episodes if e.status is Status.FINISHED]
+    judges = getattr(sampler, "judges_success", False)
+    if judges and any(map(_paid, finished)) and all(map(_opposed, finished)):
+        yield (
+            f"sampler {type(sampler).__name__}: the rewards of the agents add up to 0 in every "
+            "episode (a zero-sum game), so the mean return that decides about success is always 0, "
+            "and this sampler cannot tell a success from a failure; choose sampler=independent or "
+            "dynamic"
         )
 
 

@@ -1,6 +1,6 @@
 """Pass@k: an answer is judged by what it adds to the probability that one of k answers is right."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import comb
 
 import numpy as np
@@ -9,10 +9,12 @@ from selfplay.credit.base import (
     FloatVector,
     GroupBy,
     GroupRelative,
+    group_advantages,
     group_relative,
     learnable_turns,
     own_return,
 )
+from selfplay.credit.replay import WithRoles
 from selfplay.types import Group, Sample
 
 
@@ -26,10 +28,9 @@ class PassAtK(GroupRelative):
     Without the division (`std=False`) the expected gradient is (N-k)/(N k) times the gradient of
     pass@k itself, 1 - (1 - p)^k, because rho contains each answer's own subsets. This holds if the
     agent answers in all N siblings. If it has no turn in some of them, the siblings in which it has
-    one are compared: their number is then N, which varies between groups, and groups of k or
-    fewer have no signal. With the division it is biased as in GRPO. Failure mode: groups with fewer
-    than k wrong answers have no signal, so tasks that are mostly solved are not improved further;
-    groups of at most k answers have no signal either.
+    one are compared: their number is then N, which varies between groups. With the division it is
+    biased as in GRPO. Failure mode: groups with fewer than k wrong answers have no signal, so tasks
+    that are mostly solved are not improved further; nor have groups of at most k answers.
     """
 
     def __init__(
@@ -39,22 +40,35 @@ class PassAtK(GroupRelative):
         threshold: float = 0.0,
         group_by: GroupBy = "role",
         std: bool = True,
+        arena: Callable[[], WithRoles] | None = None,
     ) -> None:
         """Args:
         k: Number of answers of pass@k.
         threshold: An answer is right if its agent's return is above this value.
         group_by: Key of the comparison, see `base.group_key`.
         std: True divides by sigma.
+        arena: Makes the arena, whose numbers of agents give `min_group_size`; None: it is 1.
         """
         super().__init__(group_by=group_by)
         if k < 1:
             raise ValueError(f"k is at least 1, not {k}")
         self.k, self.threshold, self.std = k, threshold, std
+        seats = max(arena().roles.values(), default=1) if arena else k + 1
+        self.seats = 1 if group_by == "agent" else seats
+        self.signal_needs = (
+            f"PassAtK has a signal only among more than k={k} answers that are compared, with a "
+            f"return above {threshold:g} in one and not above it in at least {k}"
+        )
 
     @property
     def min_group_size(self) -> int:
-        """k + 1 if only siblings are compared: k answers have a single subset of k. Otherwise 1."""
-        return self.k + 1 if super().min_group_size > 1 else 1
+        """Number of siblings with more than k answers: k answers have a single subset of k."""
+        return self.k // self.seats + 1
+
+    def has_signal(self, group: Group) -> bool:
+        """Return True if the advantages of the group are not all 0."""
+        turns = learnable_turns([group], own_return)
+        return any(group_advantages(turns, key=self.among, advantage=self._advantages))
 
     def assign(self, groups: Sequence[Group]) -> list[Sample]:
         """Return advantages of all turns."""

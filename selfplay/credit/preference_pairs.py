@@ -60,6 +60,10 @@ class PreferencePairs(StatelessCredit):
                     samples += [_sample(better, pair, 1.0), _sample(worse, pair, -1.0)]
         return samples
 
+    def has_signal(self, group: Group) -> bool:
+        """Return True if the group has a pair."""
+        return bool(self.assign([group]))
+
     def _differ(self, better: CreditedTurn, worse: CreditedTurn) -> bool:
         """Return True if the returns of two turns make a pair. A difference may have a rounding
         error, which must not make one."""

@@ -11,6 +11,13 @@ Moves: TypeAlias = Mapping[str, Sequence[Action | None]]
 """Each agent's actions, in order."""
 
 
+class WithRoles(Protocol):
+    """The part of an arena that says how many agents play; `selfplay.Arena` implements it."""
+
+    roles: Mapping[str, int]
+    """Largest number of agents of each role."""
+
+
 class ReplayedArena(Protocol):
     """The part of an arena that credit methods need; `selfplay.Arena` implements it."""
 

@@ -106,10 +106,13 @@ class Experiment:
         self.watch: CollapseMonitor = players.build("collapse")
         shaping = players.build("shaping")
         self.shaping = Shaping(shaping)
-        self.credit: Credit = players.build("credit", arena=players.arena)
-        # A sampler drops groups without a signal as the credit method compares them.
-        group_by = getattr(self.credit, "group_by", "role")
-        self.sampler: Sampler = players.build("sampler", group_by=group_by)
+        self.credit: Credit = players.build(
+            "credit", arena=players.arena, learns=self.population.learns
+        )
+        # `dynamic` drops groups without a signal for the credit method; `resample` needs to know
+        # which roles can call tools.
+        tool_roles = [name for name, role in players.roles.items() if role.tools is not None]
+        self.sampler: Sampler = players.build("sampler", credit=self.credit, tool_roles=tool_roles)
         self._league: LeagueConfig | None = players.build(
             "league", arena=players.arena(), population=self.population
         )

@@ -155,8 +155,7 @@ class RunReplayer:
         shaping = self.components.build("shaping")
         self.shaping = Shaping(shaping)
         self.credit: Credit = self.components.build("credit", arena=self.components.arena)
-        group_by = getattr(self.credit, "group_by", "role")
-        sampler = self.components.build("sampler", group_by=group_by)
+        sampler = self.components.build("sampler", credit=self.credit)
         check_sampler_supports_credit(self.credit, sampler)
         check_roles(self.credit, shaping, self.components.roles)
         if self.credit.modules():

@@ -127,11 +127,13 @@ def check_sampler_supports_credit(credit: Credit, sampler: Sampler) -> None:
         )
     size, least = getattr(sampler, "group_size", None), getattr(credit, "min_group_size", 1)
     if size is not None and size < least:
-        others = getattr(credit, "group_by", None) and " (or credit.group_by to role or prompt)"
+        by_agent = getattr(credit, "group_by", None) == "agent"
+        others = " (or credit.group_by to role or prompt)" if by_agent else ""
+        itself = f"{name} compares an agent with itself in at least {least} sibling episodes"
         raise ConfigError(
-            f"credit: {name} compares an agent with itself in at least {least} sibling "
-            f"episodes, but sampler.group_size is {size}, so that every advantage would be zero; "
-            f"set sampler.group_size to {least} or more{others or ''}"
+            f"credit: {getattr(credit, 'signal_needs', '') or itself}, but sampler.group_size is "
+            f"{size}, so that every advantage would be zero; set sampler.group_size to {least} or "
+            f"more{others}"
         )
 
 

@@ -33,6 +33,7 @@ class Adaptive:
 
     tree: ClassVar[bool] = False
     refills: ClassVar[bool] = False
+    judges_success: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -2,14 +2,9 @@
 
 from typing import ClassVar
 
-from selfplay.credit.base import (
-    GroupBy,
-    centred,
-    group_advantages,
-    group_key,
-    learnable_turns,
-    own_return,
-)
+from selfplay.credit import Credit
+from selfplay.credit.base import GroupBy
+from selfplay.credit.signal import has_signal, returns_differ
 from selfplay.curriculum import Curriculum
 from selfplay.curriculum.asked import is_ready, show, tasks_of
 from selfplay.errors import CollapsedError
@@ -22,9 +17,10 @@ class Dynamic:
     """Independent sampling until the step has as many groups with signal as it has tasks (DAPO,
     2503.14476).
 
-    A group has signal if two of its trajectories that credit compares (with the same `group_by`)
-    have different returns. Otherwise every group-relative advantage of an episode's return is zero.
-    A credit method that judges turns by their return to go may find more signal in a group. After
+    A group has signal if two of its returns that the credit method compares are different (see
+    `credit.signal.has_signal`): those of agents with the same `group_by`, or the team's returns of
+    episodes. Otherwise every group-relative advantage of an episode's return is zero. A credit
+    method that judges turns by their return to go may find more signal in a group. After
     `rounds` rounds the step continues with the groups that it has, or stops the run if it has none
     (the paper stops after 10). While a curriculum still gathers tasks nothing is learned, so one
     round is played and nothing is dropped.
@@ -35,17 +31,24 @@ class Dynamic:
     refills: ClassVar[bool] = True
 
     def __init__(
-        self, *, group_size: int = 8, rounds: int = 10, group_by: GroupBy = "role"
+        self,
+        *,
+        group_size: int = 8,
+        rounds: int = 10,
+        group_by: GroupBy | None = None,
+        credit: Credit | None = None,
     ) -> None:
         """Args:
         group_size: G, episodes per task.
         rounds: Largest number of rounds of a step; each asks the curriculum for more tasks.
-        group_by: Key of the comparison, see `credit.base.group_key`. A config without it gets the
-            key of its credit method.
+        group_by: Key of the comparison of own returns, see `credit.base.group_key`. None: as
+            `credit` compares, or within a role without `credit`.
+        credit: The run's credit method.
         """
         if group_size < 1 or rounds < 1:
             raise ValueError("group_size and rounds must be at least 1")
-        self.group_size, self.rounds, self.group_by = group_size, rounds, group_by
+        self.group_size, self.rounds = group_size, rounds
+        self.group_by, self.credit = group_by, credit
         self._played: list[Group] = []
         self._kept = self._rounds = 0
 
@@ -70,17 +73,29 @@ class Dynamic:
             if gathering:
                 self._kept = len(groups)
                 return groups
-            kept += [group for group in groups if has_signal(group, self.group_by)]
+            kept += [group for group in groups if self.has_signal(group)]
             if len(kept) >= wanted:
                 break
         self._kept = min(len(kept), wanted)
         if not kept:
             raise CollapsedError(
                 f"step {step}: none of {len(self._played)} groups in {self._rounds} rounds has two "
-                f"different returns within one {self.group_by}, so there is nothing to learn; make "
-                "the tasks easier or harder"
+                f"different returns {self._compared()}, so there is nothing to learn; make the "
+                "tasks easier or harder"
             )
         return kept[:wanted]
+
+    def has_signal(self, group: Group) -> bool:
+        """Return True if two returns that are compared with each other are different."""
+        if self.group_by is None and self.credit is not None:
+            return has_signal(self.credit, group)
+        return returns_differ(group, self.group_by or "role")
+
+    def _compared(self) -> str:
+        """Return the words for the returns that `has_signal` compares."""
+        if self.group_by is None and self.credit is not None:
+            return f"that {type(self.credit).__name__} compares"
+        return f"within one {self.group_by or 'role'}"
 
     def played(self) -> list[Group]:
         """Return the groups of the last call's rounds, also dropped ones."""
@@ -93,14 +108,3 @@ class Dynamic:
             "groups_kept": float(self._kept),
             "rounds": float(self._rounds),
         }
-
-
-def has_signal(group: Group, group_by: GroupBy = "role") -> bool:
-    """Return True if two trajectories that are compared with each other got different returns.
-
-    The trajectory of an agent that has a turn in only one episode of the group is not compared.
-    """
-    advantages = group_advantages(
-        learnable_turns([group], own_return), key=group_key(group_by), advantage=centred
-    )
-    return any(advantages)

@@ -1,5 +1,6 @@
 """Resampling: plays more episodes than are learned from, and prefers clean successes."""
 
+from collections.abc import Collection
 from random import Random
 from typing import ClassVar
 
@@ -11,6 +12,9 @@ from selfplay.sampler.independent import play_groups
 from selfplay.sampler.success import by_success, not_failed, succeeded
 from selfplay.types import Episode, Group
 
+WITHOUT_CALL = 0.5
+"""Penalty of an episode whose agents have tools and called none (as in the paper's code)."""
+
 
 class Resample:
     """Plays `oversample` times G episodes per task and keeps G (GRPO-RoC, 2508.20722).
@@ -19,7 +23,9 @@ class Resample:
     successes have the proportion in which they occurred: failures are drawn uniformly, so that all
     kinds of failure remain, and successes are kept in ascending order of their penalty. The penalty
     is the fraction of its moves without a valid action, plus the fraction of its tool calls that
-    failed, plus the arena's metric `penalty` if one is named.
+    failed, plus the arena's metric `penalty` if one is named. An episode in which a role with tools
+    acts and no tool is called counts as one in which half of the calls failed, so a success without
+    calls is kept after a success whose calls all worked.
 
     Failure mode: the kept successes are not a fair sample of the policy, so the gradient is biased
     towards a low penalty, which the arena's own reward does not ask for. Failed episodes are kept
@@ -28,6 +34,7 @@ class Resample:
 
     tree: ClassVar[bool] = False
     refills: ClassVar[bool] = False
+    judges_success: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -36,17 +43,20 @@ class Resample:
         oversample: int = 2,
         threshold: float = 0.0,
         penalty: str | None = None,
+        tool_roles: Collection[str] = (),
     ) -> None:
         """Args:
         group_size: G, episodes kept per task.
         oversample: Episodes played for each one kept.
         threshold: Mean return of the agents above which an episode succeeds.
         penalty: Arena metric that is added to the penalty.
+        tool_roles: Roles with tools. A config without it gets them from its roles.
         """
         if group_size < 1 or oversample < 1:
             raise ValueError("group_size and oversample must be at least 1")
         self.group_size, self.oversample = group_size, oversample
         self.threshold, self.penalty = threshold, penalty
+        self.tool_roles = frozenset(tool_roles)
         self.metrics_read = {"penalty": penalty} if penalty else {}
         self._played: list[Group] = []
         self._kept: list[Group] = []
@@ -96,4 +106,6 @@ class Resample:
         moves, calls = episode.moves(), [c for turn in episode.turns for c in turn.tool_calls]
         invalid = sum(turn.invalid for turn in moves) / max(len(moves), 1)
         failed = sum(bool(call.error) for call in calls) / max(len(calls), 1)
+        if not calls and any(turn.role in self.tool_roles for turn in episode.turns):
+            failed = WITHOUT_CALL
         return invalid + failed + (episode.metrics.get(self.penalty, 0.0) if self.penalty else 0.0)

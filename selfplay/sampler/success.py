@@ -1,4 +1,8 @@
-"""Successes among the episodes of a group: the mean return of the agents is above a threshold."""
+"""Successes among the episodes of a group: the mean return of the agents is above a threshold.
+
+In a zero-sum game the mean return is always 0, so no episode differs from the others. The first
+step of a run then prints a note (`credit.missing_signals.zero_sum`).
+"""
 
 from collections.abc import Sequence
 

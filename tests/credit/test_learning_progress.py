@@ -71,6 +71,34 @@ def test_a_turn_that_created_nothing_is_paid_at_once() -> None:
     assert paid == pytest.approx({"a": 0.5**0.5, "bad": -(0.5**0.5)}, abs=1e-4)
 
 
+def test_a_turn_waits_until_its_policy_learns() -> None:
+    def learns(policy: str, step: int) -> bool:
+        return policy == "base" and step not in (2, 3)
+
+    credit = method(patience=2, learns=learns)
+    assert assigned(credit, designed("a", 0.2), designed("b", 0.6)) == {}
+    assert assigned(credit, played("a", 0.7), played("b", 0.5)) == {}
+    assert credit.metrics() == {"paid": 0, "waiting": 2, "dropped": 0, "progress": 0}
+    credit.load_state_dict(json.loads(json.dumps(credit.state_dict())))
+    assert assigned(credit, played("a", 0.0)) == {}  # the change is measured once
+    assert credit.metrics()["dropped"] == 0
+    paid = assigned(credit)
+    assert paid == pytest.approx({"a": 0.5**0.5, "b": -(0.5**0.5)}, abs=1e-4)
+    assert credit.metrics() == pytest.approx(
+        {"paid": 2, "waiting": 0, "dropped": 0, "progress": 0.2}
+    )
+    assert assigned(credit) == {}
+
+
+def test_a_state_of_an_older_version_has_no_measured_turns() -> None:
+    credit = method()
+    assigned(credit, designed("a", 0.2))
+    state = credit.state_dict()
+    assert state.pop("measured") == []
+    credit.load_state_dict(state)
+    assert credit.metrics()["waiting"] == 1
+
+
 def test_absolute_progress_pays_for_forgetting_too() -> None:
     credit = method(absolute=True)
     assigned(credit, designed("up", 0.5), designed("down", 0.5))

@@ -15,9 +15,12 @@ from selfplay.credit.missing_signals import (
     unbranched,
     unmeasured,
     zero_fraction,
+    zero_sum,
 )
+from selfplay.credit.pass_at_k import PassAtK
 from selfplay.credit.rejection_sampling import RejectionSampling
 from selfplay.credit.rloo import RLOO
+from selfplay.sampler.adaptive import Adaptive
 from selfplay.sampler.independent import Independent
 from selfplay.sampler.resample import Resample
 from selfplay.sampler.tree import Branch
@@ -64,6 +67,22 @@ def test_other_reasons_are_not_called_a_zero_sum_game() -> None:
     assert said and "every episode was cut off at a limit (rollout.max_turns" in said
     assert line(RLOO(), []) == "step 1: credit made no samples, so no policy learns in this step"
     assert line(RLOO(), solos(1.0, 0.0)) is None
+
+
+def test_pass_at_k_names_its_k() -> None:
+    for credit in (PassAtK(k=4), ByRole(methods={"solver": PassAtK(k=4), "default": RLOO()})):
+        said = line(credit, solos(1.0, 0.0, 0.0, 0.0))
+        assert said and "more than k=4 answers" in said and "are equal" not in said
+
+
+@pytest.mark.parametrize("sampler", [Adaptive(), Resample()])
+def test_a_sampler_that_looks_for_successes_in_a_zero_sum_game_is_named(sampler: object) -> None:
+    (said,) = zero_sum(sampler, [match(0.3), match(1.0)])
+    assert said.startswith(f"sampler {type(sampler).__name__}: ") and "zero-sum" in said
+    assert "sampler=independent" in said
+    assert list(zero_sum(sampler, [match(0.3), *solos(1.0)])) == []
+    assert list(zero_sum(sampler, solos(0.0))) == [], "an unpaid game may be any game"
+    assert list(zero_sum(sampler, [])) == list(zero_sum(Independent(), [match(1.0)])) == []
 
 
 def test_a_step_whose_episodes_all_failed_says_so() -> None:

@@ -16,7 +16,7 @@ from selfplay.credit.rae import RAE
 from selfplay.credit.reinforce_pp import ReinforcePlusPlus
 from selfplay.credit.rloo import RLOO
 from selfplay.credit.shaping import Overlong, Shaping
-from selfplay.sampler.dynamic import has_signal
+from selfplay.credit.signal import returns_differ
 from selfplay.types import Group
 from tests.helpers.builders import advantages, episode, group, turn
 from tests.helpers.guessing_game import Guess, rollout, spec
@@ -141,8 +141,8 @@ def test_only_what_is_learned_from_has_signal_and_is_shaped() -> None:
     def of(*own: float) -> Group:
         return group(*(match(reward, number) for number, reward in enumerate(own)))
 
-    assert not has_signal(of(1.0, 1.0)), "the opponent's pay differs, and nobody learns from it"
-    assert has_signal(of(1.0, 0.0))
+    assert not returns_differ(of(1.0, 1.0)), "the opponent's pay differs, and nobody learns from it"
+    assert returns_differ(of(1.0, 0.0))
     (shaped,) = Shaping({"overlong": Overlong(limit=1, buffer=1)}).apply([of(1.0)])
     own, other = shaped[0].episodes[0].turns
     assert "unshaped_reward" in own.info and "unshaped_reward" not in other.info

@@ -1,5 +1,6 @@
 """Pass@k: golden numbers, and the gradient of pass@k by enumeration."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,12 @@ from tests.helpers.enumerated_game import MIXED
 
 RIGHT = replace(MIXED, pay=lambda h: (float(MIXED.pay(h)[0] > 0.4), float(MIXED.pay(h)[1] > 0.4)))
 """Pays 1 where MIXED pays more than 0.4."""
+
+
+class Seats:
+    """An arena with two solvers."""
+
+    roles: Mapping[str, int] = {"judge": 1, "solver": 2}
 
 
 def test_the_golden_groups() -> None:
@@ -36,6 +43,15 @@ def test_more_than_the_threshold_is_right() -> None:
 def test_groups_of_no_more_than_k_have_no_signal() -> None:
     for size in (1, 2, 3, 4):
         assert not any(advantages(PassAtK(k=4).assign(solos(1, *[0] * (size - 1)))))
+
+
+def test_the_agents_of_a_role_are_answers_of_one_episode() -> None:
+    arena = Seats
+    assert PassAtK(k=4).min_group_size == 1, "the number of agents is not known"
+    assert PassAtK(k=4, arena=arena).min_group_size == 3, "two episodes have 4 answers"
+    assert PassAtK(k=2, arena=arena).min_group_size == 2
+    assert PassAtK(k=1, arena=arena, group_by="prompt").min_group_size == 1
+    assert PassAtK(k=4, arena=arena, group_by="agent").min_group_size == 5
 
 
 def test_k_is_at_least_one() -> None:

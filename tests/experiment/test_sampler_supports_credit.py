@@ -58,9 +58,17 @@ def test_solvers_of_one_episode_the_batch_or_an_average_are_enough(overrides: li
 
 def test_pass_at_k_needs_more_than_k() -> None:
     with pytest.raises(
-        ConfigError, match=r"at least 5 sibling episodes, but sampler\.group_size is"
+        ConfigError, match=r"more than k=4 answers .*, but sampler\.group_size is 4"
     ):
         check(load("credit=pass_at_k", "credit.group_by=agent", "sampler.group_size=4"))
+
+
+def test_the_agents_of_a_role_count_for_pass_at_k() -> None:
+    with pytest.raises(ConfigError, match=r"^credit: PassAtK .*sampler\.group_size is 4"):
+        check(
+            compose.load(["+experiment=tiny/signal", "algorithm=pass_at_k", "sampler.group_size=4"])
+        )
+    check(compose.load(["+experiment=tiny/signal", "algorithm=pass_at_k", "sampler.group_size=5"]))
 
 
 def test_the_default_group_size_counts_where_the_config_leaves_it_out() -> None:

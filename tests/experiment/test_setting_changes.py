@@ -83,6 +83,11 @@ def test_other_settings_are_refused_in_one_line(nodes: dict[str, Any], line: str
     assert "selfplay train --config-path runs/a run.name=NEW" in told or "set more" in told
 
 
+def test_a_credit_method_is_refused_because_of_its_state() -> None:
+    why = "because the credit method may keep state in the checkpoint (running averages, a critic)"
+    assert why in refusal({**CONFIG, "credit": {"decay": 0.9}})
+
+
 def test_the_schedule_of_a_weight_is_one_setting() -> None:
     falling = {"steps": [0, 90], "values": [0.3, 0.0], "between": "constant"}
     rising = {"steps": [0, 90], "values": [0.0, 0.3]}

@@ -7,10 +7,12 @@ import pytest
 
 from selfplay.config.instantiate import build
 from selfplay.credit.dr_grpo import DrGRPO
+from selfplay.credit.signal import returns_differ
+from selfplay.credit.team import TeamGRPO
 from selfplay.errors import CollapsedError, ConfigError
 from selfplay.rollout.rollout import EpisodeSpec
 from selfplay.sampler.adaptive import Adaptive
-from selfplay.sampler.dynamic import Dynamic, has_signal
+from selfplay.sampler.dynamic import Dynamic
 from selfplay.sampler.independent import Independent
 from selfplay.types import Episode, Status, Task
 from tests.helpers.builders import advantages, episode, group, turn
@@ -116,34 +118,52 @@ def test_while_a_curriculum_gathers_nothing_is_dropped_or_refilled() -> None:
 
 def test_what_is_a_signal() -> None:
     high, low = turn("solver_0", 1.0), turn("solver_0", 0.0)
-    assert has_signal(group(episode(high), episode(low)))
-    assert has_signal(group(episode(high, turn("solver_1", 0.0))))
-    assert not has_signal(group(episode(high), episode(high)))
-    assert not has_signal(group(episode(high, turn("proposer_0", 0.0))))
-    assert not has_signal(group(episode(high), episode(low, status=Status.FAILED)))
-    assert not has_signal(group(episode(high, low), episode(low, high)))
-    assert not has_signal(group())
+    assert returns_differ(group(episode(high), episode(low)))
+    assert returns_differ(group(episode(high, turn("solver_1", 0.0))))
+    assert not returns_differ(group(episode(high), episode(high)))
+    assert not returns_differ(group(episode(high, turn("proposer_0", 0.0))))
+    assert not returns_differ(group(episode(high), episode(low, status=Status.FAILED)))
+    assert not returns_differ(group(episode(high, low), episode(low, high)))
+    assert not returns_differ(group())
 
 
 def test_a_signal_is_one_within_what_the_credit_compares() -> None:
     # The seats are paid differently, but every sibling the same.
     seats = episode(turn("solver_0", 1.0), turn("solver_1", 0.0))
     twice = group(seats, seats)
-    assert has_signal(twice) and not has_signal(twice, "agent")
+    assert returns_differ(twice) and not returns_differ(twice, "agent")
     assert advantages(DrGRPO(group_by="agent").assign([twice])) == [0, 0, 0, 0]
     # Siblings that began from other prompts are not compared within a prompt.
     apart = [episode(turn("solver_0", float(n), prompt_ids=(n,))) for n in range(2)]
-    assert has_signal(group(*apart)) and not has_signal(group(*apart), "prompt")
+    assert returns_differ(group(*apart)) and not returns_differ(group(*apart), "prompt")
     assert advantages(DrGRPO(group_by="prompt").assign([group(*apart)])) == [0, 0]
 
 
 def test_a_config_leaves_to_the_credit_what_it_does_not_say() -> None:
+    seats = episode(turn("solver_0", 1.0), turn("solver_1", 0.0))
     node = {"_target_": "selfplay.sampler.dynamic.Dynamic"}
-    assert build(node, provided={"group_by": "agent"}).group_by == "agent"
-    assert (
-        build({**node, "group_by": "prompt"}, provided={"group_by": "agent"}).group_by == "prompt"
-    )
-    assert build(node).group_by == "role"
+    provided = {"credit": DrGRPO(group_by="agent")}
+    assert not build(node, provided=provided).has_signal(group(seats, seats))
+    assert build({**node, "group_by": "role"}, provided=provided).has_signal(group(seats, seats))
+    assert build(node).has_signal(group(seats, seats))
+
+
+def test_a_team_credit_decides_which_groups_are_kept() -> None:
+    def play(specs: Sequence[EpisodeSpec]) -> list[Episode]:
+        """The worker, which does not learn, is paid in one of two siblings of the first task."""
+        return [
+            episode(
+                turn("planner_0"),
+                turn("worker_0", float(s.member and s.task.id == "1-0-0"), trainable=False),
+                task=s.task,
+            )
+            for s in specs
+        ]
+
+    kept = Dynamic(group_size=2, rounds=1, credit=TeamGRPO()).sample(Listed(), play, step=1, seed=0)
+    assert [each.id for each in kept] == ["1.0.0"]
+    with pytest.raises(CollapsedError, match="two different returns that DrGRPO compares"):
+        Dynamic(group_size=2, rounds=1, credit=DrGRPO()).sample(Listed(), play, step=1, seed=0)
 
 
 def test_a_group_without_signal_for_the_credit_is_dropped() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from selfplay.rollout.rollout import EpisodeSpec
 from selfplay.sampler.resample import Resample
-from selfplay.types import Episode, Group, Status
+from selfplay.types import Episode, Group, Status, ToolCall
 from tests.helpers.builders import episode, turn
 from tests.helpers.walks import Listed
 
@@ -85,6 +85,25 @@ def test_a_metric_of_the_arena_may_count_too() -> None:
     assert kept(sampled(Resample(group_size=3, penalty="tool_errors"), make))[0] == sorted(
         order[:3]
     )
+
+
+def test_a_success_without_a_tool_call_is_no_clean_one() -> None:
+    def make(number: int) -> Episode:
+        """Of the four calls of member n, n failed; member 4 makes no call."""
+        calls = tuple(ToolCall(name="run", error="Failed" * (n < number)) for n in range(4))
+        first = turn("a_0", tool_calls=calls if number < 4 else (), final=False)
+        return episode(first, turn("a_0", 1.0), seed=number)
+
+    def best(*roles: str) -> list[int]:
+        sampler = Resample(group_size=4, oversample=2, tool_roles=roles)
+        return sorted(kept(sampled(sampler, lambda n: make((0, 1, 3, 4)[n % 4])))[0])
+
+    # Two members of each kind; a half for no call is above a quarter.
+    assert best("a") == [0, 0, 1, 1]
+    assert best() == best("b") == [0, 0, 4, 4]
+    sampler = Resample(group_size=1, oversample=1, tool_roles=("a",))
+    sampled(sampler, lambda n: make(4))
+    assert sampler.metrics()["penalty_kept"] == 0.5
 
 
 def test_the_threshold_is_of_the_mean_over_agents() -> None:

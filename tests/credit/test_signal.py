@@ -1,0 +1,78 @@
+"""Signals of groups: a group has one exactly if its credit method gives an advantage."""
+
+from typing import Any
+
+import pytest
+
+from selfplay.credit import Credit
+from selfplay.credit.at_grpo import ATGRPO
+from selfplay.credit.base import StatelessCredit
+from selfplay.credit.by_role import ByRole
+from selfplay.credit.grpo import GRPO
+from selfplay.credit.magrpo import MAGRPO
+from selfplay.credit.pass_at_k import PassAtK
+from selfplay.credit.preference_pairs import PreferencePairs
+from selfplay.credit.signal import has_signal
+from selfplay.credit.team import TeamGRPO
+from selfplay.errors import ConfigError
+from selfplay.types import Episode, Group, Sample, Status
+from tests.helpers.builders import advantages, episode, group, solos, turn
+
+
+def planned(pay: float, **fields: Any) -> Episode:
+    """A planner that learns and is paid 0, and a frozen worker that is paid."""
+    return episode(turn("planner_0"), turn("worker_0", pay, trainable=False), **fields)
+
+
+SEATS = episode(turn("solver_0", 1.0), turn("solver_1", -1.0))
+WORKER = group(planned(0.0), planned(1.0), planned(1.0), planned(0.0))
+"""The team's returns differ, and the returns of the agent that learns do not."""
+OPPOSED = group(SEATS, SEATS)
+"""The seats of a role are paid differently, and each of them the same in all siblings."""
+BY_AGENT = {"default": GRPO(group_by="agent")}
+
+
+@pytest.mark.parametrize(
+    ("credit", "one", "expected"),
+    [
+        (TeamGRPO(), WORKER, True),
+        (MAGRPO(), WORKER, True),
+        (ATGRPO(returns="team"), WORKER, True),
+        (ByRole(methods={"planner": TeamGRPO(), "default": GRPO()}), WORKER, True),
+        (ByRole(methods={"worker": TeamGRPO(), "default": GRPO()}), WORKER, False),
+        (GRPO(), WORKER, False),
+        (TeamGRPO(), OPPOSED, False),
+        (MAGRPO(), OPPOSED, False),
+        (ATGRPO(returns="team"), OPPOSED, False),
+        (ByRole(methods=BY_AGENT), OPPOSED, False),
+        (PreferencePairs(), OPPOSED, False),
+        (GRPO(group_by="agent"), OPPOSED, False),
+        (GRPO(), OPPOSED, True),
+        (PreferencePairs(), solos(1, 0)[0], True),
+        (TeamGRPO(), group(planned(0.0), planned(1.0, status=Status.FAILED)), False),
+        (TeamGRPO(), group(), False),
+        (PassAtK(k=2), solos(1, 0, 0)[0], True),
+        (PassAtK(k=2), solos(1, 1, 0)[0], False),
+        (PassAtK(k=2), solos(0.2, 0.1, 0.3)[0], False),
+    ],
+)
+def test_a_signal_is_an_advantage(credit: Credit, one: Group, expected: bool) -> None:
+    assert has_signal(credit, one) == expected
+    assert any(advantages(credit.assign([one]))) == expected
+
+
+def test_the_advantages_of_a_planner_whose_frozen_worker_is_paid() -> None:
+    found = advantages(TeamGRPO().assign([WORKER]))
+    assert found == pytest.approx([-0.866, 0.866, 0.866, -0.866], abs=1e-3)
+
+
+def test_an_error_of_an_authors_method_is_one_line() -> None:
+    class Odd(StatelessCredit):
+        def assign(self, groups: object) -> list[Sample]:
+            return []
+
+        def has_signal(self, group: Group) -> bool:
+            raise KeyError("x")
+
+    with pytest.raises(ConfigError, match=r"^credit: Odd\.has_signal raised KeyError"):
+        has_signal(Odd(), OPPOSED)
