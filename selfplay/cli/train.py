@@ -352,6 +352,7 @@ def warmstart(options: argparse.Namespace, overrides: list[str]) -> None:
         raise ConfigError("this config has no warmstart; choose warmstart=tiny")
     from selfplay.config.run_config import set_up_process
     from selfplay.experiment.experiment import Experiment
+    from selfplay.models.policy_settings import PolicySettings
     from selfplay.models.warmstart import make
 
     experiment = Experiment(settings)
@@ -363,13 +364,16 @@ def warmstart(options: argparse.Namespace, overrides: list[str]) -> None:
     tunes = experiment.population.warmstart.tunes
     verb = "fine-tuning on examples of" if tunes else "making demonstrations with"
     print(f"warm start: {verb} {shown}", file=sys.stderr)
-    bases: dict[tuple[str | None, str | None], None] = {(None, None): None}
-    if tunes:
-        policies = experiment.population.policies.values()
-        bases = {(each.model, each.chat_template): None for each in policies if each.learn}
     report = partial(print, file=sys.stderr)
-    for base, template in bases:
-        print(make(node, report, base=base, chat_template=template))
+    if not tunes:
+        print(make(node, report))
+        return
+    done: list[PolicySettings] = []
+    for each in experiment.population.policies.values():
+        start = PolicySettings(model=each.model, **each.chat)
+        if each.learn and start not in done:
+            done.append(start)
+            print(make(node, report, base=each.model, **each.chat))
 
 
 def _stem(run: Mapping[str, Any]) -> str:

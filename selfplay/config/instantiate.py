@@ -22,6 +22,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 
 from selfplay.config import trust
+from selfplay.config.schedule import is_schedule
 from selfplay.config.shipped_configs import with_keys
 from selfplay.errors import (
     ConfigError,
@@ -196,6 +197,12 @@ def convert(hint: Any, value: Any, *, where: str) -> Any:
     try:
         converted = adapter.validate_python(value)
     except ValidationError as error:
+        if is_schedule(value):
+            raise ConfigError(
+                f"{where}: this key takes a number and no schedule; give a number, {where}=N, if a "
+                "config refers here to a setting that has a schedule, such as "
+                "sampling.default.max_tokens"
+            ) from error
         first = error.errors()[0]
         path = where
         # The location inside a union also names its branches, which are no keys.
@@ -207,13 +214,28 @@ def convert(hint: Any, value: Any, *, where: str) -> Any:
             hint_text = f"; {nearest(value, typing.get_args(hint))}"
         if first["type"] == "is_instance_of" and isinstance(value, str) and "." in value:
             hint_text = f"; to build one, write {{{TARGET}: {value}}}"
-        problem = first["msg"][:1].lower() + first["msg"][1:]
-        raise ConfigError(
-            f"{path}: {first['input']!r} does not fit: {problem}{hint_text}"
-        ) from error
+        problem, given = first["msg"][:1].lower() + first["msg"][1:], first["input"]
+        # A list with too few items is reported at the place of the first missing item.
+        depth = {"tuple_type": 0, "too_long": 0, "missing": 1}.get(first["type"])
+        if depth == len(first["loc"]) and (needed := _list_needed(branches)):
+            path, problem, given = where, needed, value
+        raise ConfigError(f"{path}: {given!r} does not fit: {problem}{hint_text}") from error
     if isinstance(value, bool) and isinstance(converted, int | float) and converted is not value:
         raise ConfigError(f"{where}: {str(value).lower()} does not fit: a number is needed")
     return converted
+
+
+def _list_needed(branches: Sequence[Any]) -> str:
+    """Return the words for the list that a tuple among the types needs; "" without a tuple."""
+    needed = next((each for each in branches if typing.get_origin(each) is tuple), None)
+    if needed is None:
+        return ""
+    items = typing.get_args(needed)
+    if ... in items:
+        return "should be a list"
+    kind = "numbers" if set(items) <= {int, float} else "values"
+    example = ", such as [0.9, 0.99]" if items == (float, float) else ""
+    return f"should be a list of {len(items)} {kind}{example}"
 
 
 def _is_settings(hint: Any) -> bool:

@@ -1,9 +1,15 @@
-"""Chat templates in files, which the config of a run keeps as texts.
+"""Files and folders that a config names relative to the working directory, and what a run keeps.
 
-A run reads the file once, when its config is composed. So the prompts stay the same if the file
-changes or vanishes, on every machine, and a run folder names no file of its reader.
+The config of a run keeps a chat template as text. A run reads the file once, when its config is
+composed. So the prompts stay the same if the file changes or vanishes, on every machine, and a run
+folder names no file of its reader.
+
+It keeps a model's folder as an absolute path, so that a run can be continued and evaluated from
+every working directory.
 """
 
+import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +22,10 @@ ENDING = ".jinja"
 """Ending of the name of such a file."""
 LONGEST = 1_000_000
 """Largest number of bytes of a template."""
+MODEL = "model"
+"""Key whose value may be a folder."""
+_POLICIES = re.compile(r"policy|population\.(policy|(overrides|opponents)\.[^.]+)")
+"""Keys of the settings of policies and of saved models."""
 
 
 def names_file(value: Any) -> bool:
@@ -24,7 +34,8 @@ def names_file(value: Any) -> bool:
 
 
 def with_texts(settings: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-    """Return the settings with the text of each file that a `chat_template` names.
+    """Return the settings with the text of each file that a `chat_template` names, and with the
+    absolute path of each existing folder that the `model` of a policy or an opponent names.
 
     Args:
         settings: A config as plain data.
@@ -39,8 +50,16 @@ def with_texts(settings: Mapping[str, Any], where: str = "") -> dict[str, Any]:
             value = with_texts(value, place)
         elif key == KEY and names_file(value):
             value = _text(value, place)
+        elif key == MODEL and _POLICIES.fullmatch(where) and "_target_" not in settings:
+            value = _absolute(value)
         found[key] = value
     return found
+
+
+def _absolute(model: Any) -> Any:
+    """Return the absolute path of an existing folder; a name of a hub, or `~/...`, as it is."""
+    named = isinstance(model, str) and model and os.path.isdir(model)
+    return os.path.abspath(model) if named else model
 
 
 def _text(path: str, where: str) -> str:

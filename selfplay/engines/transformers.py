@@ -70,17 +70,22 @@ class TransformersEngine(Engine):
             model: Its model; ConfigError if the engine cannot serve its attention.
             end_ids: The tokens that end a completion.
         """
-        kind = unordinary(model)
-        if problem := f"it has {kind}" if kind else self._tried(model, serving_problem):
-            raise ConfigError(
-                f"policy {policy!r}: the transformers engine cannot serve {type(model).__name__}: "
-                f"{problem}; choose another model or another engine"
-            )
+        problem = self.refusal(model)
+        if not problem and (reason := self._tried(model, serving_problem)):
+            problem = _refusal(model, reason)
+        if problem:
+            raise ConfigError(f"policy {policy!r}: {problem}")
         base = self._base(policy, model, end_ids)
         alike = self._alike(base)
         batch = self._batches[alike[0]] if alike else PolicyBatch(model, end_ids, **self._settings)
         batch.join(policy, model)
         self._batches[policy], self._bases[policy] = batch, base
+
+    def refusal(self, model: PreTrainedModel) -> str:
+        """Return the reason why the engine serves no model with these modules, which need no
+        weights; empty if there is none."""
+        kind = unordinary(model)
+        return _refusal(model, f"it has {kind}") if kind else ""
 
     def _base(self, policy: str, model: PreTrainedModel, end_ids: Sequence[int]) -> Hashable:
         """Return a key of the policies that share passes with this one.
@@ -206,3 +211,11 @@ class TransformersEngine(Engine):
             hint = nearest(policy, self._batches)
             raise ConfigError(f"the engine serves no policy {policy!r}; {hint}")
         return self._batches[policy]
+
+
+def _refusal(model: PreTrainedModel, reason: str) -> str:
+    """Return the end of an error that refuses a model."""
+    return (
+        f"the transformers engine cannot serve {type(model).__name__}: {reason}; choose another "
+        "model or another engine"
+    )

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from random import Random
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, Unpack, runtime_checkable
 
 import torch
 from transformers import PreTrainedModel
@@ -29,7 +29,7 @@ from selfplay.models.legal_answers import legal_answers
 from selfplay.models.lora import adapted, merge, require_peft
 from selfplay.models.partial_training import PartialTraining
 from selfplay.models.policy import load_with_renderer
-from selfplay.models.policy_settings import Lora
+from selfplay.models.policy_settings import ChatSettings, Lora
 from selfplay.models.renderer import ChatRenderer
 from selfplay.models.training_progress import Report, TrainingProgress
 from selfplay.models.warmstart import DemonstrationStream
@@ -141,11 +141,11 @@ class FineTune:
         report: Report = lambda text: None,
         base: str | None = None,
         unfinished: PartialTraining | None = None,
-        chat_template: str | None = None,
+        **chat: Unpack[ChatSettings],
     ) -> tuple[PreTrainedModel, Any]:
         """Fine-tune the model `base`, a name or a folder. Returns (model, tokenizer).
 
-        `chat_template` is a template in place of the model's own.
+        `chat` has the settings of its prompts in a run.
 
         The training continues from the state in `unfinished`, if there is one, and keeps its state
         there.
@@ -157,7 +157,7 @@ class FineTune:
             where=WHERE,
             dtype="float32",
             device=self.device,
-            chat_template=chat_template,
+            **chat,
         )
         trained = model
         if self.lora is not None:

@@ -17,7 +17,7 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from selfplay.errors import ConfigError, RunError, nearest
+from selfplay.errors import ConfigError, RunError, nearest, one_line
 from selfplay.models.main_memory import in_main_memory
 from selfplay.models.policy_settings import Lora
 from selfplay.models.weights_file import save_adapter_weights
@@ -57,6 +57,8 @@ def adapted(base: PreTrainedModel, lora: Lora, *, seed: int, where: str) -> PreT
 
     Only the adapter has gradients. Its weights are float32 over a base of any precision, because
     they are trained.
+
+    Raises ConfigError for layers that cannot be adapted.
     """
     require_peft(where)
     from peft import LoraConfig
@@ -73,7 +75,13 @@ def adapted(base: PreTrainedModel, lora: Lora, *, seed: int, where: str) -> PreT
     # A stream of its own: earlier draws differ between a run and the same run resumed.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model.add_adapter(settings)
+        try:
+            model.add_adapter(settings)
+        except ValueError as error:  # peft refuses some layers of some models, such as Mamba's
+            raise ConfigError(
+                f"{where}.targets: the package peft cannot adapt these layers of "
+                f"{type(model).__name__}; name others ({one_line(error)})"
+            ) from error
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.float()

@@ -18,12 +18,13 @@ def offload(modules: Iterable[Module], optimizer: Optimizer | None = None) -> Ca
     sharded module.
 
     Args:
-        modules: Modules, each with all its tensors on one device.
+        modules: Modules, each with all its tensors on one device, except those that it shares with
+            a module that is in main memory already.
         optimizer: Optimizer of some of their parameters.
     """
     if optimizer is not None:
         optimizer.zero_grad(set_to_none=True)
-    places = [(module, next(module.parameters()).device) for module in modules]
+    places = [(module, _device(module)) for module in modules]
     states = optimizer.state.values() if optimizer is not None else ()
     moments = [
         (state, key, value.device)
@@ -44,6 +45,12 @@ def offload(modules: Iterable[Module], optimizer: Optimizer | None = None) -> Ca
             state[key] = state[key].to(device)
 
     return restore
+
+
+def _device(module: Module) -> torch.device:
+    """Return the device of a module, also if another offload has moved its base to main memory."""
+    devices = [parameter.device for parameter in module.parameters()]
+    return next((device for device in devices if device.type != "cpu"), devices[0])
 
 
 def free_cache() -> None:

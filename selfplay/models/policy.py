@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, Unpack
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
@@ -17,7 +17,7 @@ from selfplay.models import lora as adapters
 from selfplay.models.chat_template import require_template
 from selfplay.models.float32_head import compute_logits_in_float32
 from selfplay.models.model_outline import config_of
-from selfplay.models.policy_settings import PolicySettings
+from selfplay.models.policy_settings import ChatSettings, PolicySettings
 from selfplay.models.received_model import received
 from selfplay.models.renderer import ChatRenderer
 from selfplay.models.weights_file import save_model
@@ -160,9 +160,7 @@ def load_policy(
         where=where,
         dtype=own.dtype,
         device=device,
-        chat_template=own.chat_template,
-        chat_template_kwargs=own.chat_template_kwargs,
-        keep_thinking=own.keep_thinking,
+        **own.chat,
     )
     if lora is None:
         made = None
@@ -199,15 +197,13 @@ def load_with_renderer(
     where: str,
     dtype: str,
     device: str,
-    chat_template: str | None = None,
-    chat_template_kwargs: Mapping[str, Any] | None = None,
-    keep_thinking: bool = False,
     loaded: PreTrainedModel | None = None,
+    **chat: Unpack[ChatSettings],
 ) -> tuple[PreTrainedModel, ChatRenderer]:
     """Return the model of a name or folder on its device, and its renderer.
 
-    `chat_template` is a template in place of the model's own, and `loaded` the model, if it is on
-    the device already. Raises ConfigError, in one line that begins with `where`, for a model that
+    `loaded` is the model, if it is on the device already, and `chat` has the settings of its
+    prompts. Raises ConfigError, in one line that begins with `where`, for a model that
     cannot be used.
     """
     target = device_of(device, where)
@@ -216,8 +212,8 @@ def load_with_renderer(
     # are loaded. Other errors wait, because one of the model explains more.
     tokenizer, problem = _read_tokenizer(source)
     if tokenizer is not None:
-        if chat_template:
-            tokenizer.chat_template = chat_template
+        if chat.get("chat_template"):
+            tokenizer.chat_template = chat["chat_template"]
         require_template(tokenizer, where=where)
     if loaded is None:
         loaded = load_model(model, where=where, dtype=dtype)
@@ -233,8 +229,8 @@ def load_with_renderer(
         tokenizer,
         where=where,
         end_ids=ends,
-        chat_template_kwargs=chat_template_kwargs,
-        keep_thinking=keep_thinking,
+        chat_template_kwargs=chat.get("chat_template_kwargs"),
+        keep_thinking=chat.get("keep_thinking", False),
     )
     if len(tokenizer) > rows:
         raise ConfigError(

@@ -1,8 +1,9 @@
 """The settings of a policy: its model, and an adapter that is trained in place of all weights."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypedDict
 
 from selfplay.config.template_files import names_file
 from selfplay.models import packaged
@@ -32,6 +33,33 @@ class Lora:
             raise ValueError(f"alpha is at least 1, not {self.alpha}; at 0 nothing is learned")
         if self.targets is not None and not self.targets:
             raise ValueError("targets names no layer; null means all linear layers")
+
+
+class ChatSettings(TypedDict, total=False):
+    """The settings of a policy that decide about the tokens of its prompts.
+
+    `PolicySettings.chat` makes it; renderers and warm starts take it as keyword arguments.
+    """
+
+    chat_template: str | None
+    """Chat template in place of the model's own."""
+    chat_template_kwargs: Mapping[str, Any] | None
+    """Values by the name of a variable of the chat template."""
+    keep_thinking: bool
+    """True to keep the thinking of earlier turns in a conversation."""
+
+
+def chat_key(chat: ChatSettings) -> list[str]:
+    """Return texts that identify settings of prompts; none for those of the model itself."""
+    template = chat.get("chat_template")
+    key = [template] if template else []
+    others = {
+        "chat_template_kwargs": chat.get("chat_template_kwargs"),
+        "keep_thinking": chat.get("keep_thinking"),
+    }
+    if any(others.values()):
+        key.append(json.dumps(others, sort_keys=True))
+    return key
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +114,15 @@ class PolicySettings:
         whole = self.dtype == "auto" and self.learn and self.lora is None
         short = dtype if whole or self.dtype == "float32" else None
         return replace(self, device=device or self.device, dtype=short or self.dtype)
+
+    @property
+    def chat(self) -> ChatSettings:
+        """Settings that decide about the tokens of prompts."""
+        return {
+            "chat_template": self.chat_template,
+            "chat_template_kwargs": self.chat_template_kwargs,
+            "keep_thinking": self.keep_thinking,
+        }
 
     @property
     def context_length(self) -> int | None:

@@ -4,12 +4,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from selfplay.config.instantiate import build, make
 from selfplay.errors import ConfigError, nearest
 from selfplay.models.policy_settings import PolicySettings
 from selfplay.models.warmstart_settings import WarmStartSettings
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 SHARED = "base"
 """Name of the policy that all roles share."""
@@ -24,6 +27,15 @@ class SteppingEngine(Protocol):
 
     def step(self) -> Sequence[Any]:
         """Advance all requests, and return the completions that ended."""
+        ...
+
+
+@runtime_checkable
+class ChoosyEngine(Protocol):
+    """An engine that does not serve every model; `selfplay.engines.transformers` has one."""
+
+    def refusal(self, model: "PreTrainedModel") -> str:
+        """Return the reason why it serves no model with these modules; empty if there is none."""
         ...
 
 
@@ -226,6 +238,25 @@ class Population:
         base = outline(settings.model) if settings.model else self.warmstart.outline
         if base is not None:
             adapted_layers(settings.lora, base, where=f"{where}.lora")
+
+    def check_served(self, engine: object) -> None:
+        """Raise ConfigError for a model that the engine refuses, as far as the model's config on
+        this machine shows. No weights are loaded."""
+        if not isinstance(engine, ChoosyEngine):
+            return
+        from selfplay.models.model_outline import outline  # loads torch
+
+        served = {self.where(name): each for name, each in self.policies.items()}
+        served |= {f"population.opponents.{name}": each for name, each in self.saved_models.items()}
+        known: dict[str, str] = {}
+        for where, each in served.items():
+            if not each.model:
+                continue
+            if each.model not in known:
+                made = outline(each.model)
+                known[each.model] = "" if made is None else engine.refusal(made)
+            if problem := known[each.model]:
+                raise ConfigError(f"{where}.model: {problem}")
 
     def _check_learning(self) -> None:
         """Raise ConfigError unless a policy learns, and the phases name exactly the policies that

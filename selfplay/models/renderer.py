@@ -66,7 +66,10 @@ class Renderer(Protocol):
         ...
 
     def text(self, completion: Sequence[int]) -> str:
-        """Return the completion's text, without the token that ends it."""
+        """Return the completion's text, without the token that ends it.
+
+        The text of no tokens is the beginning that the generation prompt gives every completion.
+        """
         ...
 
 
@@ -148,10 +151,16 @@ class ChatRenderer:
         markers = {text for text in markers if text in written}
         self._control = [text for text in known if text not in others or text in markers]
         self._smuggled = _pattern([*self._control, _MARK])
-        self._markers = re.compile(f"(?={_pattern(markers).pattern})")
+        # A cut after the first character does not split a token of one character.
+        divisible = [text for text in self._control if len(text) > 1]
+        self._divisible = re.compile(f"(?={_pattern(divisible).pattern})")
         own = int(tokenizer.eos_token_id)
         turn = self._end_of_turn({*special, own, *self._further_ends})
         self.end_ids: tuple[int, ...] = tuple(dict.fromkeys([*turn, own, *self._further_ends]))
+        control = set(self._control)
+        self._control_ids = {number for number, token in added if token.content in control}
+        if tokenizer.unk_token_id not in self.end_ids:  # every unknown character gives this token
+            self._control_ids.discard(tokenizer.unk_token_id)
         # Siblings of a group and references have the same prompts.
         self._cached_start = _remembering(self._start)
         self._cached_next = _remembering(self._next)
@@ -325,10 +334,13 @@ class ChatRenderer:
     def _plain(self, text: str) -> list[int]:
         """Return the ids of a text, with its control tokens as ordinary characters.
 
-        A tokenizer splits only special tokens, so the text is cut after the first character of each
-        other one.
+        A tokenizer splits only special tokens, and a Unigram one finds even these in its
+        vocabulary. Such a text is cut after the first character of each control token.
         """
-        cuts = [found.start() + 1 for found in self._markers.finditer(text)]
+        ids = self._encode(text, plain=True)
+        if self._control_ids.isdisjoint(ids):
+            return ids
+        cuts = [found.start() + 1 for found in self._divisible.finditer(text)]
         pieces = [text[start:end] for start, end in pairwise([0, *cuts, len(text)])]
         return [token for piece in pieces for token in self._encode(piece, plain=True)]
 

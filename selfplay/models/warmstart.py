@@ -13,7 +13,7 @@ from itertools import islice
 from math import isfinite
 from pathlib import Path
 from random import Random
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, Unpack, runtime_checkable
 
 import torch
 from torch.nn import functional
@@ -27,9 +27,11 @@ from selfplay.models.legal_answers import legal_answers
 from selfplay.models.model_cache import alone, cached, identity, is_complete
 from selfplay.models.offload import free_cache
 from selfplay.models.partial_training import PartialTraining
+from selfplay.models.policy_settings import ChatSettings, chat_key
 from selfplay.models.renderer import ChatRenderer
 from selfplay.models.tiny import build_model, build_tokenizer
 from selfplay.models.training_progress import Report, TrainingProgress
+from selfplay.models.weights_file import save_model
 from selfplay.rng import check_seed, derive
 from selfplay.role import Role
 from selfplay.run.activity import ACTIVITY
@@ -94,10 +96,10 @@ class ModelMaker(Protocol):
         report: Report,
         base: str | None,
         unfinished: PartialTraining,
-        chat_template: str | None,
+        **chat: Unpack[ChatSettings],
     ) -> tuple[Any, Any]:
         """Return (model, tokenizer); `base` is the model to begin with if one is needed, and
-        `chat_template` a template in place of its own, if there is one.
+        `chat` has the settings of its prompts in a run.
 
         The training continues from the state that `unfinished` holds, and keeps its own there.
         """
@@ -168,10 +170,10 @@ class WarmStart:
         report: Report = lambda text: None,
         base: str | None = None,
         unfinished: PartialTraining | None = None,
-        chat_template: str | None = None,
+        **chat: Unpack[ChatSettings],
     ) -> tuple[Any, Any]:
-        """Train the model. Returns (model, tokenizer). The model is new: `base` and
-        `chat_template` are not read.
+        """Train the model. Returns (model, tokenizer). The model is new: `base` and `chat` are not
+        read.
 
         The training continues from the state that `unfinished` holds, and keeps its own there.
         """
@@ -353,24 +355,22 @@ def _restore(
 
 
 def place_of(
-    config: Mapping[str, Any], *, base: str | None = None, chat_template: str | None = None
+    config: Mapping[str, Any], *, base: str | None = None, **chat: Unpack[ChatSettings]
 ) -> Path:
     """Return the folder of the warm start that `config` describes, which may not exist yet.
 
-    `base` and `chat_template` are the model that it begins with, if it begins with one, and a
-    template in place of the model's own.
+    `base` is the model that it begins with, if it begins with one, and `chat` has the settings of
+    the model's prompts.
     """
-    return _place(build(config, where="warmstart"), config, base, chat_template)
+    return _place(build(config, where="warmstart"), config, base, chat)
 
 
 def _place(
-    warm: ModelMaker, config: Mapping[str, Any], base: str | None, chat_template: str | None
+    warm: ModelMaker, config: Mapping[str, Any], base: str | None, chat: ChatSettings
 ) -> Path:
     parts = [__version__, torch.__version__, config, warm.fingerprint()]
-    if base is not None:
-        parts.append(identity(base))
-    if chat_template:
-        parts.append(chat_template)
+    if base is not None:  # a new model has prompts of its own
+        parts += [identity(base), *chat_key(chat)]
     content = json.dumps(parts, sort_keys=True)
     return cache_folder() / "warmstart" / blake2b(content.encode(), digest_size=8).hexdigest()
 
@@ -380,7 +380,7 @@ def make(
     report: Report = lambda text: None,
     *,
     base: str | None = None,
-    chat_template: str | None = None,
+    **chat: Unpack[ChatSettings],
 ) -> Path:
     """Return the folder of the warm start that `config` describes. It is trained now if it is not
     cached; while another process trains it, this one waits.
@@ -389,11 +389,11 @@ def make(
         config: Config of the warm start.
         report: Function that shows lines of progress.
         base: Name or folder of the model that it begins with, if it begins with one.
-        chat_template: Chat template in place of the model's own.
+        chat: Settings of the model's prompts in a run.
     """
     warm: ModelMaker = build(config, where="warmstart")
     warm.prepare(report)
-    place = _place(warm, config, base, chat_template)
+    place = _place(warm, config, base, chat)
     if is_complete(place):
         ACTIVITY.note(f"warm start: from the cache, {place}")
         return place
@@ -401,19 +401,19 @@ def make(
         if is_complete(place):
             report(f"warm start: another run has made it, {place}")
         else:
-            _train(warm, place, report, base, chat_template)
+            _train(warm, place, report, base, chat)
     return place
 
 
 def _train(
-    warm: ModelMaker, place: Path, report: Report, base: str | None, chat_template: str | None
+    warm: ModelMaker, place: Path, report: Report, base: str | None, chat: ChatSettings
 ) -> None:
     """Make the folder of a warm start; the training continues where a killed one was."""
     unfinished = PartialTraining(place.with_name(f".{place.name}.partial"))
 
     def write(folder: Path) -> None:
-        model, tokenizer = warm.train(report, base, unfinished, chat_template)
-        model.save_pretrained(folder)
+        model, tokenizer = warm.train(report, base, unfinished, **chat)
+        save_model(model, folder)
         tokenizer.save_pretrained(folder)
 
     cached(place, write)

@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from selfplay.config.instantiate import TARGET, call, check_arguments, import_target
 from selfplay.errors import ConfigError
+from selfplay.models.policy_settings import ChatSettings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -46,18 +47,19 @@ class WarmStartSettings:
         *,
         where: str,
         learn: bool = True,
-        chat_template: str | None = None,
         report: "Report" = print,
+        **chat: Unpack[ChatSettings],
     ) -> str:
         """Return the model that a policy begins with: a name, or the folder of a warm start.
 
         A warm start that makes a new model serves the policies without a model. One that fine-tunes
-        a model serves the policies that learn, each from its own model.
+        a model serves the policies that learn, each from its own model and with its own prompts
+        (`chat`).
         """
         from selfplay.models.warmstart import make  # loads torch
 
         if self.starts_with(model, learn=learn):
-            return str(make(self.config, report, base=model, chat_template=chat_template))
+            return str(make(self.config, report, base=model, **chat))
         if model:
             return model
         if self.kind is None:
@@ -69,11 +71,11 @@ class WarmStartSettings:
             "policy.model to a name or a folder"
         )
 
-    def place(self, *, base: str | None, chat_template: str | None = None) -> Path:
+    def place(self, *, base: str | None, **chat: Unpack[ChatSettings]) -> Path:
         """Return the folder of the warm start from a base, which may not exist yet."""
         from selfplay.models.warmstart import place_of  # loads torch
 
-        return place_of(self.config, base=base, chat_template=chat_template)
+        return place_of(self.config, base=base, **chat)
 
     @cached_property
     def outline(self) -> "PreTrainedModel | None":

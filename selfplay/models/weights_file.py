@@ -8,14 +8,19 @@ stop training, and because the hash would need a second reading of the file.
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import _TYPES
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import GenerationConfig, PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 from transformers.modeling_utils import remove_tied_weights_from_state_dict
-from transformers.utils import ADAPTER_SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_NAME
+from transformers.utils import (
+    ADAPTER_SAFE_WEIGHTS_NAME,
+    GENERATION_CONFIG_NAME,
+    SAFE_WEIGHTS_NAME,
+)
 
 from selfplay.models.main_memory import in_main_memory
 from selfplay.run.hashing_file import HashingFile
@@ -31,7 +36,7 @@ def save_model(model: PreTrainedModel, folder: Path) -> dict[str, str]:
 
     Returns the SHA-256 of the weights by file name.
     """
-    model.save_pretrained(folder, state_dict={})  # writes everything except the weights
+    _save_settings(model, folder)
     state = model.state_dict()
     for name in model._keys_to_ignore_on_save or ():
         state.pop(name, None)
@@ -45,11 +50,30 @@ def save_adapter_weights(model: PreTrainedModel, folder: Path) -> dict[str, str]
 
     Returns the SHA-256 of the weights by file name.
     """
-    model.save_pretrained(folder, state_dict={})  # writes everything except the weights
+    _save_settings(model, folder)
     state = model.get_adapter_state_dict()
     tensors = {f"base_model.model.{name}": tensor for name, tensor in state.items()}
     name = ADAPTER_SAFE_WEIGHTS_NAME
     return {name: write_tensors(tensors, folder / name)}
+
+
+def _save_settings(model: PreTrainedModel, folder: Path) -> None:
+    """Write everything except the weights.
+
+    The settings of generation are written as the model has them: `save_pretrained` refuses those
+    of which loading only warns, such as a temperature without do_sample.
+    """
+    own: Any = model.generation_config
+    if own is None:  # the model generates no text
+        model.save_pretrained(folder, state_dict={})
+        return
+    model.generation_config = GenerationConfig()
+    try:
+        model.save_pretrained(folder, state_dict={})
+    finally:
+        model.generation_config = own
+    # Without compile_config, as transformers writes the file.
+    own.to_json_file(folder / GENERATION_CONFIG_NAME, keys_to_pop=["compile_config"])
 
 
 def write_tensors(tensors: Mapping[str, Tensor], path: Path) -> str:

@@ -11,7 +11,7 @@ from selfplay.learner.learner_settings import LearnerSettings
 from selfplay.learner.objective import Objective
 from selfplay.models.lora import BASES
 from selfplay.models.policy import Bases, Policy, load_policy
-from selfplay.models.policy_settings import PolicySettings
+from selfplay.models.policy_settings import PolicySettings, chat_key
 from selfplay.models.population import Population
 from selfplay.models.warmstart_settings import WarmStartSettings
 from selfplay.rng import derive
@@ -59,7 +59,7 @@ def load_policies(
             settings.model,
             where=f"policy {name!r}",
             learn=settings.learn,
-            chat_template=settings.chat_template,
+            **settings.chat,
         )
         placed = replace(settings.placed_at(device=device, dtype=dtype), model=model)
         policies[name] = load_policy(
@@ -81,8 +81,8 @@ def kept_base(settings: PolicySettings, warmstart: WarmStartSettings) -> str | N
         return settings.dtype
     if not (settings.learn and warmstart.tunes):
         return None
-    own = [settings.chat_template] if settings.chat_template else []
-    return f"{settings.dtype}-{derive('base', settings.model, *own):016x}"
+    key = chat_key(settings.chat)
+    return f"{settings.dtype}-{derive('base', settings.model, *key):016x}"
 
 
 def make_learners(

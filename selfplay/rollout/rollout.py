@@ -10,6 +10,7 @@ from selfplay.arena import Arena
 from selfplay.engines import Engine
 from selfplay.engines.stop_strings import cut
 from selfplay.errors import ConfigError, PromptTooLong, SelfplayError, nearest
+from selfplay.models.opened_thinking import thinking_note
 from selfplay.models.renderer import Renderer
 from selfplay.models.tool_use import ToolUse
 from selfplay.number_array import NumberArray
@@ -87,6 +88,9 @@ class Rollout:
         self._tool_uses: dict[tuple[int, int], ToolUse] = {}
         self._prompts: dict[tuple[str, bytes], NumberArray] = {}
         self._loop = SharedLoop(EpisodeQueue(self))
+        for name, each in self.agent_specs.items():
+            if note := thinking_note(each.role, each.renderer, where=f"roles.{name}"):
+                ACTIVITY.note(note)
 
     def run(self, specs: Sequence[EpisodeSpec]) -> list[Episode]:
         """Play all specifications and return their episodes in the same order.
@@ -222,7 +226,7 @@ class Rollout:
             min_p=agent_spec.min_p,
             stop=agent_spec.stop,
             keep_stop=agent_spec.keep_stop,
-            decode=agent_spec.renderer.text if agent_spec.stop else None,
+            decode=_decoder(agent_spec.renderer) if agent_spec.stop else None,
             agent=agent,
             observation=observation,
             group=runner.spec.seed,
@@ -393,9 +397,21 @@ def _text(asked: Asked, completion: Completion) -> str:
     """Return the text of a completion, without a stop string that the role does not keep."""
     text = completion.text
     if text is None:
-        text = asked.agent_spec.renderer.text(completion.completion_ids)
-        text = cut(text, asked.request.stop, keep=asked.request.keep_stop)
+        renderer, request = asked.agent_spec.renderer, asked.request
+        said = _decoder(renderer)(completion.completion_ids)
+        text = renderer.text(()) + cut(said, request.stop, keep=request.keep_stop)
     return well_formed(text)
+
+
+def _decoder(renderer: Renderer) -> Callable[[Sequence[int]], str]:
+    """Return the function from sampled tokens to their text, in which stop strings are found."""
+    return partial(_sampled, renderer=renderer, opened=len(renderer.text(())))
+
+
+def _sampled(ids: Sequence[int], renderer: Renderer, opened: int) -> str:
+    """Return the text of sampled tokens, without the `opened` characters that the generation prompt
+    gives every completion."""
+    return renderer.text(ids)[opened:]
 
 
 def _fault_of(messages: Any) -> str:

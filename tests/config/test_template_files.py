@@ -45,7 +45,12 @@ def test_the_command_warmstart_makes_the_warm_start_of_the_run(
     monkeypatch.setattr(warmstart, "make", lambda *given, **named: made.append(named))
     settings = [*SHOWN, "policy.model=some/name", f"policy.chat_template={own}"]
     assert main(["warmstart", *settings]) == 0
-    assert made == [{"base": "some/name", "chat_template": "{{ messages }}"}]
+    chat = {
+        "chat_template": "{{ messages }}",
+        "chat_template_kwargs": None,
+        "keep_thinking": False,
+    }
+    assert made == [{"base": "some/name", **chat}]
 
 
 def test_the_config_of_a_run_names_no_file(tmp_path: Path) -> None:
@@ -85,3 +90,27 @@ def test_bases_of_adapters_with_other_templates_have_other_names_in_a_checkpoint
         for text in (None, "{{ a }}", "{{ b }}")
     }
     assert len(names) == 3
+
+
+def test_folders_of_models_are_kept_as_absolute_paths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("models/own", "models/other", "gpt"):
+        (tmp_path / name).mkdir(parents=True)
+    config = compose.load(
+        [
+            "+experiment=smollm2/pipeline",
+            "policy.model=models/own",
+            "+population.overrides.base.model=./models/other/",
+            "+population.opponents.old.model=models/../gpt",
+            "+population.opponents.far.model=models/absent",
+            "+population.opponents.api={_target_: some.Endpoint, model: gpt}",
+        ]
+    )
+    population = config["population"]
+    assert config["policy"]["model"] == str(tmp_path / "models/own")
+    assert population["policy"]["model"] == str(tmp_path / "models/own")
+    assert population["overrides"]["base"]["model"] == str(tmp_path / "models/other")
+    opponents = {name: each["model"] for name, each in population["opponents"].items()}
+    assert opponents == {"old": str(tmp_path / "gpt"), "far": "models/absent", "api": "gpt"}

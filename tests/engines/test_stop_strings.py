@@ -1,5 +1,6 @@
 """Stop strings: a completion ends at the first one, the ids stay, and the text is cut."""
 
+import copy
 from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
@@ -13,7 +14,7 @@ from selfplay.errors import ConfigError
 from selfplay.models.renderer import ByteRenderer, ChatRenderer
 from selfplay.role import Role
 from selfplay.rollout.rollout import AgentSpec, Rollout
-from selfplay.types import Request, StopReason
+from selfplay.types import Request, StopReason, Turn
 from tests.helpers.engine_requests import answer, serving
 from tests.rollout.test_rollout import Talk, spec
 
@@ -152,3 +153,27 @@ def test_a_role_reads_the_cut_text_and_the_ids_stay(
     found = play(stop=stop, keep_stop=keep)
     assert len(stopped) > 5 and found != texts
     assert any(any(s in text for s in stop) for text in found) is keep
+
+
+@pytest.mark.parametrize("stop", ["\n", ">", "<think>"])
+def test_only_sampled_text_is_searched(
+    model: PreTrainedModel, renderer: ChatRenderer, stop: str
+) -> None:
+    """The text of every completion begins with the tag that the generation prompt opened."""
+    tokenizer = copy.deepcopy(renderer.tokenizer)
+    tokenizer.chat_template += "{% if add_generation_prompt %}<think>\n{% endif %}"
+    opened = ChatRenderer(tokenizer)
+
+    def play(*stop: str) -> list[Turn]:
+        agent_spec = AgentSpec(role=Role(), policy="p", renderer=opened, max_tokens=30, stop=stop)
+        playing = Rollout(
+            arena=Talk,
+            agent_specs=dict.fromkeys("ab", agent_spec),
+            engines={"p": serving({"p": model}, {"p": opened.end_ids})},
+        )
+        return [turn for each in playing.run([spec(n) for n in range(8)]) for turn in each.turns]
+
+    free = [turn.text.removeprefix("<think>\n") for turn in play() if turn.stage == 0]
+    found = [turn.text for turn in play(stop) if turn.stage == 0]
+    assert found == ["<think>\n" + cut(text, [stop]) for text in free]
+    assert max(map(len, found)) > 15

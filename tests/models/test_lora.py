@@ -9,7 +9,14 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GPT2Config,
+    GPT2LMHeadModel,
+    MambaConfig,
+    MambaForCausalLM,
+)
 
 from selfplay.errors import ConfigError, RunError
 from selfplay.learner.learner import Learner
@@ -301,3 +308,15 @@ def test_without_peft_the_package_is_named(monkeypatch: pytest.MonkeyPatch, fold
     with pytest.raises(ConfigError, match=r"policy 'a': lora: .*pip install 'selfplay\[lora\]'"):
         loaded(folder, "a")
     assert load_policy("b", model=str(folder), device="cpu").base is None
+
+
+def test_layers_that_peft_refuses_are_one_line() -> None:
+    config = MambaConfig(vocab_size=32, hidden_size=16, num_hidden_layers=1, state_size=4)
+    model = MambaForCausalLM(config).requires_grad_(False)
+    with pytest.raises(
+        ConfigError, match=r"^policy\.lora\.targets: the package peft .*out_proj"
+    ) as e:
+        adapters.adapted(model, Lora(rank=2), seed=0, where="policy.lora")
+    assert "\n" not in str(e.value)
+    named = Lora(rank=2, targets=["x_proj"])
+    assert adapters.adapted(model, named, seed=0, where="policy.lora") is not model

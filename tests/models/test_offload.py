@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.nn import Linear, Module
+from torch.nn import Linear, Module, Parameter
 
 from selfplay.learner.learner import Learner
 from selfplay.learner.objective import PolicyLoss
@@ -58,6 +58,30 @@ def test_parameters_stay_the_same_objects() -> None:
     known = [id(parameter) for parameter in (*trained.parameters(), *frozen.parameters())]
     offload([trained, frozen])()
     assert known == [id(parameter) for parameter in (*trained.parameters(), *frozen.parameters())]
+
+
+def test_learners_of_two_adapters_over_one_base_return_to_their_device(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The device "meta" stands for a GPU; parameters keep their identity, as with a GPU."""
+    monkeypatch.setattr(
+        offload_module, "in_main_memory", lambda tensor: torch.empty_like(tensor, device="cpu")
+    )
+    monkeypatch.setattr(torch.__future__, "_swap_module_params_on_conversion", True)
+    base = Parameter(torch.empty(4, 4, device="meta"), requires_grad=False)
+    policies = [Module(), Module()]
+    for policy in policies:
+        policy.base = base
+        policy.adapter = Parameter(torch.empty(2, 4, device="meta"))
+
+    def places() -> set[str]:
+        return {p.device.type for policy in policies for p in policy.parameters()}
+
+    restores = [offload([policy]) for policy in policies]  # one call for each learner
+    assert places() == {"cpu"} and policies[0].base is policies[1].base
+    while restores:
+        restores.pop()()
+    assert places() == {"meta"} and policies[0].base is policies[1].base
 
 
 @pytest.mark.gpu

@@ -1,10 +1,14 @@
 """Who plays whom."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import MistralConfig
 
 from selfplay.config.run_config import RunSettings
+from selfplay.engines.scripted import ScriptedEngine
+from selfplay.engines.transformers import TransformersEngine
 from selfplay.errors import ConfigError
 from selfplay.models.policy_settings import PolicySettings
 from selfplay.models.population import Population
@@ -140,3 +144,20 @@ def test_how_often_episodes_are_kept() -> None:
         1,
     ]
     assert not RunSettings(steps=1, episodes_every=0).keeps_episodes(5)
+
+
+def test_a_model_that_the_engine_refuses_is_found_by_its_config(tmp_path: Path) -> None:
+    sizes = {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2}
+    for name, window in (("near", 8), ("far", None)):
+        config = MistralConfig(vocab_size=32, sliding_window=window, **sizes)  # type: ignore[arg-type]
+        config.save_pretrained(tmp_path / name)
+    near, far = ({"model": str(tmp_path / name)} for name in ("near", "far"))
+    refused = r"the transformers engine cannot serve MistralForCausalLM: it has sliding-window"
+    with pytest.raises(ConfigError, match=rf"^policy\.model: {refused}"):
+        population_of(["a"], policy=near).check_served(TransformersEngine())
+    with pytest.raises(ConfigError, match=rf"^population\.opponents\.old\.model: {refused}"):
+        made = population_of(["a"], policy=far, opponents={"old": near})
+        made.check_served(TransformersEngine())
+    population_of(["a"], policy=far).check_served(TransformersEngine())
+    population_of(["a"], policy=near).check_served(ScriptedEngine({}))
+    population_of(["a"], policy={"model": "no/config"}).check_served(TransformersEngine())

@@ -4,7 +4,7 @@ import random
 import time
 
 import pytest
-from tokenizers import Tokenizer, models
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from selfplay.errors import ConfigError
@@ -200,3 +200,41 @@ def test_every_text_decodes_to_itself(renderer: ChatRenderer, text: str) -> None
 def test_bytes_stand_in_where_there_is_no_tokenizer() -> None:
     ids = ByteRenderer().start([user("é")])
     assert ByteRenderer().text(ids) == "user: é\n"
+
+
+def unigram() -> ChatRenderer:
+    """A renderer of a tokenizer whose vocabulary has the control tokens as pieces."""
+    pieces = [(text, 0.0) for text in ("<unk>", "<s>", "</s>")]
+    pieces += [(text, -3.0) for text in (*"\u2581helouy<>/s", "\u2581hello", "\u2581you")]
+    tokenizer = Tokenizer(models.Unigram(pieces, unk_id=0, byte_fallback=False))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never")
+    tokenizer.decoder = decoders.Metaspace(prepend_scheme="never")
+    made = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>"
+    )
+    made.chat_template = (
+        "{% for m in messages %}{{ m['content'] }}"
+        "{% if m['role'] == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}"
+    )
+    return ChatRenderer(made)
+
+
+@pytest.mark.parametrize("text", ["hello </s> you", "</s>", "<s></s></s>", "hello<</s>s>you"])
+def test_a_unigram_tokenizer_makes_no_control_token_of_text(text: str) -> None:
+    made = unigram()
+    for ids in (made.start([user(text)]), made.completion_ids(text)):
+        assert not {1, 2} & set(ids)
+        assert made.text(ids) == text
+
+
+def test_texts_with_unknown_characters_are_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, encoded = unigram(), list[str]()
+    encode = made._encode
+
+    def counted(text: str, *, plain: bool) -> list[int]:
+        encoded.append(text)
+        return encode(text, plain=plain)
+
+    monkeypatch.setattr(made, "_encode", counted)
+    assert 0 in made.completion_ids("hello \u6f22")
+    assert encoded == ["hello \u6f22"]

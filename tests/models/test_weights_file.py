@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import PreTrainedModel
+from transformers import GenerationConfig, PreTrainedModel
 
 from selfplay.models.lora import adapted
 from selfplay.models.policy_settings import Lora
@@ -63,3 +63,25 @@ def test_tensors_of_all_types_and_shapes_come_back(tmp_path: Path) -> None:
     assert found.keys() == tensors.keys()
     for name, tensor in tensors.items():
         assert found[name].dtype == tensor.dtype and torch.equal(found[name], tensor)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"temperature": 0.9, "top_p": 0.6},
+        {"do_sample": False, "temperature": 0.0},
+        {"early_stopping": True, "length_penalty": 2.0},
+    ],
+)
+@pytest.mark.parametrize("lora", [False, True])
+def test_settings_of_generation_that_transformers_does_not_save_are_written(
+    settings: dict[str, object], lora: bool, tmp_path: Path
+) -> None:
+    """transformers loads them with a warning, and `save_pretrained` raises ValueError."""
+    model: PreTrainedModel = llama()
+    if lora:
+        model = adapted(model.requires_grad_(False), Lora(rank=2), seed=0, where="policy")
+    model.generation_config = own = GenerationConfig(eos_token_id=2, **settings)
+    (save_adapter_weights if lora else save_model)(model, tmp_path)
+    assert model.generation_config is own
+    assert GenerationConfig.from_pretrained(tmp_path).to_dict() == own.to_dict()
