@@ -194,6 +194,9 @@ class ClusterSpec:
     """True if policies of one shape take turns in the memory of one engine."""
     stays: bool = False
     """True if the engine keeps its memory while the learner on the same device works."""
+    sleeps: bool = False
+    """True if the engine frees its device while the learner works; adapters and their base are then
+    in main memory."""
     driver: bool = False
     """True if weights pass through main memory: of a driver without a device, as that of
     runtime=ray, of the first rank and of Ray's object store."""

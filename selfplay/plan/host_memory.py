@@ -20,6 +20,7 @@ def host_memory(
     *,
     state: float,
     copies: float,
+    kept: float = 0.0,
     background: bool = False,
 ) -> dict[str, float]:
     """Return the bytes of main memory at the moment that needs most, by component.
@@ -37,8 +38,10 @@ def host_memory(
     - resting: the ranks' tensors are in main memory (`Colocation`), beside that copy.
 
     Workers of colocated layouts have their models in main memory whenever the ranks compute, and
-    also while the two change. All processes that have a part in this are taken to be on the
-    driver's machine. Policies are sent and read one after another.
+    also while the two change. Beside them lies what a sleeping engine keeps: adapters with their
+    base (`EngineCore.sleep`), also without ranks, while the learner of the process works. All
+    processes that have a part in this are taken to be on the driver's machine. Policies are sent
+    and read one after another.
 
     Args:
         members: Policies by name.
@@ -47,6 +50,7 @@ def host_memory(
             offload drops.
         copies: Bytes of the models beside an engine: of those over several devices, and of one per
             device that rest while ranks compute.
+        kept: Bytes of the weights that an engine keeps in main memory while it sleeps.
         background: True if a thread writes a copy of each checkpoint.
     """
     devices = min(cluster.node, cluster.devices)
@@ -60,6 +64,8 @@ def host_memory(
         always["engines' copies"] = copies * min(cluster.node, cluster.generators)
     resting = cluster.asleep and not cluster.rollout
     asleep = {"engines' copies": copies * devices} if resting and cluster.tensor == 1 else {}
+    if cluster.sleeps and not cluster.rollout:
+        asleep["engines asleep"] = kept * devices
     moments = [{**asleep, "at rest": state * devices * resting}]
     writing = _checkpoint_copy(learned, cluster) if background else 0.0
     moments[0]["copied checkpoint"] = writing

@@ -21,7 +21,7 @@ one."""
 DERIVED = (
     *("precision", "same_weights", "checkpointing", "logits", "offload", "asleep", "sequences"),
     *("engine_bytes", "engine_share", "copies", "in_turns", "stays", "driver"),
-    *("longest", "lag", "continuous", "publish", "pause"),
+    *("sleeps", "longest", "lag", "continuous", "publish", "pause"),
 )
 """Other keys that the config determines."""
 TRANSFORMERS = "selfplay.engines.transformers.TransformersEngine"
@@ -115,6 +115,7 @@ def derive(
         sleeps = bool(config["engine"].get("sleep"))
         _check_sleep(processes, sleeps=sleeps)
         changes["stays"] = not apart and not sleeps
+        changes["sleeps"] = sleeps
         for together in _together(members, processes.groups):
             _check_engines(config["engine"], together, sleeps=sleeps, apart=apart)
     made = replace(cluster, **{k: v for k, v in changes.items() if k not in given})
@@ -306,10 +307,15 @@ def _on_gpus(cluster: ClusterSpec, processes: Processes, tensor: int) -> dict[st
         ("learner_gpus", processes.learner_gpus, 1),
     ):
         if count != whole:
+            fitting = (cluster.devices - processes.learners) // tensor
+            fix = f"set runtime.{key}={whole}"
+            if fitting < 1:
+                fix = f"choose a larger cluster than one of {cluster.devices} GPUs"
+            elif processes.workers > fitting:
+                fix += f" and lower runtime.workers to {fitting}"
             raise ConfigError(
                 f"runtime.{key}: a plan covers whole GPUs, one for each shard of a worker's engine "
-                f"and for each rank, or one worker and one rank on one GPU, not {count:g}; set "
-                f"runtime.{key}={whole}"
+                f"and for each rank, or one worker and one rank on one GPU, not {count:g}; {fix}"
             )
     rollout = processes.workers * tensor
     return {"rollout": rollout, "devices": rollout + processes.learners}

@@ -175,6 +175,7 @@ def plan_memory(
         cluster,
         state=state - learned["gradients"],
         copies=beside,
+        kept=served({name: member for name, member in members.items() if member.rank}, cluster),
         background=background,
     )
     host = sum(parts.values())

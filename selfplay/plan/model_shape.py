@@ -5,9 +5,10 @@ Symbols: q = query heads x head size, k = key-value heads x head size.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from textwrap import shorten
 from typing import Any
 
-from selfplay.errors import ConfigError, one_line
+from selfplay.errors import ConfigError, printable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,9 +152,11 @@ def read_outline(model: str) -> ModelShape:
     try:
         config = AutoConfig.from_pretrained(source, trust_remote_code=False)
     except (OSError, ValueError) as error:
+        # transformers puts the reason into its first line, and advice into the others.
+        reason = shorten(printable(str(error).partition("\n")[0]), 160, placeholder=" ...")
         raise ConfigError(
-            f"policy.model: the config of {model!r} cannot be read here ({one_line(error)[:160]}); "
-            "a folder with only its config.json is enough for a plan: policy.model=FOLDER"
+            "policy.model: name a folder with the config.json of the model, which is enough for a "
+            f"plan: policy.model=FOLDER; the config.json of {model!r} cannot be read: {reason}"
         ) from error
     return replace(of_config(config, where=f"policy.model {model!r}"), model=model)
 

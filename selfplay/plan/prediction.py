@@ -247,7 +247,8 @@ def _smaller_passes(before: Prediction) -> Prediction | None:
 
 def _asleep(before: Prediction) -> Prediction | None:
     cluster = before.cluster
-    return replace(before, cluster=replace(cluster, stays=False)) if cluster.stays else None
+    slept = replace(cluster, stays=False, sleeps=True)
+    return replace(before, cluster=slept) if cluster.stays else None
 
 
 def _ahead(before: Prediction) -> Prediction | None:

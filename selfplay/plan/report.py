@@ -86,8 +86,8 @@ def as_text(
         kind = "frozen" if not member.learns else f"adapter {member.rank}" if member.rank else "all"
         lines.append(f"  policy {name}: {_count(member.outline.parameters)} parameters, {kind}")
     lines.append(
-        f"  a step: {number(workload.turns)} turns, {_count(workload.generated)} completion tokens "
-        f"of {_count(workload.tokens)} ({workload.basis})"
+        f"  a step: {number(workload.turns)} turns, {_count(workload.tokens)} tokens, of which "
+        f"{_count(workload.generated)} are sampled ({workload.basis})"
     )
     lines += [f"  {note}" for note in workload.notes]
     lines += ["", *_memory(prediction), ""]

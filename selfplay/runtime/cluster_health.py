@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from selfplay.errors import RunError
+from selfplay.runtime.gpu_parts import gpus_needed
 
 EVERY = 2.0
 """Seconds between two probes, and timeout of a connection and of its answer."""
@@ -138,7 +139,7 @@ def shortage(
 ) -> str | None:
     """Return the resources that living nodes lack for bundles; None if there are enough.
 
-    Each bundle must fit on one node.
+    Each bundle must fit on one node, and a part of a GPU on one GPU.
     """
     living = [node["Resources"] for node in nodes if node["Alive"]]
     for name, unit in (("GPU", "GPUs"), ("CPU", "cores")):
@@ -146,6 +147,11 @@ def shortage(
         there = [resources.get(name, 0.0) for resources in living]
         if round(sum(needs) - sum(there), 4) > 0:  # Ray counts in steps of 1/10000
             return f"{sum(needs):g} {unit} are needed, the cluster has {sum(there):g}"
+        if name == "GPU" and (whole := gpus_needed(needs)) > sum(there):
+            return (
+                f"{whole} GPUs are needed, because an actor with a part of a GPU has it on one "
+                f"GPU, and the cluster has {sum(there):g}"
+            )
     for bundle in bundles:
         if not any(all(has.get(n, 0.0) >= v for n, v in bundle.items()) for has in living):
             needed = " and ".join(f"{value:g} {name}" for name, value in bundle.items())

@@ -236,13 +236,13 @@ def check_model_files(population: Population, *, bases: bool = False) -> None:
     `bases` is True if a checkpoint contains the base models of adapters.
     """
     warmstart = population.warmstart
-    starts = {
-        (each.model, each.chat_template)
+    starts = [
+        each
         for each in population.policies.values()
         if warmstart.starts_with(each.model, learn=each.learn) and not (bases and each.lora)
-    }
-    for base, chat_template in starts:
-        place = warmstart.place(base=base, chat_template=chat_template)
+    ]
+    places = {warmstart.place(base=each.model, **each.chat) for each in starts}
+    for place in sorted(places):
         if not is_complete(place):
             raise ConfigError(
                 f"the warm start is not in {place}; set SELFPLAY_CACHE to a folder that all "

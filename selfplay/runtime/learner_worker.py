@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from selfplay.config.instantiate import build
 from selfplay.config.run_config import set_up_process
@@ -86,6 +86,8 @@ class LearnerWorker:
         self._store: dist.TCPStore | None = None
         self._restores: list[Callable[[], None]] = []
         """Functions that move the learners back to their device; none while they are there."""
+        self._patience: timedelta | None = None
+        """Maximum wait of a collective operation; None: torch's default."""
         self._writers: dist.ProcessGroup | None = None
         """The group of the threads that write; two threads must not use the same group."""
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
@@ -127,7 +129,7 @@ class LearnerWorker:
 
     def join(self, rank: int, count: int, timeout: float, gpu: bool) -> None:
         """Join the process group as one of `count` ranks; they find each other in the store."""
-        patience = timedelta(seconds=timeout)
+        self._patience = timedelta(seconds=timeout)
         if gpu and not torch.cuda.is_available():
             raise ConfigError(
                 f"runtime.learner_gpus: torch finds no GPU on {socket.gethostname()}; set it to 0, "
@@ -139,9 +141,9 @@ class LearnerWorker:
             store=self._store,
             rank=rank,
             world_size=count,
-            timeout=patience,
+            timeout=self._patience,
         )
-        self._writers = dist.new_group(backend="gloo", timeout=patience)
+        self._writers = dist.new_group(backend="gloo", timeout=self._patience)
 
     def begin(self, setup: LearnerConfig) -> dict[str, LearnerInfo]:
         """Load all learners, and shard them if there are several ranks."""
@@ -212,15 +214,27 @@ class LearnerWorker:
             device: Kind of device of the ranks.
             replicas: Number of copies of the state (HSDP), which divides the number of ranks.
         """
-        world = dist.get_world_size()
-        if replicas == 1:
-            mesh = init_device_mesh(device, (world,))
-        else:
-            shape, names = (replicas, world // replicas), ("replicas", "shards")
-            mesh = init_device_mesh(device, shape, mesh_dim_names=names)
+        mesh = self._mesh(device, replicas)
         known: fsdp.Spread = {}
         for learner in self.learners.values():
             fsdp.spread(learner, mesh, known=known)
+
+    def _mesh(self, device: str, replicas: int) -> DeviceMesh:
+        """Return the mesh of the ranks: [ranks], or [copies, ranks of a copy].
+
+        The groups of copies and of their ranks have the run's time limit; `init_device_mesh` would
+        give them torch's own.
+        """
+        world = dist.get_world_size()
+        if replicas == 1:
+            return init_device_mesh(device, (world,))
+        ranks = torch.arange(world).reshape(replicas, -1)
+        groups = [
+            dist.new_subgroups_by_enumeration(each.tolist(), timeout=self._patience)[0]
+            for each in (ranks.T, ranks)
+        ]
+        names = ("replicas", "shards")
+        return DeviceMesh.from_group(groups, device, mesh=ranks, mesh_dim_names=names)
 
     # Sharing a GPU -----------------------------------------------------------------------------
 

@@ -26,10 +26,10 @@ class Local:
         """Do nothing, because no other process can be lost."""
 
     def check(self, players: RolloutSetup) -> None:
-        """Raise ConfigError if the engine cannot be built, or if a policy learns on a device for
-        which its attention kernel has no code."""
-        self.engine(players)
+        """Raise ConfigError if the engine cannot be built, if it refuses the model of a policy, or
+        if a policy learns on a device for which its attention kernel has no code."""
         population = players.population
+        population.check_served(self.engine(players))
         for name, learner in players.learner_settings.items():
             policy, own = population.policies[name], "attention" in population.learner_of(name)
             if not (learner.attention and policy.learn):

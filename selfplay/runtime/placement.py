@@ -4,7 +4,7 @@ import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import floor
+from math import ceil, floor
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -12,6 +12,7 @@ import torch
 from selfplay.errors import ConfigError
 from selfplay.learner.fsdp import learned
 from selfplay.models.policy import Policy
+from selfplay.runtime.gpu_parts import STEP, gpus_needed
 from selfplay.runtime.policy_groups import PolicyGroup
 
 VERSIONS = 2
@@ -39,11 +40,13 @@ class Placement:
     """Workers by policy, in the order of their bundles; empty: each one holds all policies."""
     shards: int = 1
     """Number of shards of each worker's engine, each of which has a GPU of its own."""
+    available: float | None = None
+    """GPUs of the cluster, all of which the defaults may use; None: a part of them is chosen."""
 
     @property
-    def gpus(self) -> float:
-        """Number of GPUs of all actors."""
-        return self.workers * self.worker_gpus + self.learners * self.learner_gpus
+    def gpus(self) -> int:
+        """Number of GPUs that all actors need; an actor with a part of a GPU has it on one GPU."""
+        return gpus_needed(bundle["GPU"] for bundle in self.bundles(0, 0))
 
     @property
     def shared(self) -> bool:
@@ -137,7 +140,18 @@ class Placement:
         elif not self.learner_gpus:
             where = f"{self.learners} learner rank(s) on the CPU"
         workers = f"{self.workers} worker(s) with {self.worker_gpus:g} GPU(s) each"
-        return [f"runtime: {workers if self.worker_gpus else 'workers on the CPU'}, {where}"]
+        note = f"runtime: {workers if self.worker_gpus else 'workers on the CPU'}, {where}"
+        return [note, *self._idle_notes()]
+
+    def _idle_notes(self) -> list[str]:
+        """Return a line if the default number of GPUs of a worker leaves some without an actor."""
+        if self.available is None or (idle := floor(self.available - self.gpus)) <= 0:
+            return []
+        fitting = floor(self.available - self.learners * self.learner_gpus)
+        return [
+            f"runtime: {idle} of {self.available:g} GPUs have no actor; {fitting} workers "
+            "(runtime.workers) would use all of them"
+        ]
 
 
 def placed(
@@ -154,8 +168,9 @@ def placed(
     """Return the placement for the numbers that are set, with defaults for those that are None.
 
     Without GPUs there are no ranks, and all actors are on the CPU. With GPUs there is one rank, a
-    rank has one GPU, and workers have one each, or equal parts of those that are left. A worker
-    whose engine has several shards has a GPU for each shard.
+    rank has one GPU, and workers have one each of those that are left. More workers than GPUs have
+    equal parts, and each GPU the same number of workers, as far as possible. A worker whose engine
+    has several shards has a GPU for each shard.
 
     Args:
         workers: Number of workers.
@@ -188,6 +203,7 @@ def placed(
     if learner_gpus is None:
         learner_gpus = float(bool(learners) and available > 0)
     left = available - learners * learner_gpus
+    chosen = worker_gpus is not None or shards > 1
     if worker_gpus is None and available and shards > 1:
         if left < workers * shards:
             raise ConfigError(
@@ -197,8 +213,7 @@ def placed(
             )
         worker_gpus = float(shards)
     elif worker_gpus is None:
-        # Ray counts in steps of 1/10000.
-        worker_gpus = min(1.0, floor(max(left, 0.0) / workers * 10_000) / 10_000)
+        worker_gpus = _equal_part(workers, left)
         if available and not worker_gpus:
             if available > 1 or learners > 1:
                 raise ConfigError(
@@ -207,7 +222,7 @@ def placed(
                     "and runtime.learner_gpus"
                 )
             # One GPU is shared: the worker's engine reserves its part (engine.memory).
-            learner_gpus, worker_gpus = 0.5, floor(0.5 / workers * 10_000) / 10_000
+            learner_gpus, worker_gpus = 0.5, _equal_part(workers, 0.5)
     return Placement(
         workers=workers,
         learners=learners,
@@ -215,7 +230,18 @@ def placed(
         learner_gpus=float(learner_gpus),
         groups=groups,
         shards=shards,
+        available=None if chosen else available,
     )
+
+
+def _equal_part(workers: int, left: float) -> float:
+    """Return the GPUs of each of several workers that share `left` GPUs equally; at most 1.
+
+    A part of a GPU lies on one GPU: eight workers cannot have 7/8 of a GPU each on seven GPUs.
+    """
+    whole = floor(left + 1 / STEP)
+    part = 1 / ceil(workers / whole) if whole else max(left, 0.0) / workers
+    return min(1.0, floor(part * STEP) / STEP)
 
 
 def _check_shards(shards: int, worker_gpus: float | None, *, colocated: bool) -> None:

@@ -100,8 +100,8 @@ class RayRuntime:
             steps.
         address: host:port of an existing cluster, or auto; null starts one on this machine.
         worker_cpus: Cores reserved for each worker.
-        worker_gpus: GPUs of each worker; a fraction if it shares one. None: 1, or an equal part
-            of those that the ranks leave; 0 on a cluster without GPUs.
+        worker_gpus: GPUs of each worker; a fraction if it shares one. None: 1, or an equal part of
+            one (1/2, 1/3, ...) if the ranks leave fewer than workers; 0 on a cluster without GPUs.
         worker_dtype: Type of the weights, in workers, of models that are float32; auto: bfloat16
             on GPUs, else float32. Adapters stay float32. Weights are sent in this type.
         learner_cpus: Cores reserved for each rank.
@@ -204,7 +204,8 @@ class RayRuntime:
         return None if self._placement is None else self._placement.learner_device
 
     def check(self, players: RolloutSetup) -> None:
-        """Raise ConfigError if Ray, the cluster or a requested GPU is missing."""
+        """Raise ConfigError if Ray, the cluster or a requested GPU is missing, or if the engine
+        refuses the model of a policy."""
         ray, config = require_ray(), players.config
         if config["engine"].get("sleep") and not self._colocated:
             raise ConfigError(
@@ -220,7 +221,7 @@ class RayRuntime:
             if self.address != "auto":
                 reachable(self.address)
             return
-        players.build("engine")
+        players.population.check_served(players.build("engine"))
         if ray.is_initialized():
             return
         there = torch.cuda.device_count()
@@ -229,8 +230,9 @@ class RayRuntime:
         gpus = placement.gpus
         if gpus > there:
             raise ConfigError(
-                f"runtime: {gpus:g} GPUs are requested, this machine has {there}; lower "
-                "runtime.worker_gpus or runtime.learner_gpus, or give the address of a cluster"
+                f"runtime: {gpus} GPUs are needed, this machine has {there} (an actor with a part "
+                "of a GPU has it on one GPU); lower runtime.workers, runtime.worker_gpus or "
+                "runtime.learner_gpus, or give the address of a cluster"
             )
 
     def placement(self, available: float, shards: int = 1) -> Placement:

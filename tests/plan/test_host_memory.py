@@ -125,6 +125,17 @@ def test_a_base_of_adapters_is_once_in_each_process(models: tuple[str, str], dri
     assert found == pytest.approx(expected, abs=0.003)
 
 
+def test_a_sleeping_engine_keeps_the_base_of_adapters() -> None:
+    """vLLM keeps 15.231 GB of a base and 0.161 GB of an adapter, in 16 bits, for each engine."""
+    alone = ClusterSpec(device=H100, in_turns=True, sleeps=True)
+    one = {"engines asleep": 15.231 + 0.161}
+    assert held(alone, adapter("one")) == pytest.approx(one, abs=0.003)
+    assert held(alone, FULL) == {}, "whole weights are loaded again"
+    assert held(replace(alone, sleeps=False), adapter("one")) == {}
+    pairs = held(replace(PAIRS, sleeps=True), adapter("one"), adapter("one"))
+    assert pairs["engines asleep"] == pytest.approx(8 * (15.231 + 2 * 0.161), abs=0.01)
+
+
 def test_one_rank_loads_one_model_after_another_onto_its_gpu() -> None:
     many = replace(SPLIT, devices=6, rollout=4)
     assert held(many, *map(adapter, "ab"))["loading"] == pytest.approx(31.108, abs=0.003)

@@ -53,9 +53,10 @@ def test_one_process_alternates_on_one_device() -> None:
 
 def test_an_engine_beside_the_learner_sleeps_or_keeps_its_part() -> None:
     awake, _ = made(config("vllm"), Processes())
-    assert awake.stays and awake.engine_share == 0.4 and not awake.copies
+    assert awake.stays and awake.engine_share == 0.4 and not awake.copies and not awake.sleeps
     asleep, notes = made(config("vllm", sleep=True, memory=0.6, max_length=900), Processes())
     assert not asleep.stays and asleep.engine_share == 0.6 and asleep.longest == 900
+    assert asleep.sleeps
     assert asleep.engine_bytes == 2 and not any("float32" in note for note in notes)
     wide, notes = made(config("vllm", dtype="float32"), Processes())
     assert wide.engine_bytes == 4 and any("float32" in note for note in notes)
@@ -243,6 +244,20 @@ REFUSED = [
     (config("vllm"), replace(SPLIT, workers=5), GPUS, ONE, "need 9 GPUs, and the cluster has 8"),
     (config(), replace(SPLIT, learners=0), GPUS, ONE, "runtime.learners: the learner computes"),
     (config(), replace(SPLIT, worker_gpus=0.5), GPUS, ONE, "runtime.worker_gpus: a plan covers"),
+    (
+        config(),
+        replace(SPLIT, workers=8, learners=1, worker_gpus=0.5),
+        GPUS,
+        ONE,
+        "not 0.5; set runtime.worker_gpus=1 and lower runtime.workers to 7",
+    ),
+    (
+        config(),
+        replace(SPLIT, workers=2, learners=8, worker_gpus=0.25, learner_gpus=0.5),
+        GPUS,
+        ONE,
+        "not 0.25; choose a larger cluster than one of 8 GPUs",
+    ),
     (
         config("vllm", tensor_parallel=2),
         Processes(),

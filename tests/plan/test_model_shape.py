@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
     Gemma2Config,
     LlamaConfig,
@@ -91,8 +92,34 @@ def test_experts_that_a_token_does_not_meet_cost_no_operations() -> None:
 def test_what_has_no_such_sizes_is_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="'mamba': not a decoder that a plan supports"):
         of_config(MambaConfig(num_hidden_layers=2), where="policy.model 'mamba'")
-    with pytest.raises(ConfigError, match=r"a folder with only its config\.json"):
+    with pytest.raises(ConfigError, match=r"^policy\.model: name a folder with the config\.json"):
         read_outline(str(tmp_path))
+
+
+def test_a_config_that_cannot_be_read_is_refused_with_the_remedy_and_a_whole_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def offline(*_: Any, **__: Any) -> None:
+        raise OSError(
+            "We couldn't connect to 'https://hub' to load the files.\nCheck your internet "
+            "connection or see how to run the library in offline mode."
+        )
+
+    monkeypatch.setattr(AutoConfig, "from_pretrained", offline)
+    with pytest.raises(ConfigError) as caught:
+        read_outline("owner/model")
+    assert str(caught.value) == (
+        "policy.model: name a folder with the config.json of the model, which is enough for a "
+        "plan: policy.model=FOLDER; the config.json of 'owner/model' cannot be read: We couldn't "
+        "connect to 'https://hub' to load the files."
+    )
+    monkeypatch.setattr(AutoConfig, "from_pretrained", _long_error)
+    with pytest.raises(ConfigError, match=r"cannot be read: (word ){20,40}\.\.\.$"):
+        read_outline("owner/model")
+
+
+def _long_error(*_: Any, **__: Any) -> None:
+    raise ValueError("word " * 100)
 
 
 def test_operations() -> None:

@@ -131,6 +131,13 @@ def node(cpus: float, *, gpus: float = 0.0, alive: bool = True) -> dict[str, Any
         ),
         ([{"CPU": 0.01}], [], "0.01 cores are needed, the cluster has 0"),
         ([{"CPU": 1.0, "GPU": 0.2}] * 15, [node(16, gpus=3)], None),  # 0.2 * 15 is 3 and a little
+        (
+            [{"CPU": 1.0, "GPU": 0.875}] * 8 + [{"CPU": 1.0, "GPU": 1.0}],
+            [node(16, gpus=8)],
+            "9 GPUs are needed, because an actor with a part of a GPU has it on one GPU, and the "
+            "cluster has 8",
+        ),
+        ([{"CPU": 1.0, "GPU": 0.5}] * 8 + [{"CPU": 1.0, "GPU": 1.0}], [node(16, gpus=5)], None),
     ],
 )
 def test_what_a_cluster_lacks_is_said(

@@ -42,6 +42,11 @@ DEFAULT: dict[str, Any] = {"learners": None, "worker_gpus": None, "learner_gpus"
         (2, 8, {}, (1, 1.0, 1.0)),
         (4, 2, {}, (1, 0.25, 1.0)),
         (3, 2, {}, (1, 0.3333, 1.0)),
+        (4, 4, {}, (1, 0.5, 1.0)),
+        (5, 4, {}, (1, 0.5, 1.0)),
+        (8, 8, {}, (1, 0.5, 1.0)),
+        (15, 8, {}, (1, 0.3333, 1.0)),
+        (2, 3, {"learner_gpus": 0.5}, (1, 1.0, 0.5)),
         (1, 1, {}, (1, 0.5, 0.5)),
         (2, 1, {}, (1, 0.25, 0.5)),
         (4, 8, {"learners": 4}, (4, 1.0, 1.0)),
@@ -167,6 +172,15 @@ def test_a_line_says_who_is_where() -> None:
     assert "2 worker(s) with 0.5 GPU(s) each, 1 learner rank(s) with 1 GPU(s) each" in line
     (line,) = placed(workers=2, available=2, **{**DEFAULT, "learners": 0}).notes()
     assert "this process learns on the CPU; runtime.learners=1" in line
+
+
+def test_a_line_says_how_many_workers_would_use_all_gpus() -> None:
+    for workers, idle in ((8, 3), (2, 5), (14, 0), (7, 0)):
+        _, *lines = placed(workers=workers, available=8, **DEFAULT).notes()
+        wanted = f"runtime: {idle} of 8 GPUs have no actor; 7 workers (runtime.workers) would use"
+        assert [line.startswith(wanted) for line in lines] == [True] * bool(idle)
+    _, *lines = placed(workers=2, available=8, **{**DEFAULT, "worker_gpus": 0.5}).notes()
+    assert not lines, "the number of GPUs was chosen"
 
 
 def test_a_line_for_each_node_says_which_actors_it_has() -> None:
@@ -349,6 +363,15 @@ def test_an_actor_without_a_gpu_sees_none_and_others_their_own(cluster: RayClust
     found = cluster.get([actor.priority.remote() for actor in actors], "actors")
     assert found == [os.nice(0)] * 3  # Ray's own is 15 more: nearly nothing beside busy processes
     assert "CUDA_VISIBLE_DEVICES" not in environment(gpu=True)
+
+
+def test_the_default_parts_of_gpus_can_be_reserved(cluster: RayCluster) -> None:
+    cluster.timeout = 60.0
+    three = placed(workers=3, available=cluster.gpus(), **{**DEFAULT, "learners": 0})
+    assert three.worker_gpus == 0.5, "and not 2/3, which a GPU holds once"
+    cluster.reserve(three.bundles(0.1, 0.1))
+    with pytest.raises(ConfigError, match=r"^runtime: 3 GPUs are needed, because an actor with a "):
+        cluster.reserve([{"CPU": 0.1, "GPU": 0.6}] * 3)
 
 
 def test_a_pair_of_worker_and_rank_sees_one_gpu(cluster: RayCluster) -> None:

@@ -352,7 +352,7 @@ def test_a_cluster_that_is_not_there_is_told_of_before_anything_is_loaded(
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there_is_told_of_before_anything_is_loaded() -> None:
     line = refused("runtime.worker_gpus=1")
-    assert line.startswith("runtime: 2 GPUs are requested, this machine has 0")
+    assert line.startswith("runtime: 2 GPUs are needed, this machine has 0 ")
 
 
 def test_a_machine_without_ray_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,6 @@ from selfplay.engines.vllm.core import EngineCore
 from selfplay.engines.vllm.weight_update import (
     ask_models,
     is_split,
-    is_tied,
     load_adapter,
     load_base,
     load_weights,
@@ -286,7 +285,7 @@ class ServedPolicies:
             before = served.weight_check
         else:
             self._active = None
-            load_weights(host.engine, model.state_dict(), tied=is_tied(model))
+            load_weights(host.engine, model, model.state_dict())
             before = self._weight_check = self._weight_check or served.weight_check
         number = next(_NUMBERS)
         host.stamp(number)

@@ -49,7 +49,8 @@ class WeightBuffer:
     """
 
     def __init__(self, weights: Mapping[str, Tensor]) -> None:
-        """Allocate memory for pieces of these weights; raises RunError if there is too little."""
+        """Allocate memory for pieces of weights of these sizes; raises RunError if there is too
+        little. The tensors may be on the device meta."""
         sizes = [_rounded(tensor.numel() * tensor.element_size()) for tensor in weights.values()]
         self.size = max(*sizes, min(PIECE, sum(sizes)), ALIGNED)
         """Bytes of the buffer."""
@@ -65,16 +66,15 @@ class WeightBuffer:
                 f"engine.tensor_parallel: no {self.size / GB:.2g} GB of main memory for the "
                 f"weights on their way to vLLM: {one_line(error)}"
             ) from error
-        self._weights = weights
 
-    def pieces(self) -> Iterator[list[TensorPlace]]:
-        """Write one piece after another; yield the places of its tensors.
+    def pieces(self, tensors: Iterable[tuple[str, Tensor]]) -> Iterator[list[TensorPlace]]:
+        """Write these weights in one piece after another; yield the places of its tensors.
 
         Read a piece before you ask for the next one.
         """
         places: list[TensorPlace] = []
         end = 0
-        for name, tensor in self._weights.items():
+        for name, tensor in tensors:
             size = _rounded(tensor.numel() * tensor.element_size())
             if end + size > self.size:
                 yield places

@@ -32,6 +32,13 @@ Sums: TypeAlias = tuple[int, int]
 """Sum of a tensor's numbers and of their squares, both of the bits and modulo 2**64."""
 PROMPTS = 8
 """Number of test prompts, each the beginning of the next."""
+EXPERTS = {
+    ".experts.routed_experts.w13_weight": ".experts.gate_up_proj",
+    ".experts.routed_experts.w2_weight": ".experts.down_proj",
+    ".block_sparse_moe.gate.weight": ".mlp.gate.weight",
+}
+"""End of the name of a mixture's tensor in vLLM to its end in the Hugging Face model; both have
+all experts of a layer in one tensor."""
 
 
 class WeightMismatch(Exception):
@@ -208,6 +215,10 @@ def _parts_of(name: str, fused: Mapping[str, Sequence[str]]) -> list[str]:
     for whole, parts in fused.items():
         if f".{whole}." in name:
             return [name.replace(f".{whole}.", f".{part}.") for part in parts]
+    for end, own in EXPERTS.items():
+        if name.endswith(end):
+            name = name.removesuffix(end) + own
+            return [name.replace(".block_sparse_moe.", ".mlp.")]  # Mixtral
     return [name]
 
 

@@ -31,7 +31,7 @@ def test_all_weights_pass_through_a_buffer_of_any_size(
     memory = mapped(buffer.path, buffer.size)
     found: dict[str, torch.Tensor] = {}
     count = 0
-    for places in buffer.pieces():
+    for places in buffer.pieces(WEIGHTS.items()):
         found |= copies(places, memory)
         count += 1
     buffer.close()
@@ -50,7 +50,7 @@ def read(path: str, size: int, places: list[TensorPlace], answer: Any) -> None:
 def test_another_process_reads_the_same_memory() -> None:
     weights = {"a": torch.tensor([1.0, 2.0]), "b": torch.tensor([5, 6])}
     buffer = WeightBuffer(weights)
-    (places,) = buffer.pieces()
+    (places,) = buffer.pieces(weights.items())
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     process = context.Process(target=read, args=(buffer.path, buffer.size, places, there))

@@ -191,6 +191,32 @@ def test_one_bit_that_does_not_arrive_is_found(dtype: torch.dtype) -> None:
             checked.check(shards, moved)
 
 
+@pytest.mark.parametrize("place", ["mlp", "block_sparse_moe"])
+def test_experts_of_a_mixture_are_compared(place: str) -> None:
+    def of_mixture(seed: int) -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
+        torch.manual_seed(seed)
+        shapes = {"experts.gate_up_proj": (3, 8, 4), "experts.down_proj": (3, 4, 4)}
+        weights = {name: torch.randn(shape) for name, shape in shapes.items()}
+        weights["gate.weight"] = torch.randn(3, 4)
+        made, block, experts = (torch.nn.Module() for _ in range(3))
+        experts.routed_experts = torch.nn.Module()
+        for name, part in (("w13_weight", "gate_up_proj"), ("w2_weight", "down_proj")):
+            numbers = torch.nn.Parameter(weights[f"experts.{part}"].transpose(1, 2))
+            experts.routed_experts.register_parameter(name, numbers)
+        block.experts, block.gate = experts, torch.nn.Linear(4, 3, bias=False)
+        block.gate.weight = torch.nn.Parameter(weights["gate.weight"])
+        made.layer = torch.nn.ModuleDict({place: block})
+        return made, {f"layer.mlp.{name}": tensor for name, tensor in weights.items()}
+
+    checked = ArrivalCheck()
+    engine, weights = of_mixture(0)
+    checked.check([shard_tensors(engine)], weights)
+    assert len(checked.compared) == 3
+    _, new = of_mixture(1)
+    with pytest.raises(WeightMismatch, match=r"^3 of 3 tensors of the engine have other numbers"):
+        checked.check([shard_tensors(engine, checked.names)], new)
+
+
 def shard(weights: dict[str, torch.Tensor], rank: int) -> torch.nn.Module:
     """The part of one of four processes: key-value heads are in two of them, the norm is in all."""
     parts = {
