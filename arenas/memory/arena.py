@@ -11,19 +11,20 @@ question and the memories. Its answers change with the bank when a counterfactua
 replayed; recorded answers do not. Without a manager every fact is an entry as it was said, which is
 the baseline to beat: retrieval alone.
 
-With an extractor, the first stage of the paper is an agent too: the fact extractor sees one turn of
-the dialogue, and neither bank nor questions, and writes the facts of the turn, or none. The manager
-then treats these facts one by one and does not see the turn. The extractor's reward is the mean
-outcome too: a fact that it leaves out cannot be remembered, and a useless one takes the place of
-another if the manager keeps it. Manager and extractor are a team with one reward. In group-relative
-credit all turns of each of them share it, and no turn is paid apart, except invalid ones.
+With an extractor, the first stage of the paper is an agent too: the fact extractor sees one
+utterance of the dialogue, and neither bank nor questions, and writes the facts of the utterance, or
+none. The manager then treats these facts one by one and does not see the utterance. The extractor's
+reward is the mean outcome too: a fact that it leaves out cannot be remembered, and a useless one
+takes the place of another if the manager keeps it. Manager and extractor are a team with one
+reward. In group-relative credit all turns of each of them share it, and no turn is paid apart,
+except invalid ones.
 
 With a summarizer, the first stage is the prospective reflection of RMM (2503.08026): after each
-session and for each speaker in it, the summarizer sees the turns of the session, and writes a
-memory for each topic, with the turns that the memory rests on. The manager then decides on these
-memories one by one: RMM's Add() is ADD, and its Merge(id, text) is UPDATE with the merged text;
-`operations` can forbid the other two. The summarizer is paid as the extractor is. The paper prompts
-a fixed model for both steps and trains none of them.
+session and for each speaker in it, the summarizer sees the utterances of the session, and writes a
+memory for each topic, with the utterances that the memory is taken from. The manager then decides
+on these memories one by one: RMM's Add() is ADD, and its Merge(id, text) is UPDATE with the merged
+text; `operations` can forbid the other two. The summarizer is paid as the extractor is. The paper
+prompts a fixed model for both steps and trains none of them.
 
 With reflectors, the retrospective reflection of RMM (2503.08026) is an agent too: one reflector for
 each answer agent sees the same question with the retrieved entries, and chooses those that the

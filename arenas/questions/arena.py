@@ -1,10 +1,10 @@
 """Questions: a proposer asks, solvers answer, and their agreement measures the difficulty.
 
-No known answer is necessary. Without one, the majority answer is the label: test-time reinforcement
-learning pays answers that agree with it (TTRL, 2504.16084), and the reward of R-Zero's challenger
-(2508.05004) is highest for questions on which half of the answers agree. With a verifier that can
-check an answer to any question, a proposer can also get a question that was too hard and write an
-easier one (LADDER, 2503.00735).
+A question needs no known answer. Without one, the most frequent answer is the label: test-time
+reinforcement learning pays answers that agree with it (TTRL, 2504.16084), and the reward of
+R-Zero's challenger (2508.05004) is highest if half of the solvers give this answer. With a verifier
+that can check an answer to any question, a proposer can also get a question that was too hard and
+write an easier one (LADDER, 2503.00735).
 
 Version history: v0, first version.
 """

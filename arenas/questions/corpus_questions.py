@@ -1,11 +1,11 @@
 """Questions from a corpus: a proposer asks about documents that the solvers do not see.
 
 In SPICE (2510.24684) the proposer, there called the challenger, reads a passage, and writes a
-question with its answer. It is paid by the variance of the solvers' success, and for an invalid
-question it pays a penalty. In Search self-play (2510.18821) the proposer is given an answer. It
-searches, and writes a question that has this answer. The question is valid only if a reader, which
-sees the documents that the proposer found and cannot search, finds the answer in them. The proposer
-is paid for the solvers' failures.
+question with its answer. Its reward grows with the variance of the solvers' success, and is
+negative for an invalid question. In Search self-play (2510.18821) the proposer is given an answer.
+It searches, and writes a question that has this answer. The question is valid only if a reader,
+which sees the documents that the proposer found and cannot search, finds the answer in them. The
+proposer is paid for the solvers' failures.
 
 The solvers see the question alone. With a search tool, which their role has or has not, they can
 find what the proposer read.

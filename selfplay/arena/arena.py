@@ -18,7 +18,7 @@ from typing import Any, ClassVar, SupportsFloat
 from gymnasium import spaces
 from pettingzoo import AECEnv
 
-from selfplay.arena.checks import Changing, named_agents, role_counts
+from selfplay.arena.checks import Changing, Computed, named_agents, role_counts
 from selfplay.drawing import StateDrawing
 from selfplay.errors import ConfigError, nearest
 from selfplay.rng import derive
@@ -284,12 +284,12 @@ class Arena(AECEnv):
 
     # Methods that the rollout uses ---------------------------------------------------------------
 
-    @property
+    @Computed
     def stage(self) -> tuple[str, ...]:
         """The agents that still have to move in the current stage."""
         return tuple(self._waiting)
 
-    @property
+    @Computed
     def status(self) -> Status | None:
         """`FINISHED` once the arena ended the episode, else None."""
         return Status.FINISHED if self.finished else None

@@ -1,10 +1,12 @@
 """Checks of what the author of an arena writes: its roles, `acting`, `setup` and `advance`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import is_, itemgetter
-from typing import Any
+from typing import Any, Generic, Never, TypeVar
 
 from selfplay.errors import ConfigError
+
+T = TypeVar("T")
 
 KEPT_BY_ARENA = (
     "agents",
@@ -30,7 +32,7 @@ KEPT_BY_ARENA = (
 """Attributes that `Arena` keeps: `setup` and `advance` of a subclass assign nothing to them.
 
 They change through methods such as `pay`, `note` and `add`. `finished` may be assigned True or
-False.
+False. `stage` and `status` are computed: see `Computed`.
 """
 _kept = itemgetter(*KEPT_BY_ARENA)
 
@@ -80,6 +82,30 @@ def named_agents(arena: Any, named: Any) -> list[str]:
     return listed
 
 
+class Computed(Generic[T]):
+    """A property that an arena cannot assign: an assignment raises ValueError in one line.
+
+    `Arena` computes `stage` and `status` in this way.
+    """
+
+    def __init__(self, read: Callable[[Any], T]) -> None:
+        """`read` is the function that computes the value from the arena."""
+        self.read, self.__doc__ = read, read.__doc__
+
+    def __get__(self, arena: Any, kind: type) -> T:
+        if arena is None:  # the class was asked, for example by help()
+            return self  # type: ignore[return-value]
+        return self.read(arena)
+
+    def __set__(self, arena: Any, value: Never) -> None:
+        raise ValueError(f"{arena.name} {_changed_kept(self.read.__name__)}")
+
+
+def _changed_kept(name: str) -> str:
+    """Return the end of the error about an attribute that only `Arena` may change."""
+    return f"changed self.{name}, which Arena keeps; choose another name"
+
+
 class Changing:
     """A context for a call of `setup` or `advance`: only in it, the arena may pay.
 
@@ -104,9 +130,7 @@ class Changing:
         arena._may_pay = False
         usual = error is None or isinstance(error, Exception)  # no interruption of the program
         if usual and (changed := self._changed()):
-            raise ValueError(
-                f"{arena.name} changed self.{changed}, which Arena keeps; choose another name"
-            ) from error
+            raise ValueError(f"{arena.name} {_changed_kept(changed)}") from error
 
     def _changed(self) -> str:
         """Return the name of an attribute that was changed; "" if there is none."""

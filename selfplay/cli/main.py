@@ -290,7 +290,8 @@ def _add_records(add: Add) -> None:
         help="mean of the weights of a run's checkpoints: selfplay average RUN --steps A:B",
         description="Write a run whose only checkpoint has the mean of the weights of several "
         "checkpoints of RUN. It can be studied, evaluated and played, not continued. The command "
-        "reads data and imports no code that the run names.",
+        "reads data and imports no code that the run names. It refuses a config that names a "
+        "package outside this library, unless --trust PACKAGE allows it.",
     )
     average.add_arguments(averaged)
     takes_trust(averaged)
@@ -319,9 +320,12 @@ def _add_measurements(add: Add, *, measures: bool) -> None:
         "plan",
         plan.run,
         help="predict memory and seconds per step: selfplay plan +experiment=NAME cluster=NAME",
-        description="Predict memory per device and seconds per step of a config on a cluster: "
-        "selfplay plan +experiment=NAME cluster=gpus_8 [cluster.device=h200] [key=value ...]. Exit "
-        "code 3 if it does not fit.",
+        description="Predict memory per device and seconds per step of a config before a run: "
+        "selfplay plan +experiment=NAME cluster=gpus_8 cluster.device=h200. The arguments "
+        "key=value are those of selfplay train, cluster=NAME (a preset or a .yaml file of yours; "
+        "default: this machine), cluster.KEY=VALUE, and workload.KEY=VALUE for lengths that no "
+        "config has, such as workload.prompt=512 (tokens). No weights are loaded; the config.json "
+        "of a model is read. Exit code: 0 if the run fits, 3 if it does not fit, 2 for an error.",
     )
     plan.add_arguments(planned)
     takes_trust(planned)

@@ -27,16 +27,30 @@ FITS, DOES_NOT_FIT = 0, 3
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `selfplay plan`."""
     parser.add_argument(
-        "--run", type=Path, metavar="RUN", help="use config and lengths of a run, and compare"
+        "--run",
+        type=Path,
+        metavar="RUN",
+        help="use the config and the recorded lengths of a run, and compare predicted with "
+        "measured seconds",
     )
     parser.add_argument(
-        "--measure", type=Path, metavar="FILE", help="measure this machine; write a cluster to FILE"
+        "--measure",
+        type=Path,
+        metavar="FILE",
+        help="measure the speed of this machine in a minute or two, and write it to FILE, which "
+        "cluster=FILE reads; takes no key=value",
     )
     parser.add_argument(
-        "--simulate", action="store_true", help="simulate steps by events, with random lengths"
+        "--simulate",
+        action="store_true",
+        help="also simulate steps event by event, with completions of random lengths",
     )
-    parser.add_argument("--steps", type=int, default=12, help="steps of --simulate (default 12)")
-    parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
+    parser.add_argument(
+        "--steps", type=int, default=12, metavar="N", help="steps of --simulate (default 12)"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print the numbers as JSON, in bytes and seconds"
+    )
 
 
 def run(options: argparse.Namespace, overrides: Sequence[str]) -> int:

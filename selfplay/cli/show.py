@@ -79,7 +79,14 @@ def _chosen(options: argparse.Namespace, step: int) -> "list[Recorded]":
     if options.failed:
         found = [each for each in found if each.episode.status is Status.FAILED]
         if not found:
-            raise RunError(f"{options.run}: no such episode of step {step} failed")
+            if options.episode is not None:
+                raise RunError(
+                    f"{options.run}: episode {options.episode} of step {step} did not fail; drop "
+                    "--failed"
+                )
+            raise RunError(
+                f"{options.run}: step {step} has no failed episode; --step N chooses another step"
+            )
     if options.role is not None:
         roles = {turn.role for each in found for turn in each.episode.turns}
         if options.role not in roles:

@@ -6,11 +6,17 @@ import shlex
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from selfplay.errors import ConfigError
 from selfplay.study.registry import comparable, measures
 
+if TYPE_CHECKING:
+    from selfplay.study.measure import Measure
+
 PLAYER = "RUN, RUN@STEP or RUN@start (before training)"
+EXTRAS = {"exploitability": "games", "payoffs": "studies"}
+"""Extra of this library that a measure always needs, by the name of the measure."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,7 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         title="measures", dest="measure", required=True, metavar="MEASURE"
     )
     for name, measure in measures().items():
-        made = subparsers.add_parser(name, allow_abbrev=False, help=measure.help)
+        made = subparsers.add_parser(
+            name, allow_abbrev=False, help=measure.help, description=_description(measure)
+        )
         if measure.target == "run":
             made.add_argument("run", type=Path)
         elif measure.target == "player":
@@ -52,6 +60,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             metavar="FOLDER",
             help="folder of the page and pictures (default: RUN/studies)",
         )
+
+
+def _description(measure: "Measure") -> str:
+    """Return the first paragraph of the measure's module, and the extra that the measure needs."""
+    documented = sys.modules[measure.run.__module__].__doc__ or measure.help
+    paragraph = " ".join(documented.partition("\n\n")[0].split())
+    extra = EXTRAS.get(measure.name)
+    if extra is None:
+        return paragraph
+    return f"{paragraph} It needs selfplay[{extra}]: run ./scripts/setup {extra} first."
 
 
 def run(options: argparse.Namespace) -> None:

@@ -11,7 +11,7 @@ from selfplay.types import Group, Task
 
 
 class ScheduledTasks:
-    """Gives the tasks of another curriculum the number p(i) of the training step i.
+    """Adds a number p(i), which depends on the training step i, to each task of another curriculum.
 
     p(i) = start + (base^(i / steps) - 1) / (base - 1) * (end - start), the schedule of noise of
     ZeroSearch (2505.04588), whose base is 4; it is linear for base 1, and stays at `end` after

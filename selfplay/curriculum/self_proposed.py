@@ -26,11 +26,11 @@ class ProposalCurriculum:
     """Requests proposals of every type and fills the solvers' batch from the buffer (2505.03335).
 
     For each type, `proposals` tasks ask a proposer for a new task and show it `references` entries
-    of the buffer. Solvers attempt new proposals, and `solver_batch` - n older tasks of the buffer,
-    where n is `proposals` times the fraction of valid proposals in the last step that asked for
-    some. The fraction counts all rounds of that step (refills), and all steps over which a mixture
-    hands out its tasks. Nothing is learned until every type has `seed_size` entries (4 batches in
-    the paper).
+    of the buffer. Solvers attempt new proposals, and `solver_batch` minus n older tasks of the
+    buffer, where n is `proposals` times the fraction of valid proposals in the last step that asked
+    for some. The fraction counts all rounds of that step (refills), and all steps over which a
+    mixture hands out its tasks. Nothing is learned until every type has `seed_size` entries (4
+    batches in the paper).
 
     With phases, steps only propose for a while and then only solve; if the buffer has too few tasks
     for the solvers, proposals fill their batch. In a mixture, tasks have the phase of the step in

@@ -48,7 +48,10 @@ WHY_NOT = {
     "warmstart": "the policies have been trained since their warm start",
     "curriculum": "the curriculum's state in the checkpoint belongs to the old value",
     "league": "the snapshots and results in the checkpoint belong to the old value",
-    "credit": "averages and modules that credit may keep in the checkpoint belong to the old value",
+    "credit": (
+        "the credit method may keep state in the checkpoint (running averages, a critic) that its "
+        "new settings cannot use"
+    ),
     "collapse": "the state of the rules in the checkpoint belongs to the old value",
     "trackers": "a tracker records a run from its beginning",
     "evaluations": "results before and after the change could not be compared",

@@ -58,11 +58,15 @@ class Payoff:
                 self._remembered[copy, away] = (self.rate(home, away), self.games(home, away))
 
     def between(self, home: str, away: str) -> tuple[float, float]:
-        """Return the win rate of `home` and the number of games that it is computed from.
+        """Return the win rate of the first player and the number of games that it is computed from.
 
         These are the games of the pair. If there are none, they are the games of the player of the
         younger copy against the older copy, at the time when the younger copy was made. Without any
         game the rate is 0.5.
+
+        Args:
+            home: The first player, whose win rate is returned.
+            away: The second player.
         """
         if games := self.games(home, away):
             return self.rate(home, away), games

@@ -14,7 +14,9 @@ TRIES = 4
 
 
 def draws_matter(arena: Callable[[], Arena], episode: Episode) -> bool:
-    """Return True if the moves of an episode lead to another game under another seed.
+    """Return True if the moves of an episode give another game with other draws of the arena.
+
+    Two games differ if an agent sees, does or is paid something else, or if a metric differs.
 
     Args:
         arena: Function that makes a new arena.

@@ -65,11 +65,12 @@ def notes_of(turn: Turn, role: Role) -> dict[str, Any]:
 class EpisodeRunner:
     """Runs one episode. An exception of its arena fails this episode and no other.
 
-    `Rollout` makes it. Replayed stages ask no policy: the runner plays the recorded actions. The
-    arena adds its rewards and notes again, because a reward of a shared turn can depend on later
-    turns, which differ between siblings. A turn that is equal to the recorded one is the same
-    object. A replay calls the services again, so that it takes as long as its stages. Metrics and
-    created tasks of replayed stages count only for the parent.
+    `Rollout` makes it. In stages that are replayed, the runner plays the recorded actions and asks
+    no policy. The arena computes rewards and notes of these stages again, because the reward of a
+    shared turn can depend on later turns, which differ between siblings. If a replayed turn equals
+    the recorded turn, the episode holds the recorded object. A replay calls the services again, so
+    that it takes as long as the first play. Metrics and created tasks of replayed stages count only
+    for the episode from which they were copied.
     """
 
     def __init__(self, spec: EpisodeSpec, arena: Arena, *, prefix: Sequence[Turn] = ()) -> None:

@@ -1,6 +1,7 @@
 """`selfplay plan` by running it: presets, runs, JSON, exit codes, and what is refused."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,14 @@ def test_a_learner_that_cannot_be_is_one_line(
     assert main(words) == 2
     said = capsys.readouterr().err
     assert said.startswith("selfplay: learner.max_tokens: 'many' does not fit")
+
+
+def test_the_text_says_how_many_of_all_tokens_are_sampled(
+    seven: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["plan", "experiment=tiny/kuhn", "cluster=local", seven])
+    (line,) = [each for each in capsys.readouterr().out.splitlines() if "a step: " in each]
+    assert re.search(r" turns, [\d.]+[kM]? tokens, of which [\d.]+[kM]? are sampled \(", line)
 
 
 PRESETS = sorted(path.stem for path in folder().glob("*.yaml"))

@@ -102,7 +102,11 @@ def test_episodes_are_chosen(
     [
         (["--step", 7], "no episodes of step 7; near it are those of 0, 1"),
         (["--episode", 4], "no episode 4; step 1 has 3"),
-        (["--step", 0, "--failed"], "no such episode of step 0 failed"),
+        (
+            ["--step", 0, "--failed"],
+            ": step 0 has no failed episode; --step N chooses another step",
+        ),
+        (["--episode", 1, "--failed"], ": episode 1 of step 1 did not fail; drop --failed"),
         (["--count", 0], "--count 0: 1 or more is needed"),
         (["--role", "b"], "give --best or --worst too"),
         (["--best", "--role", "c"], "no turn of the role 'c'"),

@@ -1,0 +1,38 @@
+"""The help texts of commands: what a user reads first."""
+
+import pytest
+
+from selfplay.cli.main import main
+
+
+def help_of(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """The help text of a command in one line."""
+    with pytest.raises(SystemExit):
+        main([*words, "--help"])
+    return " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("measure", "words"),
+    [
+        ("transfer", "Transfer: the gain of training in one game, measured in another game."),
+        ("payoffs", "or cycles. It needs selfplay[studies]: run ./scripts/setup studies first."),
+        ("exploitability", "It needs selfplay[games]: run ./scripts/setup games first."),
+    ],
+)
+def test_a_measure_is_described(
+    measure: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert words in help_of(capsys, "study", measure)
+
+
+def test_average_says_what_it_refuses(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "unless --trust PACKAGE allows it" in help_of(capsys, "average")
+
+
+def test_plan_says_which_keys_it_takes_and_what_its_exit_code_means(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text = help_of(capsys, "plan")
+    assert "workload.KEY=VALUE" in text and "3 if it does not fit" in text
+    assert "compare predicted with measured seconds" in text
