@@ -71,7 +71,7 @@ def test_a_step_of_two_turns_and_its_policies_put_together(monkeypatch: pytest.M
     assert last(run)["arena/turns"] == 2.0
     both = trained("tiny/collaboration", "b", *short, *met(helper=run, main=run))
     settings = Run.open(both).config()["population"]["overrides"]
-    assert settings["main"]["model"].startswith("runs/a/")
+    assert Path(settings["main"]["model"]).is_relative_to(run.resolve())
     assert RETURN in last(both)
 
 
