@@ -72,6 +72,26 @@ PROGRAMS: list[TablePicture] = [
             "one line left out": SeedValues(columns=["one line left out"]),
         },
     ),
+    SeedDots(
+        name="rare_lines_proposed",
+        title="Rare lines in the proposals",
+        label="rare lines of all proposed lines, %",
+        sources=[TableSource(section="A proposer that finds what the solver lacks")],
+        sets={
+            "steps 1 to 10": SeedValues(columns=["rare lines"], side="before"),
+            "steps 91 to 100": SeedValues(columns=["rare lines"]),
+        },
+    ),
+    SeedDots(
+        name="rare_lines_accuracy",
+        title="Held-out programs with one rare line",
+        label="held-out accuracy, %",
+        sources=[TableSource(section="A proposer that finds what the solver lacks")],
+        sets={
+            "before training": SeedValues(columns=["one rare line"], side="before"),
+            "after 100 steps": SeedValues(columns=["one rare line"]),
+        },
+    ),
 ]
 
 GAMES: list[TablePicture] = [

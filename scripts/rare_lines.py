@@ -1,10 +1,11 @@
 """Prints how often proposers of `tiny/rare_lines` write rare lines, and how solvers do on them.
 
 A row for each run gives the percentage of the proposed lines that are rare in the first and in the
-last ten recorded steps, and the solve rate, in the same steps, of the proposals without a rare line
-and of those with one or more. Proposals that are not played (invalid or known) are not counted.
+last ten recorded steps (of those up to step --until), and the solve rate, in the same steps, of the
+proposals without a rare line and of those with one or more. Proposals that are not played (invalid
+or known) are not counted.
 
-Usage: python scripts/rare_lines.py RUN [RUN ...]
+Usage: python scripts/rare_lines.py RUN [RUN ...] [--until STEP]
 """
 
 import argparse
@@ -45,9 +46,10 @@ def cells(proposals: Sequence[tuple[list[bool], float]]) -> list[str]:
     return [f"{mean(each):.1%}" if each else "-" for each in (flags, common, rare)]
 
 
-def row(run: Path) -> str:
-    """Return the row of a run."""
-    steps = [list(episodes) for _, episodes in recorded_episodes(run)]
+def row(run: Path, until: int | None = None) -> str:
+    """Return the row of a run, of its steps up to `until`; None: of all steps."""
+    recorded = recorded_episodes(run)
+    steps = [list(episodes) for step, episodes in recorded if until is None or step <= until]
     ends = [
         cells([proposal for step in part for proposal in played(step)])
         for part in (steps[:ENDS], steps[-ENDS:])
@@ -60,13 +62,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
+    parser.add_argument("--until", type=int, metavar="STEP", help="last step that counts")
     options = parser.parse_args(arguments)
     print(
         "| first → last ten steps | rare lines | solved, no rare line | solved, with a rare line |"
     )
     print("|---|---|---|---|")
     for run in options.runs:
-        print(row(run), flush=True)
+        print(row(run, options.until), flush=True)
 
 
 if __name__ == "__main__":

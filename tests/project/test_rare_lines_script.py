@@ -48,3 +48,6 @@ def test_the_row_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     rare_lines.main([str(run.folder)])
     row = capsys.readouterr().out.splitlines()[-1]
     assert row == f"| {run.folder} | 0.0% → 50.0% | 27.5% → - | - → 77.5% |"
+    rare_lines.main([str(run.folder), "--until", "10"])
+    row = capsys.readouterr().out.splitlines()[-1]
+    assert row == f"| {run.folder} | 0.0% → 0.0% | 27.5% → 27.5% | - → - |"
