@@ -7,6 +7,7 @@ has to discover which way has the higher reward.
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from random import Random
+from typing import Any
 
 from arenas.absolute_zero.arena import proposer_view, solver_view
 from arenas.absolute_zero.tiny_python import FOOTER, HEADER, OPERATIONS, Domain, Program, problem
@@ -113,6 +114,24 @@ class TinyDemonstrations:
         found += ["\n```\n", "\n```", "'\n```</answer>", "</think><answer>```input\n'"]
         found += ["'\n```\n```input\n'", "'\n```\n```message\n", "\n```</answer>"]
         return list(dict.fromkeys(found))
+
+
+def worked_deduction(program: Program, word: str) -> Demonstration:
+    """Return the demonstration of a solver that finds an output line by line."""
+    return Demonstration(
+        role="solver",
+        observation=solver_view("deduction", problem(program, [word])),
+        completion=solution("deduction", program, word, worked=True),
+    )
+
+
+def proposed_deduction(program: Program, word: str, reference: Mapping[str, Any]) -> Demonstration:
+    """Return the demonstration of a proposer that is shown one earlier problem."""
+    return Demonstration(
+        role="proposer",
+        observation=proposer_view("deduction", {"references": [reference]}, pairs=1),
+        completion=completion(f"```python\n{program.source}\n```\n```input\n{word!r}\n```"),
+    )
 
 
 def completion(answer: str, thought: str = "") -> str:

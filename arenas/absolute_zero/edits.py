@@ -7,11 +7,14 @@ many additions as removals, so that a proposer that does not learn favours no le
 
 from collections.abc import Collection, Iterator, Sequence
 from random import Random
-from typing import Any
 
-from arenas.absolute_zero.arena import programs_of, proposer_view, solve_task, solver_view
-from arenas.absolute_zero.demonstrations import TinyDemonstrations, completion, solution
-from arenas.absolute_zero.tiny_python import LINES, Domain, Program, problem
+from arenas.absolute_zero.arena import programs_of
+from arenas.absolute_zero.demonstrations import (
+    TinyDemonstrations,
+    proposed_deduction,
+    worked_deduction,
+)
+from arenas.absolute_zero.tiny_python import LINES, Domain, Program, problem, task_of
 from selfplay.errors import ConfigError
 from selfplay.types import Demonstration, Task
 
@@ -58,9 +61,7 @@ def deductions(
         domain = Domain(operations=(length, length))
         program = _drawn(domain, rng, seen, depth)
         seen.add(program.source)
-        content = problem(program, [domain.word(rng)])
-        del content["outputs"]
-        tasks.append(solve_task("deduction", content))
+        tasks.append(task_of("deduction", program, [domain.word(rng)]))
     return tasks
 
 
@@ -168,24 +169,14 @@ class EditDemonstrations:
         weights = [2.0**-index for index in range(len(self.solved))]
         domain = rng.choices(self.solved, weights)[0]
         program, word = domain.program(rng, self.exclude), domain.word(rng)
-        return Demonstration(
-            role="solver",
-            observation=solver_view("deduction", problem(program, [word])),
-            completion=solution("deduction", program, word, worked=True),
-        )
+        return worked_deduction(program, word)
 
     def _proposal(self, rng: Random) -> Demonstration:
         reference, word = self.edited.program(rng, self.exclude), self.edited.word(rng)
         new = edited(reference, rng, longest=self.longest)
         while new.source in self.exclude or new == reference:
             new = edited(reference, rng, longest=self.longest)
-        payload: dict[str, Any] = {"references": [problem(reference, [self.edited.word(rng)])]}
-        answer = f"```python\n{new.source}\n```\n```input\n{word!r}\n```"
-        return Demonstration(
-            role="proposer",
-            observation=proposer_view("deduction", payload, pairs=1),
-            completion=completion(answer),
-        )
+        return proposed_deduction(new, word, problem(reference, [self.edited.word(rng)]))
 
     def pieces(self) -> list[str]:
         """Return the fixed strings of prompts and completions, one token each."""

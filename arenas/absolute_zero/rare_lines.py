@@ -7,8 +7,12 @@ a program. So the warm start leaves solvers weak at these lines, and proposers s
 from collections.abc import Collection, Iterator
 from random import Random
 
-from arenas.absolute_zero.arena import programs_of, proposer_view, solve_task, solver_view
-from arenas.absolute_zero.demonstrations import TinyDemonstrations, completion, solution
+from arenas.absolute_zero.arena import programs_of
+from arenas.absolute_zero.demonstrations import (
+    TinyDemonstrations,
+    proposed_deduction,
+    worked_deduction,
+)
 from arenas.absolute_zero.tiny_python import (
     LINES,
     OPERATIONS,
@@ -17,6 +21,7 @@ from arenas.absolute_zero.tiny_python import (
     Program,
     ProgramLine,
     problem,
+    task_of,
 )
 from selfplay.errors import ConfigError
 from selfplay.types import Demonstration, Task
@@ -95,7 +100,7 @@ def held_out(*, rare_lines: int, count: int = 60, seed: int = 20261129) -> list[
         rng.shuffle(flags)
         new = Program(lines=tuple(_line(rng, rare) for rare in flags))
         drawn[new.source] = new
-    return [_deduction(new, domain.word(rng)) for new in drawn.values()]
+    return [task_of("deduction", new, [domain.word(rng)]) for new in drawn.values()]
 
 
 def shown(*, rare: float, count: int, seed: int) -> list[Task]:
@@ -111,7 +116,7 @@ def shown(*, rare: float, count: int, seed: int) -> list[Task]:
     while len(drawn) < count:
         new = program(rng, rare=rare, exclude=exclude)
         drawn[new.source] = new
-    return [_deduction(new, domain.word(rng)) for new in drawn.values()]
+    return [task_of("deduction", new, [domain.word(rng)]) for new in drawn.values()]
 
 
 def forbidden() -> frozenset[str]:
@@ -144,31 +149,17 @@ class RareDemonstrations:
 
     def _solution(self, rng: Random) -> Demonstration:
         new, word = self._program(rng, self.solved_rare), self.domain.word(rng)
-        return Demonstration(
-            role="solver",
-            observation=solver_view("deduction", problem(new, [word])),
-            completion=solution("deduction", new, word, worked=True),
-        )
+        return worked_deduction(new, word)
 
     def _proposal(self, rng: Random) -> Demonstration:
         new, word = self._program(rng, self.proposed_rare), self.domain.word(rng)
         reference = problem(self._program(rng, self.proposed_rare), [self.domain.word(rng)])
-        return Demonstration(
-            role="proposer",
-            observation=proposer_view("deduction", {"references": [reference]}, pairs=1),
-            completion=completion(f"```python\n{new.source}\n```\n```input\n{word!r}\n```"),
-        )
+        return proposed_deduction(new, word, reference)
 
     def pieces(self) -> list[str]:
         """Return the fixed strings of prompts and completions, one token each."""
         new = [line.source for line in RARE] + [line.operation.name for line in RARE]
         return list(dict.fromkeys([*TinyDemonstrations().pieces(), *new]))
-
-
-def _deduction(program: Program, word: str) -> Task:
-    content = problem(program, [word])
-    del content["outputs"]
-    return solve_task("deduction", content)
 
 
 def _held_out_sources() -> frozenset[str]:

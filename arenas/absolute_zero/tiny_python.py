@@ -246,6 +246,13 @@ def problem(program: Program, inputs: Sequence[str]) -> dict[str, Any]:
     }
 
 
+def task_of(kind: str, program: Program, inputs: Sequence[str]) -> Task:
+    """Return a task to solve without its outputs: the arena's executor computes them in `setup`."""
+    content = problem(program, inputs)
+    del content["outputs"]
+    return solve_task(kind, content)
+
+
 def held_out(*, per_type: int = 100, pairs: int = 4, seed: int = 20261121) -> list[Task]:
     """Return the held-out tasks, `per_type` of each type, with different programs.
 
@@ -279,9 +286,8 @@ def fixed_tasks(*, per_type: int, pairs: int, seed: int, exclude: Sequence[Task]
         for _ in range(per_type):
             program = domain.program(rng, seen)
             seen.add(program.source)
-            content = problem(program, domain.words(rng, pairs if kind == "induction" else 1))
-            del content["outputs"]
-            tasks.append(solve_task(kind, content))
+            words = domain.words(rng, pairs if kind == "induction" else 1)
+            tasks.append(task_of(kind, program, words))
     return tasks
 
 

@@ -89,7 +89,7 @@ def test_a_metric_of_the_arena_may_count_too() -> None:
 
 def test_a_success_without_a_tool_call_is_no_clean_one() -> None:
     def make(number: int) -> Episode:
-        """Of the four calls of member n, n failed; member 4 makes no call."""
+        """Member n makes four calls, of which n fail. Member 4 makes no call."""
         calls = tuple(ToolCall(name="run", error="Failed" * (n < number)) for n in range(4))
         first = turn("a_0", tool_calls=calls if number < 4 else (), final=False)
         return episode(first, turn("a_0", 1.0), seed=number)
