@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from selfplay.study.measure import Measure
 
 PLAYER = "RUN, RUN@STEP or RUN@start (before training)"
-EXTRAS = {"exploitability": "games", "payoffs": "studies"}
-"""Extra of this library that a measure always needs, by the name of the measure."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,10 +64,10 @@ def _description(measure: "Measure") -> str:
     """Return the first paragraph of the measure's module, and the extra that the measure needs."""
     documented = sys.modules[measure.run.__module__].__doc__ or measure.help
     paragraph = " ".join(documented.partition("\n\n")[0].split())
-    extra = EXTRAS.get(measure.name)
-    if extra is None:
+    if not measure.extra:
         return paragraph
-    return f"{paragraph} It needs selfplay[{extra}]: run ./scripts/setup {extra} first."
+    setup = f"./scripts/setup {measure.extra}"
+    return f"{paragraph} It needs selfplay[{measure.extra}]: run {setup} first."
 
 
 def run(options: argparse.Namespace) -> None:

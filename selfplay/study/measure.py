@@ -66,6 +66,8 @@ class Measure:
     """Options besides --json, --trust and --out."""
     comparable: bool = True
     """True if the measure can be computed for a single run, as `compare` does for each run."""
+    extra: str = ""
+    """Extra of this library that the measure always needs, such as "games"; the help names it."""
 
     def option(self, name: str) -> Option | None:
         """Return the option of this name; None if the measure has no such option."""

@@ -322,6 +322,7 @@ MEASURE = Measure(
     help="gains of players against each other: Nash averaging, alpha-rank, order or cycles",
     target="players",
     run=from_options,
+    extra="studies",
     options=(
         Option(
             name="opponent",

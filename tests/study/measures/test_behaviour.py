@@ -96,7 +96,7 @@ def test_a_game_without_a_constant_sum_is_not_solved() -> None:
 
 
 def test_the_last_stage_of_a_truncated_episode_is_not_played_again(tmp_path: Path) -> None:
-    """Of the second round only the first player's move is on record."""
+    """The record has both moves of the first round and one move of the second."""
     legal = ("cooperate", "defect")
     turns = [
         turn(agent, "", "defect", stage, legal=legal)

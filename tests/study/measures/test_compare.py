@@ -111,7 +111,7 @@ def test_seeds_that_a_set_has_several_times_are_in_a_note() -> None:
 
 
 def test_a_seed_is_paired_only_if_each_set_has_it_once() -> None:
-    """Of two runs of seed 1, none is the partner of the other set's run."""
+    """Two runs of one set have seed 1, so neither is paired with the other set's run of seed 1."""
     sets = {
         "one": [measured("a0", 0, x=0.0), measured("a1", 1, x=0.0)],
         "two": [measured(f"b{n}", seed, x=value) for n, (seed, value) in enumerate(TWICE)],

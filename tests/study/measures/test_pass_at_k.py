@@ -237,7 +237,7 @@ def by_task(chances: list[float]) -> Script:
 
 
 def test_intervals_of_few_tasks_are_cut_at_the_possible_values() -> None:
-    """Of four tasks all but one are always right, and were always wrong; one is right at times."""
+    """Three of four tasks went from always wrong to always right; the fourth is right at times."""
 
     def arena() -> Debate:
         return Debate(rounds=1, debaters=1)
