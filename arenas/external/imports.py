@@ -58,6 +58,8 @@ def make_env(name: str | Factory, arguments: Mapping[str, Any]) -> Any:
     what = f"env {title}"
     try:
         if not isinstance(name, str):
+            trust.admit_found(name, title, what, argument=True)
+            trust.admit_class(name, arguments, what)
             return name(**arguments)
         if "/" in name:
             return _registered(name, arguments)
@@ -65,7 +67,7 @@ def make_env(name: str | Factory, arguments: Mapping[str, Any]) -> Any:
         maker = next((getattr(found, key) for key in MAKERS if hasattr(found, key)), found)
         if not callable(maker):
             raise ConfigError(f"{what}: the module has none of {', '.join(MAKERS)}")
-        trust.admit_found(maker, name, what)
+        trust.admit_found(maker, title, what, argument=True)
         trust.admit_class(maker, arguments, what)
         return maker(**arguments)
     except PettingZooRegistryError as error:
@@ -105,9 +107,9 @@ def _object(path: str, what: str) -> Any:
     dotted = path.replace(":", ".")
     if not all(part.isidentifier() for part in dotted.split(".")):
         raise ConfigError(f"{what}: {path!r} is no import path, such as package.module.name")
-    trust.admit(dotted, what)
+    trust.admit(dotted, what, argument=True)
     found = _resolved(dotted, what)
-    trust.admit_found(found, path, what)
+    trust.admit_found(found, path, what, argument=True)
     return found
 
 

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from selfplay.errors import ConfigError, check_choice
+from selfplay.config.regular_files import open_regular_file
+from selfplay.errors import ConfigError, RunError, check_choice
 from selfplay.rng import derive
 from selfplay.types import Task, well_formed
 
@@ -74,9 +75,12 @@ def tasks(
 
 def _load(path: str) -> list[Any]:
     try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
+        with open_regular_file(Path(path)) as file:
+            data = json.loads(file.read().decode("utf-8"))
     except OSError as error:
         raise ConfigError(f"locomo: cannot read {path}: {error.strerror}") from error
+    except RunError as error:  # a pipe or a device
+        raise ConfigError(f"locomo: {error}") from error
     except (ValueError, RecursionError) as error:
         line = " ".join(str(error).split())[:100]
         raise ConfigError(f"locomo: {path} is not valid JSON: {line}") from None

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from arenas.questions.arena import question_task
-from selfplay.errors import ConfigError
+from selfplay.config.regular_files import open_regular_file
+from selfplay.errors import ConfigError, RunError
 from selfplay.types import Task, well_formed
 
 
@@ -39,10 +40,13 @@ def objects(path: str, *, of: str) -> Iterator[tuple[str, Any]]:
     """
     try:
         # `splitlines` would also cut at characters that JSON allows inside a text, such as U+2028.
-        data = Path(path).read_bytes()
+        with open_regular_file(Path(path)) as file:
+            data = file.read()
         lines = data.decode("utf-8").split("\n")
     except OSError as error:
         raise ConfigError(f"{of}: cannot read {path}: {error.strerror}") from error
+    except RunError as error:  # a pipe or a device
+        raise ConfigError(f"{of}: {error}") from error
     except UnicodeDecodeError as error:
         number = data.count(b"\n", 0, error.start) + 1
         raise ConfigError(f"{of}: {path}, line {number}: not UTF-8 text") from error

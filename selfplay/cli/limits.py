@@ -35,7 +35,9 @@ def limit_of(
         ConfigError: If a `--trust` is not a package name.
     """
     limit = TrustLimit(
-        packages=tuple(getattr(options, "trust", ())), command=("selfplay", *map(str, words))
+        packages=tuple(getattr(options, "trust", ())),
+        command=("selfplay", *map(str, words)),
+        trains=options.name == "train",
     )
     return limit if _opens_run(options, rest) else None
 

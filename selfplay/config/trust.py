@@ -1,18 +1,20 @@
 """Limits on the names in a config from another author.
 
 A config names classes and functions by their import path, and importing a module runs its code. A
-command that opens a run folder therefore works under a `TrustLimit`: names must belong to this
-project's packages or to packages that the user named with `--trust`. Every lookup of a name calls
-`admit` before the import and `admit_found` after it. Without a limit every name is allowed: then
-the user, or a Python program, has composed the config.
+command that opens a run folder therefore works under a `TrustLimit`: a name must be listed in
+`selfplay.config.components` or lie in a package that the user named with `--trust`. Every lookup of
+a name calls `admit` before the import and `admit_found` after it. Some listed classes have a
+`TrustGuard` for a setting that reaches outside. Without a limit every name is allowed: then the
+user, or a Python program, has composed the config.
 """
 
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,36 +23,11 @@ from typing import Any
 
 import yaml
 
+from selfplay.config.components import ARGUMENTS, TARGETS
 from selfplay.errors import ConfigError, one_line
 
 OWN = ("selfplay", "roles", "arenas", "configs")
-"""This project's packages; a run folder may name classes in them."""
-NAMED = (
-    "selfplay.experiment.collapse",
-    "selfplay.credit",
-    "selfplay.curriculum",
-    "selfplay.engines",
-    "selfplay.sandbox.Executor",
-    "selfplay.league",
-    "selfplay.learner",
-    "selfplay.plan.cluster",
-    "selfplay.models.population",
-    "selfplay.role",
-    "selfplay.runtime",
-    "selfplay.sampler",
-    "selfplay.tools",
-    "selfplay.config.run_config",
-    "selfplay.run.trackers",
-    "selfplay.types",
-    "selfplay.models.warmstart",
-)
-"""Modules of `selfplay` whose classes a run folder may name. The other modules write files or start
-programs."""
-BARRED = (
-    *("selfplay.learner.checkpoint", "selfplay.learner.checkpoint_content"),
-    *("selfplay.learner.checkpoint_writer", "selfplay.sampler.prefetch"),
-)
-"""Modules inside those of `NAMED` that no run folder may name: they write files, start threads."""
+"""This project's packages; of their names a run folder may use those that are listed."""
 RUN_CONFIG = "config.yaml"
 """Name of the resolved config in a run folder."""
 
@@ -69,6 +46,8 @@ class TrustGuard:
     """Module that the user must trust to allow it."""
     why: str
     """Reason for the refusal, a clause with a subject."""
+    training: bool = False
+    """True if only a command that trains gives the access."""
 
 
 GUARDS = (
@@ -99,13 +78,6 @@ GUARDS = (
         safe=(),
         module="arenas.questions.taskset",
         why="it starts a program, and runs a taskset, of the config's choice without isolation",
-    ),
-    TrustGuard(
-        name="TasksetProcess",
-        key=None,
-        safe=(),
-        module="arenas.questions.taskset",
-        why="it starts a program of the config's choice",
     ),
     TrustGuard(
         name="MCPTool",
@@ -141,6 +113,15 @@ GUARDS = (
         safe=(None,),
         module="selfplay.run.trackers",
         why="it logs in at an address of the config's choice",
+        training=True,
+    ),
+    TrustGuard(
+        name="WandB",
+        key="mode",
+        safe=("offline",),
+        module="selfplay.run.trackers",
+        why="it uploads with your W&B key to a project of the config's choice",
+        training=True,
     ),
     TrustGuard(
         name="Embeddings",
@@ -160,6 +141,8 @@ class TrustLimit:
     """Packages, or modules in them, that the user trusts."""
     command: tuple[str, ...] = ()
     """Words of the user's command line, for the command that errors suggest."""
+    trains: bool = True
+    """False for a command that starts no training, and so no tracker."""
 
     def __post_init__(self) -> None:
         for package in self.packages:
@@ -209,10 +192,19 @@ def _exists(package: str) -> bool:
     return bool(found)
 
 
-def foreign(config: Any, *, target: str = "_target_") -> list[str]:
-    """Return the packages outside this project that a config names."""
-    names = {str(node[target]).partition(".")[0] for _, node in _nodes(config, "", target)}
-    return sorted(names.difference(OWN))
+def needed(config: Any, *, target: str = "_target_") -> list[str]:
+    """Return the packages and modules that a user must trust to use a config under a limit."""
+    found = set[str]()
+    for _, node in _nodes(config, "", target):
+        name = str(node[target])
+        package = name.partition(".")[0]
+        if package not in OWN:
+            found.add(package)
+        elif name not in TARGETS:
+            found.add(name.rpartition(".")[0])
+        else:
+            found |= {guard.module for guard in GUARDS if _guarded(guard, name, node)}
+    return sorted(found)
 
 
 _limit: TrustLimit | None = None
@@ -234,15 +226,16 @@ def limited(limit: TrustLimit | None) -> Iterator[None]:
         _limit = before
 
 
-def admit(name: str, at: str) -> None:
+def admit(name: str, at: str, *, argument: bool = False) -> None:
     """Raise ConfigError for a dotted name that the active limit forbids; imports nothing.
 
     Args:
         name: Import path, `package.module.name`; a colon counts as a dot.
         at: Key path of the name, for the error.
+        argument: True for the value of a setting, such as `env`; False for a `_target_`.
     """
     dotted = name.replace(":", ".")
-    if _limit is None or _limit.trusts(dotted):
+    if _limit is None or dotted in _listed(argument) or _limit.trusts(dotted):
         return
     package = dotted.partition(".")[0]
     if package not in OWN:
@@ -250,42 +243,46 @@ def admit(name: str, at: str) -> None:
             f"{at}: {name} is code of the package {package!r}, which is not trusted; "
             f"{_limit.advice([package])}"
         )
-    if any(part.startswith("_") for part in dotted.split(".")):
-        raise ConfigError(f"{at}: {name} is private; a run folder names public classes only")
-    if package == "selfplay" and not _is_component(dotted, NAMED):
-        if not _is_module(dotted):
-            raise ConfigError(
-                f"{at}: {name} lies in no module of this version of selfplay; if an earlier "
-                "version wrote this config, change the name (CHANGELOG.md says what moved)"
-            )
+    if not _is_module(dotted):
         raise ConfigError(
-            f"{at}: {name} is not a component for configs; to allow it, add --trust "
-            f"{dotted.rpartition('.')[0] or dotted}"
+            f"{at}: {name} lies in no module of this version of selfplay; if an earlier "
+            "version wrote this config, change the name (CHANGELOG.md says what moved)"
         )
+    what = "no function for settings" if argument else "not a component for configs"
+    raise ConfigError(f"{at}: {name} is {what}; {_limit.advice([dotted.rpartition('.')[0]])}")
 
 
-def admit_found(found: Any, name: str, at: str) -> None:
-    """Raise ConfigError if an imported object is not defined in an allowed package.
+def admit_found(found: Any, name: str, at: str, *, argument: bool = False) -> None:
+    """Raise ConfigError if an imported object is not allowed where it is defined.
 
-    A module also contains the names that it imports, such as
-    `selfplay.run.directory.TemporaryDirectory`.
+    A trusted module also contains the names that it imports, such as
+    `my_games.auction.TemporaryDirectory` or `my_games.auction.MCPConnection`.
+
+    Args:
+        found: The object. One that is no module, class or function is judged by its class.
+        name: Import path under which it was found.
+        at: Key path of the name, for the error.
+        argument: See `admit`.
     """
-    if _limit is None:
+    if _limit is None or name.replace(":", ".") in _listed(argument):
         return
-    home = found.__name__ if isinstance(found, ModuleType) else getattr(found, "__module__", None)
-    home = str(home or "")
-    allowed = home.partition(".")[0] in OWN or _limit.trusts(home)
-    if not allowed:
+    if isinstance(found, ModuleType):
+        home = title = found.__name__
+    else:
+        home = str(getattr(found, "__module__", None) or "")
+        title = f"{home}.{getattr(found, '__qualname__', type(found).__qualname__)}"
+    if _limit.trusts(home):
+        return
+    if home.partition(".")[0] not in OWN:
         raise ConfigError(
             f"{at}: {name} is defined in {home or 'no module'}, which is not trusted; "
             f"{_limit.advice([home.partition('.')[0] or 'PACKAGE'])}"
         )
-    if home.partition(".")[0] == "selfplay" and not _limit.trusts(home):
-        # The class's own path is checked too, because another module may have imported it.
-        title = f"{home}.{getattr(found, '__qualname__', '')}"
-        known = (*NAMED, "selfplay.sandbox.pool.Executor")
-        if not (isinstance(found, type) and _is_component(title, known)):
-            raise ConfigError(f"{at}: {name} is not a class for configs")
+    if title not in _listed(argument):
+        raise ConfigError(
+            f"{at}: {name} is {title}, which is not a component for configs; "
+            f"{_limit.advice([home])}"
+        )
 
 
 def admit_config(config: Any, *, target: str = "_target_") -> None:
@@ -381,11 +378,18 @@ def admit_settings(name: str, settings: Mapping[Any, Any], at: str) -> None:
     if _limit is None or name.partition(".")[0] not in OWN:
         return
     for guard in GUARDS:
-        if name.rpartition(".")[2] != guard.name or _limit.trusts(f"{guard.module}.{guard.name}"):
+        idle = guard.training and not _limit.trains
+        if idle or _limit.trusts(f"{guard.module}.{guard.name}"):
             continue
-        if guard.key is None or settings.get(guard.key) not in guard.safe:
+        if _guarded(guard, name, settings):
             key = at if guard.key is None else f"{at}.{guard.key}"
             raise ConfigError(f"{key}: {guard.why}; {_limit.advice([guard.module])}")
+
+
+def _guarded(guard: TrustGuard, name: str, settings: Mapping[Any, Any]) -> bool:
+    """Return True if a guard is for the class of this name, and the settings give the access."""
+    named = name.rpartition(".")[2] == guard.name
+    return named and (guard.key is None or settings.get(guard.key) not in guard.safe)
 
 
 def admit_class(found: Any, settings: Mapping[Any, Any], at: str) -> None:
@@ -407,17 +411,22 @@ def _nodes(node: Any, at: str, target: str) -> Iterator[tuple[str, Mapping[Any, 
 
 
 def _is_module(name: str) -> bool:
-    """Return True if a name is a module of `selfplay`, or lies in one; imports nothing."""
-    root = Path(__file__).parents[1]
-    files = (path.relative_to(root.parent).with_suffix("") for path in root.rglob("*.py"))
-    modules = {".".join(path.parts).removesuffix(".__init__") for path in files} - {"selfplay"}
-    return any(_inside(name, module) for module in modules)
+    """Return True if a name is a module of this project, or lies in one; imports nothing."""
+    return any(_inside(name, module) for module in _modules(name.partition(".")[0]))
 
 
-def _is_component(dotted: str, known: Iterable[str]) -> bool:
-    """Return True if a name lies in one of the known modules and in no barred one."""
-    barred = any(_inside(dotted, module) for module in BARRED)
-    return not barred and any(_inside(dotted, module) for module in known)
+@cache
+def _modules(package: str) -> frozenset[str]:
+    """Return the names of the modules in one of this project's packages."""
+    root = Path(__file__).parents[2]
+    parts = (
+        path.relative_to(root).with_suffix("").parts for path in (root / package).rglob("*.py")
+    )
+    return frozenset(".".join(path).removesuffix(".__init__") for path in parts).difference(OWN)
+
+
+def _listed(argument: bool) -> frozenset[str]:
+    return ARGUMENTS if argument else TARGETS
 
 
 def _inside(name: str, package: str) -> bool:

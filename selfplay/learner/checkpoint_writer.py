@@ -159,17 +159,18 @@ class CheckpointWriter:
                 sync(self.folder)
         finally:
             recover(self.folder)
-        with reporting_disk(self.folder):
-            self._remove_older(step_of(place), keep, spare)
+        self.remove_older(step_of(place), keep, spare)
 
-    def _remove_older(self, step: int, keep: int, spare: int | None) -> None:
+    def remove_older(self, step: int, keep: int, spare: int | None = None) -> None:
+        """Keep only the newest `keep` checkpoints up to a step, and what `spare` names (`save`)."""
         # A checkpoint of a later step is not counted: the run resumed from an older one because it
         # is damaged, or a rollback is about to remove it.
         done = [path for path in checkpoints_in(self.folder) if step_of(path) <= step]
         spared = [step_of(path) for path in done if spare is not None and step_of(path) <= spare]
-        for old in reversed(done[keep:]):
-            if not spared or step_of(old) < max(spared):
-                shutil.rmtree(old)
+        with reporting_disk(self.folder):
+            for old in reversed(done[keep:]):
+                if not spared or step_of(old) < max(spared):
+                    shutil.rmtree(old)
 
     @contextmanager
     def _cleared(self, partial: Path) -> Iterator[None]:

@@ -401,11 +401,13 @@ class reporting_disk:
         if isinstance(error, OSError | SafetensorError):
             number = getattr(error, "errno", None) or _os_error_number(str(error))
             full = number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-            advice = (
-                "earlier records are intact; free some space, then resume the run"
-                if full
-                else "choose a writable folder, or repair this one"
-            )
+            cached = is_confined(cache_folder(), self.folder)
+            if full and cached:
+                advice = "free some space or set SELFPLAY_CACHE, then type the same command"
+            elif full:
+                advice = "earlier records are intact; free some space, then resume the run"
+            else:
+                advice = "choose a writable folder, or repair this one"
             reason = os.strerror(number) if number else str(error)
             raise RunError(f"cannot write to {self.folder}: {reason}; {advice}") from error
 

@@ -7,20 +7,18 @@ process that changes the folder at the same time.
 """
 
 import os
+import re
 import secrets
 import stat
+import time
 from pathlib import Path
 from typing import BinaryIO
 
+from selfplay.config.regular_files import demand_regular, open_regular_file
 from selfplay.errors import RunError
 
-_KINDS = (
-    (stat.S_ISDIR, "a folder"),
-    (stat.S_ISFIFO, "a pipe"),
-    (stat.S_ISSOCK, "a socket"),
-    (stat.S_ISCHR, "a device"),
-    (stat.S_ISBLK, "a device"),
-)
+ABANDONED = 60.0
+"""Age in seconds of a draft that no process writes any more."""
 
 
 def is_confined(root: Path, path: Path) -> bool:
@@ -46,15 +44,7 @@ def open_regular(path: Path, *, root: Path | None = None) -> BinaryIO:
     """
     if root is not None and not is_confined(root, path):
         raise RunError(f"{path}: leads out of {root} (a symbolic link); it is not read")
-    _demand_regular(path, os.stat(path).st_mode)
-    # O_NONBLOCK: if a pipe took the file's place since then, opening it does not wait.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    try:
-        _demand_regular(path, os.fstat(descriptor).st_mode)
-        return os.fdopen(descriptor, "rb")
-    except BaseException:
-        os.close(descriptor)
-        raise
+    return open_regular_file(path)
 
 
 def read_limited(path: Path, *, root: Path, most: int) -> bytes:
@@ -89,16 +79,18 @@ def check_inside(root: Path, path: Path) -> None:
         mode = os.lstat(path).st_mode
     except FileNotFoundError:
         return
-    _demand_regular(path, mode)
+    demand_regular(path, mode)
 
 
 def write_text_confined(root: Path, path: Path, text: str) -> Path:
     """Write a text file inside `root` completely or leave it unchanged; return `path`.
 
     The text is written as UTF-8 with its line breaks unchanged; a lone surrogate becomes "?". The
-    folder of `path` has to exist. Raises RunError like `check_inside`, and OSError from the disk.
+    folder of `path` has to exist. Drafts of this file that a kill left are removed. Raises RunError
+    like `check_inside`, and OSError from the disk.
     """
     check_inside(root, path)
+    _remove_drafts(path)
     # The name is new and cannot be guessed, so no link can have it already.
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -114,8 +106,19 @@ def write_text_confined(root: Path, path: Path, text: str) -> Path:
     return path
 
 
-def _demand_regular(path: Path, mode: int) -> None:
-    """Raise RunError if `mode` is not that of a regular file."""
-    if not stat.S_ISREG(mode):
-        kind = next((kind for test, kind in _KINDS if test(mode)), "no ordinary file")
-        raise RunError(f"{path}: is {kind}, not a regular file")
+def _remove_drafts(path: Path) -> None:
+    """Remove the drafts of a file that killed processes left in its folder."""
+    draft = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{16}}\.partial")
+    with os.scandir(path.parent) as entries:
+        left = [e.path for e in entries if draft.fullmatch(e.name) and _abandoned(e)]
+    for each in left:
+        Path(each).unlink(missing_ok=True)
+
+
+def _abandoned(entry: "os.DirEntry[str]") -> bool:
+    """Return True for a regular file whose last change is more than a minute ago."""
+    try:
+        found = entry.stat(follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return stat.S_ISREG(found.st_mode) and time.time() - found.st_mtime > ABANDONED

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from selfplay.config import trust
 from selfplay.config.instantiate import TARGET, import_target
 from selfplay.credit import Stateful
 from selfplay.engines import Engine
@@ -257,7 +258,10 @@ class RayRuntime:
         placement = self.placement(self.cluster.gpus(), shards)
         check_engine(players.config, placement)
         dtype = self.worker_dtype(placement)
-        engine_class = import_target(players.config["engine"][TARGET], "engine")
+        # Only the actors build the engine, and they know no limit of trust.
+        node = players.config["engine"]
+        engine_class = import_target(node[TARGET], "engine")
+        trust.admit_settings(node[TARGET], node, "engine")
         exact = dtype is None and getattr(engine_class, "exact", False)
         limits: dict[str, Any] = {
             "timeout": self.timeout,

@@ -7,6 +7,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from selfplay.config.regular_files import open_regular_file
+from selfplay.errors import RunError
 from selfplay.tools.tool import Tool, ToolError
 
 LONGEST_QUERY = 2000
@@ -42,8 +44,9 @@ def read_corpus(path: str) -> tuple[Document, ...]:
     documents: dict[str, Document] = {}
     try:
         # `splitlines` would also cut at characters that JSON allows inside a text, such as U+2028.
-        lines = Path(path).read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
+        with open_regular_file(Path(path)) as file:
+            lines = file.read().decode("utf-8").split("\n")
+    except (OSError, UnicodeDecodeError, RunError) as error:
         raise ValueError(f"corpus {path}: cannot be read: {error}") from error
     for number, line in enumerate(lines, 1):
         if not line.strip():

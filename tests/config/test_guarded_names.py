@@ -11,21 +11,22 @@ from selfplay.errors import ConfigError
 
 NAME = "arenas.questions.taskset.VerifiersTaskset"
 PROCESS = "arenas.questions.taskset.TasksetProcess"
+ADVICE = r"no function for settings; .* --trust arenas\.questions\.taskset"
 
 
 @pytest.mark.parametrize("name", [NAME, PROCESS])
 @pytest.mark.parametrize("key", ["function", "script"])
 def test_a_guarded_class_is_no_function_of_a_strangers_config(name: str, key: str) -> None:
     assert isinstance(import_target(name, "tool", key=key), type)
-    with trust.limited(trust.TrustLimit()), pytest.raises(ConfigError, match="of the config's"):
+    with trust.limited(trust.TrustLimit()), pytest.raises(ConfigError, match=ADVICE):
         import_target(name, "tool", key=key)
-    with trust.limited(trust.TrustLimit(packages=("arenas.questions.taskset",))):
+    with trust.limited(trust.TrustLimit(packages=("arenas.questions",))):
         assert isinstance(import_target(name, "tool", key=key), type)
 
 
 def test_a_guarded_class_is_no_env_of_a_strangers_config() -> None:
     given: dict[str, Any] = {"id": "x", "python": "/bin/false"}
-    with trust.limited(trust.TrustLimit()), pytest.raises(ConfigError, match="of the config's"):
+    with trust.limited(trust.TrustLimit()), pytest.raises(ConfigError, match=ADVICE):
         make_env(NAME, given)
-    with trust.limited(trust.TrustLimit()), pytest.raises(ConfigError, match="of the config's"):
+    with trust.limited(trust.TrustLimit()), pytest.raises(ConfigError, match=ADVICE):
         make_env(PROCESS, {"python": "/bin/false", "settings": {}, "load_seconds": 1.0})

@@ -252,6 +252,17 @@ def test_disk_errors_are_one_line_with_the_advice_that_helps(
         raise ValueError("another fault")
 
 
+def test_a_full_disk_of_the_cache_is_no_matter_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SELFPLAY_CACHE", str(tmp_path / "cache"))
+    with pytest.raises(RunError) as caught, reporting_disk(tmp_path / "cache/models"):
+        raise OSError(errno.ENOSPC, "")
+    assert str(caught.value).endswith(
+        "; free some space or set SELFPLAY_CACHE, then type the same command"
+    )
+
+
 def test_gaps_between_known_steps_are_named_without_counting_through_them() -> None:
     assert gaps([]) == gaps([0, 1, 2]) == ""
     assert gaps({3: 0, 0: 0, 5: 0}) == "1 to 2, 4"

@@ -89,7 +89,7 @@ def test_pipe_gets_plain_lines_every_n_steps() -> None:
         f"zero: step {step}/40 " for step in (1, 10, 20, 30, 40)
     ]
     assert "3 s/step, 1 min 30 s left" in steps[1]
-    assert "proposer reward 1" in steps[1] and "solver reward 0.500 valid 98.0%" in steps[1]
+    assert "proposer reward 1" in steps[1] and "solver reward 0.500 parsed 98.0%" in steps[1]
     assert "zero: evaluation held_out (before)  accuracy 12.0%" in lines
     assert "zero: saved [bold]report.html" in lines and "zero: warm start" in lines
     assert not any("rollout" in line for line in lines)
@@ -218,8 +218,9 @@ def test_a_value_of_an_older_step_names_its_step() -> None:
         progress.step({"step": 1, "role/solver/reward": 0.5, "role/solver/valid": 0.25})
         progress.step({"step": 2, "role/solver/reward": 0.75})
     last = next(line for line in raw.getvalue().decode().splitlines() if ": step 2" in line)
-    assert "solver reward 0.750 valid 25.0% (step 1)" in last
-    assert "25.0% (step 1)" in shown(progress)
+    assert "solver reward 0.750 parsed 25.0% (step 1)" in last
+    panel = shown(progress)
+    assert "25.0% (step 1)" in panel and "parsed" in panel and "valid" not in panel
 
 
 def test_the_panel_begins_with_the_chief_metric_and_colours_by_direction() -> None:

@@ -13,12 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from selfplay.cli.main import main
 from tests.helpers.command_process import (
     LONGEST,
     SMOKE,
     Outcome,
     Strike,
     assert_alike,
+    copy_of_finished,
     finished,
     one_line,
     run,
@@ -225,6 +227,17 @@ def test_two_processes_cannot_train_one_run(place: Path) -> None:
         outcome = resume(place)
     assert outcome.code == 2
     assert "another process" in one_line(outcome.err)
+
+
+def test_a_kill_between_the_last_checkpoint_and_the_removal_of_an_older_one(
+    tmp_path: Path,
+) -> None:
+    checkpoints = copy_of_finished(tmp_path) / "checkpoints"
+    kept = sorted(path.name for path in checkpoints.iterdir())
+    assert "000000" not in kept
+    shutil.copytree(checkpoints / kept[-1], checkpoints / "000000")
+    assert main(["train", f"resume={checkpoints.parent}"]) == 0
+    assert sorted(path.name for path in checkpoints.iterdir()) == kept
 
 
 def test_no_process_outlives_a_killed_run(place: Path) -> None:

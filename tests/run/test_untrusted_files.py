@@ -122,6 +122,22 @@ def test_links_under_names_of_drafts_are_not_followed(run: Path) -> None:
     assert (run.parent / "outside").read_text() == "mine"
 
 
+def test_what_a_kill_left_of_the_same_file_is_removed(run: Path) -> None:
+    (run.parent / "outside").write_text("mine")
+    old, fresh, link = (f".a.{digit * 16}.partial" for digit in "0af")
+    for name in (old, fresh, f".b.{'0' * 16}.partial", ".a.partial"):
+        (run / name).write_text("half")
+        if name != fresh:  # another process writes it now
+            os.utime(run / name, (0, 0))
+    (run / link).symlink_to(run.parent / "outside")
+    write_text_confined(run, run / "a", "text")
+    assert {each.name for each in run.iterdir()} == {
+        *("a", fresh, link, ".a.partial"),
+        f".b.{'0' * 16}.partial",
+    }
+    assert (run.parent / "outside").read_text() == "mine"
+
+
 def test_nothing_is_written_over_a_pipe_or_a_folder(run: Path) -> None:
     os.mkfifo(run / "pipe")
     (run / "folder").mkdir()

@@ -125,7 +125,7 @@ def test_a_schema_of_others_brings_no_control_token_into_a_prompt() -> None:
     messages = [{"role": "user", "content": "hello"}]
     renderer = ChatRenderer(tokenizer(QWEN))
     wanted, found = (renderer.with_tools([each]).start(messages) for each in (plain, hostile))
-    for token in renderer.control_tokens:
+    for token in renderer._control:
         number = renderer.tokenizer.convert_tokens_to_ids(token)
         assert found.count(number) == wanted.count(number)
 

@@ -65,6 +65,37 @@ def test_curves_are_grouped_by_prefix_and_last_segment() -> None:
     assert arrange(rows)[0].title == "Evaluation"
 
 
+def test_a_chart_of_a_league_has_one_kind_of_number_and_names_as_they_are() -> None:
+    rows = {
+        1: {
+            "league/rating/base": 25.0,
+            "league/rating/base@3": 21.0,
+            "league/rating/random": 18.0,
+            "league/return/base": 0.5,
+            "league/win_rate/base/base@3": 0.6,
+            "league/win_rate/base/random": 0.9,
+            "league/share/base/snapshots": 0.2,
+            "league/share/base/self": 0.8,
+            "league/snapshots": 4.0,
+            "versus/random/base@3": 1.0,
+        }
+    }
+    declared = RunMetrics()
+    charts = [chart for section in arrange(rows) for chart in section.charts]
+    curves = {chart.title: [series.label for series in chart.series] for chart in charts}
+    assert curves == {
+        "Rating": ["base", "base@3", "random"],
+        "Return": ["base"],
+        "Snapshots": ["all"],
+        "Share: base": ["self", "snapshots"],
+        "Win rate: base": ["base@3", "random"],
+        "base@3": ["random"],
+    }
+    shown = [chart.title for chart in charts if chart.share]
+    assert shown == ["Share: base", "Win rate: base"]
+    assert declared.of("league/rating/base@3").unit != declared.of("league/win_rate/a/base@3").unit
+
+
 def test_drawing_leaves_colours_to_the_page_and_survives_values_that_are_not_finite() -> None:
     values = (math.nan, math.inf, 0.5, *(0.01 * i for i in range(100)))
     series = Series(label="x", steps=tuple(range(len(values))), values=values, latest="")
