@@ -15,7 +15,8 @@ from typing import Any, ClassVar, Literal
 
 from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
-from arenas.absolute_zero.program_checks import canonical_arguments, comparable, fault, normal_form
+from arenas.absolute_zero.normal_form import normal_form
+from arenas.absolute_zero.program_checks import canonical_arguments, comparable, fault
 from arenas.absolute_zero.rewards import composite, learnability
 from arenas.quotes import in_one_line
 from selfplay.arena import Arena

@@ -6,10 +6,10 @@ They are no protection: the executor isolates programs, and detects what these c
 
 import ast
 from collections.abc import Iterable
-from functools import lru_cache
 from importlib import import_module
 from types import ModuleType
 
+from arenas.absolute_zero.normal_form import normal_form
 from selfplay.sandbox import parse_arguments, parse_program
 from selfplay.sandbox.literals import LiteralError, canonical, parse_literal
 
@@ -44,7 +44,7 @@ def fault(program: str, *, entry: str = "f") -> str | None:
         return "too_long"
     try:
         tree = parse_program(program)
-        ast.unparse(tree)  # ensures that `normal_form` cannot fail on an accepted program
+        normal_form(program)  # ensures that it cannot fail on an accepted program
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return "syntax"
     functions = [
@@ -141,12 +141,6 @@ def _path(node: ast.expr) -> tuple[ast.Name | None, list[str]]:
         names.insert(0, node.attr)
         node = node.value
     return (node if isinstance(node, ast.Name) else None), names
-
-
-@lru_cache(maxsize=4_096)
-def normal_form(program: str) -> str:
-    """Return the program without comments and with uniform spacing and quotes."""
-    return ast.unparse(parse_program(program))
 
 
 def canonical_arguments(text: str) -> str:

@@ -22,6 +22,8 @@ from selfplay.sandbox import Executor
 from selfplay.types import Action, Metric, Observation, Task, role_of
 
 HELPER, MAIN = "helper_0", "main_0"
+HIDDEN = "the hidden assertions"
+"""Name of a test whose call the agents do not see."""
 
 
 class Collaboration(Arena):
@@ -184,8 +186,13 @@ def coder_view(
     contains no output of the program.
     """
     text, entry = str(problem["text"]), str(problem["entry"])
+    hidden = bool(problem.get("called"))  # the tests call a function that the agents do not see
     feedback = [
-        {"call": f"{entry}({arguments})", "expected": str(expected), "outcome": outcome}
+        {
+            "call": HIDDEN if hidden else f"{entry}({arguments})",
+            "expected": "" if hidden else str(expected),
+            "outcome": outcome,
+        }
         for (arguments, expected), outcome in zip(problem["tests"], outcomes, strict=False)
     ]
     lines = [f"{part}: {text}", *([helper, main] if turn > 1 else [])]

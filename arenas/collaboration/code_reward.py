@@ -5,12 +5,12 @@ Levels: 0.4 if `aux` is defined and returns something, 0.6 if the main function 
 the joined program parses, up to 1 for the fraction of passed tests. If at least one test passes:
 0.5 if the main agent's code uses the result of `aux`, and 1 more if it does more than call `aux`.
 
-The result counts as used if a passed test fails with another `aux` that returns results of the
-same types (`arenas.collaboration.code_use`). A call earns nothing if it never runs, if it
-is in an exception handler, or if its result is not used. The released code looks at the text only:
-any call earns 0.5, and 1 more if the code does more than call `aux`, minus 0.5 if the text ignores
-the result. A result that is only compared with the correct one counts as used, because the
-comparison can fail.
+The result counts as used if a passed test fails with another `aux` that returns other results of
+the same types, and passes with one that returns the same results (`arenas.collaboration.code_use`).
+A call earns nothing if it never runs, if it is in an exception handler, or if its result is not
+used. The released code looks at the text only: any call earns 0.5, and 1 more if the code does more
+than call `aux`, minus 0.5 if the text ignores the result. A result that is only compared with the
+correct one counts as used, because the comparison can fail.
 """
 
 import ast
@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from arenas.absolute_zero.program_checks import LONGEST_PROGRAM
-from arenas.collaboration.code_use import replacements
+from arenas.collaboration.code_use import Kind, with_other
 from selfplay.sandbox import (
     OUT_OF_TIME,
     Call,
@@ -37,6 +37,8 @@ TIMEOUTS = 3
 """Number of timeouts after which all other tests count as failed. Also the number of
 passed tests that run again with another `aux`."""
 PASSED = "passed"
+PROVES_NOTHING = {PASSED, *(reason.value for reason in OUT_OF_TIME | CIRCUMSTANTIAL), "not_run"}
+"""Outcomes of a test with other results of `aux` that do not show that it needs the right ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,17 +165,21 @@ def _run(program: str, entry: str, tests: Sequence[Test], executor: Executor) ->
 def _needs_aux(
     helper: str, main: str, entry: str, passed: Sequence[Test], executor: Executor
 ) -> bool:
-    """Return True if one of the passed tests fails with another `aux`.
+    """Return True if one of the passed tests fails with other results of `aux`.
 
-    A test that runs out of time proves nothing, because a busy machine may be the cause.
+    A test that runs out of time proves nothing, because a busy machine may be the cause. Nor does
+    one that also fails with a replaced `aux` of the same results.
     """
-    for program in replacements(helper, AUX, main):
-        calls = [Call(program=program, arguments=test.arguments, entry=entry) for test in passed]
-        for test, outcome in zip(passed, executor.run(calls), strict=True):
-            if outcome.reason in OUT_OF_TIME | CIRCUMSTANTIAL:
-                continue
-            if not outcome.ok or not _same(outcome.value or "", test.expected):
-                return True
+
+    def outcomes(kind: Kind, tests: Sequence[Test]) -> list[str]:
+        return list(_run(with_other(helper, AUX, main, kind), entry, tests, executor))
+
+    kinds: Sequence[Kind] = ("other", "empty")
+    for kind in kinds:
+        found = zip(passed, outcomes(kind, passed), strict=True)
+        failed = [test for test, outcome in found if outcome not in PROVES_NOTHING]
+        if failed and PASSED in outcomes("same", failed):
+            return True
     return False
 
 
@@ -222,24 +228,40 @@ def _is_call(node: ast.AST | None) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == AUX
 
 
-def _statements(function: ast.FunctionDef) -> list[ast.stmt]:
-    """Return the body without a docstring."""
-    body = function.body
-    first = body[0]
-    documented = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
-    return body[1:] if documented else body
-
-
 def _is_wrapper(function: ast.FunctionDef) -> bool:
-    """Return True if the function only returns the result of `aux`."""
-    body = _statements(function)
-    if len(body) == 1 and isinstance(body[0], ast.Return):
-        return _is_call(body[0].value) and _plain(body[0].value)
-    if len(body) != 2 or not isinstance(body[1], ast.Return):
-        return False
-    names = _assigned(body[0])
-    value = body[1].value
-    return bool(names) and isinstance(value, ast.Name) and value.id in names
+    """Return True if the function only returns the result of `aux`.
+
+    Statements that do nothing and assignments of names and constants make no difference.
+    """
+    results = set[str]()
+    for statement in function.body:
+        if isinstance(statement, ast.Return):
+            value = _unpacked(statement.value)
+            if isinstance(value, ast.Name):
+                return value.id in results
+            return _is_call(value) and _plain(value)
+        if isinstance(statement, ast.Pass):
+            continue
+        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant | ast.Name):
+            continue
+        names, value = _assignment(statement)
+        if _is_call(value) or (isinstance(value, ast.Name) and value.id in results):
+            results.update(names)
+        elif isinstance(value, ast.Name | ast.Constant):
+            results.difference_update(names)
+        else:
+            return False
+    return False
+
+
+def _unpacked(value: ast.expr | None) -> ast.expr | None:
+    """Return the element of a literal tuple or list with a literal index; otherwise the value."""
+    if not isinstance(value, ast.Subscript) or not isinstance(value.slice, ast.Constant):
+        return value
+    inner, place = _unpacked(value.value), value.slice.value
+    if not isinstance(inner, ast.Tuple | ast.List) or not isinstance(place, int):
+        return value
+    return _unpacked(inner.elts[place]) if place < len(inner.elts) else value
 
 
 def _plain(call: ast.expr | None) -> bool:
@@ -250,10 +272,12 @@ def _plain(call: ast.expr | None) -> bool:
     return all(isinstance(value, ast.Name | ast.Constant | ast.Starred) for value in given)
 
 
-def _assigned(statement: ast.stmt) -> list[str]:
-    """Return the names to which a statement assigns exactly the result of `aux`."""
-    if isinstance(statement, ast.Assign) and _is_call(statement.value):
-        return [target.id for target in statement.targets if isinstance(target, ast.Name)]
-    if isinstance(statement, ast.AnnAssign) and _is_call(statement.value):
-        return [statement.target.id] if isinstance(statement.target, ast.Name) else []
-    return []
+def _assignment(statement: ast.stmt) -> tuple[list[str], ast.expr | None]:
+    """Return the names and the value of an assignment; the value is None for another statement."""
+    if not isinstance(statement, ast.Assign | ast.AnnAssign):
+        return [], None
+    targets = (
+        [statement.target] if isinstance(statement, ast.AnnAssign) else list(statement.targets)
+    )
+    names = [target.id for target in targets if isinstance(target, ast.Name)]
+    return names, _unpacked(statement.value) if len(names) == len(targets) else None

@@ -2,13 +2,19 @@
 
 The text of a program cannot show this: the result of a call may be unused, thrown away or
 multiplied by zero. So the function is replaced by another one with results of the same types.
-If every passed test still passes, the result does not matter.
+If every passed test still passes, the result does not matter. A test that also fails if the
+replacing function returns the same results proves nothing: it notices the replacement itself, such
+as another `__name__`.
 """
 
-from collections.abc import Iterator
+from typing import Literal
+
+Kind = Literal["same", "other", "empty"]
+"""Results of a replacing function: the same, others, or the zero or empty value of each type."""
 
 OTHER = '''
 import copy
+import itertools
 
 LIMIT = 1000
 
@@ -30,33 +36,37 @@ def changed(value, salt, empty):
         return lambda *args, **named: changed(value(*args, **named), salt, empty)
     return 0 if value is None else object()
 
-def other(function, empty):
+def other(function, kind):
     state = {"inside": False, "calls": 0, "last": None}
 
     def replaced(*args, **named):
         if state["inside"]:
             return function(*args, **named)
         state["calls"] += 1
-        if state["calls"] > LIMIT and state["last"]:
+        if state["calls"] > LIMIT and state["last"] and kind != "same":
             return state["last"]()
         try:
             salt = sum(map(ord, repr((args, named)))) % 997
         except Exception:
             salt = 0
         try:
-            args, named = copy.deepcopy((args, named))
+            copied = copy.deepcopy((args, named))
         except Exception:
-            pass
+            copied = args, named
+        if kind != "same":
+            args, named = copied
         state["inside"] = True
         try:
             value = function(*args, **named)
             several = hasattr(value, "__next__")
             if several:
-                value = [one for _, one in zip(range(LIMIT), value)]
+                rest, value = value, list(itertools.islice(value, LIMIT))
         finally:
             state["inside"] = False
+        if kind == "same":
+            return itertools.chain(value, rest) if several else value
         try:
-            found = changed(value, salt, empty)
+            found = changed(value, salt, kind == "empty")
         except Exception:
             found = object()
         state["last"] = lambda: iter(found) if several else found
@@ -64,21 +74,19 @@ def other(function, empty):
 
     return replaced
 '''
-"""Source of `other(function, empty)`, which returns results of `function`'s types: with `empty` the
-zero or empty value of each type, otherwise other numbers, texts and items. Equal arguments give
-equal results. `function` gets copies of its arguments, so it cannot change them. After `LIMIT`
-calls the last of these results is returned, if there is one, because each takes time."""
+"""Source of `other(function, kind)`, which returns results of a `Kind`, other ones of `function`'s
+types. Equal arguments give equal results. `function` gets copies of its arguments, so it cannot
+change them, unless the kind is same. After `LIMIT` calls the last of the other results is returned,
+if there is one, because each takes time."""
 HOLDER = "_the_other_function_of_the_test"
 """Name of the namespace of `OTHER`, which no program is expected to use."""
 
 
-def replacements(before: str, name: str, after: str) -> Iterator[str]:
-    """Yield the program `before` + `after`, with the function `name` of `before` replaced.
+def with_other(before: str, name: str, after: str, kind: Kind) -> str:
+    """Return the program `before` + `after`, with the function `name` of `before` replaced.
 
-    There is one program per kind of replacement. The replacing code runs in its own namespace, so
-    that the program's names do not disturb it.
+    The replacing code runs in its own namespace, so that the program's names do not disturb it.
     """
-    for empty in (False, True):
-        replaced = f"{name} = {HOLDER}['other']({name}, {empty})"
-        begun = f"{HOLDER} = {{}}\nexec({OTHER!r}, {HOLDER})\n{replaced}\ndel {HOLDER}"
-        yield f"{before.rstrip()}\n\n{begun}\n\n{after.rstrip()}\n"
+    replaced = f"{name} = {HOLDER}['other']({name}, {kind!r})"
+    begun = f"{HOLDER} = {{}}\nexec({OTHER!r}, {HOLDER})\n{replaced}\ndel {HOLDER}"
+    return f"{before.rstrip()}\n\n{begun}\n\n{after.rstrip()}\n"

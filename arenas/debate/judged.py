@@ -94,7 +94,10 @@ class JudgedDebate(Arena):
         """Assign the two answers to the sides at random."""
         missing = [key for key in ("question", "answer", "wrong") if key not in task.payload]
         if missing:
-            raise ValueError(f"task {task.id}: a judged debate needs {' and '.join(missing)}")
+            raise ValueError(
+                f"task {task.id}: the payload needs {' and '.join(map(repr, missing))}; "
+                "'answer' is the right answer, and 'wrong' one that the other side defends"
+            )
         self.question = str(task.payload["question"])
         answers = [str(task.payload["answer"]), str(task.payload["wrong"])]
         self.right = rng.randrange(2)

@@ -2,7 +2,8 @@
 
 `FORMATS` names the games: chess as a board, a FEN record and moves in standard algebraic notation;
 poker as cards and chips; Hanabi in OpenSpiel's form. A config's own `render` or `action_names`
-replaces the functions of this table.
+replaces the functions of this table. The table also has the smallest return of each game, from
+which the reward of an illegal move follows.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,13 +17,25 @@ NO_LIMIT = ("fold", "", "raise half pot", "raise pot", "all in")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Stakes:
+    """Limits of the returns of a game."""
+
+    least_return: float
+    """Smallest return of a player in a game without illegal moves."""
+    zero_sum: bool
+    """True if the returns of a game always add up to 0."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Format:
-    """The functions that show one game and name its moves."""
+    """The functions that show one game and name its moves, and the game's stakes."""
 
     show: Callable[[Any, str, Any], str]
     """Function of the env, its agent and the observation; returns the text to show."""
     name_move: Callable[[Any, str, int], str]
     """Function of the env, its agent and an action's number; returns the move's name."""
+    stakes: Stakes
+    """Stakes of the game."""
 
 
 def format_of(env: Any) -> Format | None:
@@ -120,14 +133,33 @@ def _seat(env: Any, agent: str) -> int:
 
 
 _CLASSIC = "pettingzoo.classic"
-_LIMIT = Format(show=show_poker, name_move=name_limit_move)
 FORMATS: Mapping[str, Format] = {
-    f"{_CLASSIC}.chess.chess": Format(show=show_chess, name_move=name_chess_move),
-    f"{_CLASSIC}.hanabi.hanabi": Format(show=show_hanabi, name_move=name_hanabi_move),
-    f"{_CLASSIC}.rlcard_envs.leduc_holdem": _LIMIT,
-    f"{_CLASSIC}.rlcard_envs.texas_holdem": _LIMIT,
+    f"{_CLASSIC}.chess.chess": Format(
+        show=show_chess,
+        name_move=name_chess_move,
+        stakes=Stakes(least_return=-1.0, zero_sum=True),
+    ),
+    f"{_CLASSIC}.hanabi.hanabi": Format(
+        show=show_hanabi,
+        name_move=name_hanabi_move,
+        stakes=Stakes(least_return=0.0, zero_sum=False),
+    ),
+    # blinds and all raises, in big blinds
+    f"{_CLASSIC}.rlcard_envs.leduc_holdem": Format(
+        show=show_poker,
+        name_move=name_limit_move,
+        stakes=Stakes(least_return=-7.0, zero_sum=True),
+    ),
+    f"{_CLASSIC}.rlcard_envs.texas_holdem": Format(
+        show=show_poker,
+        name_move=name_limit_move,
+        stakes=Stakes(least_return=-25.0, zero_sum=True),
+    ),
+    # all chips
     f"{_CLASSIC}.rlcard_envs.texas_holdem_no_limit": Format(
-        show=show_poker, name_move=name_no_limit_move
+        show=show_poker,
+        name_move=name_no_limit_move,
+        stakes=Stakes(least_return=-100.0, zero_sum=True),
     ),
 }
 """Format by the module of the env's class."""

@@ -14,6 +14,7 @@ import numpy as np
 import pyspiel
 from shimmy.openspiel_compatibility import OpenSpielCompatibilityV0
 
+from arenas.external.game_text import Stakes
 from arenas.external.information_sets import information_sets
 from selfplay.arena import Arena
 from selfplay.errors import ConfigError
@@ -50,6 +51,15 @@ class OpenSpielEnv(OpenSpielCompatibilityV0):
     def game(self) -> Any:
         """OpenSpiel's game object."""
         return self._env
+
+    @property
+    def stakes(self) -> Stakes:
+        """The game's smallest return, and whether it is a zero-sum game, by OpenSpiel."""
+        utility = self.game_type.utility
+        return Stakes(
+            least_return=float(self.game.min_utility()),
+            zero_sum=utility == pyspiel.GameType.Utility.ZERO_SUM,
+        )
 
     def openspiel(self, pyspiel: Any) -> Any:
         """Return the same game in OpenSpiel, for `selfplay study exploitability`."""

@@ -8,6 +8,7 @@ Version history: v0, first version.
 """
 
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from random import Random
@@ -19,7 +20,7 @@ from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
 from arenas.external.base import BrokenEnv, WrappedGame
 from arenas.external.boards import MASK, written
-from arenas.external.game_text import format_of
+from arenas.external.game_text import Stakes, format_of
 from arenas.external.imports import Factory, function, make_env
 from arenas.external.moves import Moves, check_moves_written
 from arenas.external.pictures import grid, picture
@@ -31,6 +32,8 @@ from selfplay.types import Action, InformationSet, Metric, Observation, Task
 
 MOST_NUMBERS = 20_000
 """Maximum numbers of an observation for the default rendering; pictures need their own function."""
+LEAST_COST = -1.0
+"""Reward of an illegal move that ends a game, if nothing else is known."""
 
 
 class PettingZoo(WrappedGame):
@@ -55,8 +58,8 @@ class PettingZoo(WrappedGame):
         action_names: Sequence[str] | str | Callable[[Any, str, int], str] | None = None,
         illegal: Illegal = "lose",
         retries: int = 2,
-        illegal_reward: float = -1.0,
-        others_reward: float = 0.0,
+        illegal_reward: float | None = None,
+        others_reward: float | None = None,
     ) -> None:
         """Args:
         env: An id of PettingZoo's registry (`classic/chess-v6`), a module
@@ -72,8 +75,12 @@ class PettingZoo(WrappedGame):
             `arenas.external.game_text`, or else the numbers themselves.
         illegal: Consequence of an illegal move: lose, retry or random_legal.
         retries: Number of times in a row that a player is asked again before it loses.
-        illegal_reward: Reward of a player that loses by an illegal move.
-        others_reward: Reward of each other player in that case.
+        illegal_reward: Reward of a player that loses by an illegal move. If None, it is at most
+            -1, and brings the player's return down to the game's smallest, which OpenSpiel and
+            `arenas.external.game_text` know; for other games it is -1, with a warning if a game
+            pays less.
+        others_reward: Reward of each other player in that case. If None, the negative of the
+            loser's if the game is known to be a zero-sum game of two players, and otherwise 0.
         """
         self.env, self.arguments = env, dict(arguments or {})
         self.wrapped = self.make_game()
@@ -88,6 +95,8 @@ class PettingZoo(WrappedGame):
         self.illegal_reward, self.others_reward = illegal_reward, others_reward
         self.rules = rules
         known = format_of(self.wrapped)
+        stakes = known.stakes if known else getattr(self.wrapped.unwrapped, "stakes", None)
+        self.stakes = stakes if isinstance(stakes, Stakes) else None
         self.show = function(render, "render") if isinstance(render, str) else render
         self.action_names: Any = action_names
         if known is not None:
@@ -204,13 +213,38 @@ class PettingZoo(WrappedGame):
             illegal_fraction=self.illegal_moves / self.asked,
         )
         if losers:
-            for agent in self.possible_agents:
-                self.pay(agent, self.illegal_reward if agent in losers else self.others_reward)
+            self._pay_forfeit(losers)
             self._end()
         elif len(self.chosen) == len(self.due):
             while self.chosen:
                 self._step()
             self._open_stage()
+
+    def _pay_forfeit(self, losers: Sequence[str]) -> None:
+        """Pay the rewards after an illegal move that ends the game."""
+        lost = self.illegal_reward
+        if lost is None:
+            lost = LEAST_COST
+            if self.stakes is not None:
+                paid = max(self.paid[agent] for agent in losers)
+                lost = min(lost, self.stakes.least_return - paid)
+        won = self.others_reward
+        if won is None:
+            mirrored = self.stakes is not None and self.stakes.zero_sum and len(self._ours) == 2
+            won = -lost if mirrored else 0.0
+        for agent in self.possible_agents:
+            self.pay(agent, lost if agent in losers else won)
+
+    def _warn_if_a_loss_costs_more(self) -> None:
+        """Warn if a game paid less than the reward that was assumed for illegal moves."""
+        assumed = self.illegal_reward is None and self.stakes is None
+        if assumed and self.illegal != "random_legal" and min(self.paid.values()) < LEAST_COST:
+            warnings.warn(
+                f"{self.name} pays less than {LEAST_COST:g}, the default reward of an illegal "
+                "move, so breaking the rules can be better than losing: set arena.illegal_reward "
+                "to the game's smallest return, or arena.illegal=random_legal",
+                stacklevel=2,
+            )
 
     def _take(self, agent: str, action: Action | None) -> bool:
         """Read one agent's move; return False if the agent loses by an illegal move."""
@@ -250,6 +284,7 @@ class PettingZoo(WrappedGame):
         self._bury()
         self.due: list[str] = []
         if not self.wrapped.agents:
+            self._warn_if_a_loss_costs_more()
             self._end()
             return
         self.due = [self._selected()]

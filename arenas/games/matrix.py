@@ -46,7 +46,7 @@ class Matrix(Arena):
         message_length: int = 80,
         informed: Sequence[int] = (0,),
         shared_reward: bool = False,
-        malformed: float = -1.0,
+        malformed: float | None = None,
     ) -> None:
         """Args:
         actions: Actions of the first player, the rows of the matrix.
@@ -60,7 +60,8 @@ class Matrix(Arena):
         informed: Players (0, 1) that see the state of the world, if there are several.
         shared_reward: If true, both get the mean of the two payoffs: a team (Dec-POMDP).
         malformed: Reward of a player whose move is not one of its actions. That round has no
-            outcome, and the other player gets 0.
+            outcome, and the other player gets 0. It may not be above a player's smallest reward
+            in a round. If None, it is 1 less than that, and at most -1.
         """
         names = list(players)
         super().__init__(dict.fromkeys(names, 1) if names[0] != names[1] else {names[0]: 2})
@@ -84,9 +85,10 @@ class Matrix(Arena):
         for key, chosen in (("speakers", speakers), ("informed", informed)):
             if not set(chosen) <= {0, 1}:
                 raise ValueError(f"{key}: players are 0 and 1, not {list(chosen)}")
-        self.rounds, self.message_length, self.malformed = rounds, message_length, malformed
+        self.rounds, self.message_length = rounds, message_length
         self.speakers, self.informed = sorted(set(speakers)), set(informed)
         self.shared_reward = shared_reward
+        self.malformed = self._least(malformed)
 
     def _table(self, table: Any, where: str) -> dict[tuple[str, str], Pay]:
         """Return the rewards per joint action; raises ValueError for another shape."""
@@ -100,6 +102,22 @@ class Matrix(Arena):
             for i, row in enumerate(rows)
             for j, column in enumerate(columns)
         }
+
+    def _least(self, malformed: float | None) -> float:
+        """Return the reward of a move that is no action.
+
+        Raises ValueError if `malformed` is more than the smallest reward of a legal move. Two
+        players who share it get half of it if one of them has no move.
+        """
+        paid = [self._paid(pay) for table in self.payoffs.values() for pay in table.values()]
+        smallest = min(min(pay) for pay in paid)
+        most = min(smallest, 2 * smallest) if self.shared_reward else smallest
+        if malformed is not None and malformed > most:
+            raise ValueError(
+                f"malformed: {malformed:g} is more than the smallest reward of a legal move, so "
+                f"that breaking the rules can be better than playing; set null, or at most {most:g}"
+            )
+        return min(most - 1.0, -1.0) if malformed is None else malformed
 
     def default_task(self, rng: Random) -> Task:
         """Return the game, with the state from the episode's seed."""

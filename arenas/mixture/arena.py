@@ -19,7 +19,7 @@ from arenas.mixture.inside import pass_on, play_stage
 from selfplay.arena import Arena
 from selfplay.curriculum.mixture import routed, unrouted
 from selfplay.drawing import StateDrawing
-from selfplay.errors import nearest
+from selfplay.errors import ConfigError, nearest
 from selfplay.types import Action, Metric, Observation, Task, ToolCall
 
 
@@ -33,9 +33,16 @@ class Mixture(Arena):
         if not parts:
             raise ValueError("parts names no arena")
         self._part = ""
-        super().__init__(
-            {f"{n}_{role}": c for n, part in parts.items() for role, c in part.roles.items()}
-        )
+        roles: dict[str, int] = {}
+        for name, part in parts.items():
+            for role, count in part.roles.items():
+                if f"{name}_{role}" in roles:
+                    raise ConfigError(
+                        f"arena.parts.{name}: its role {role!r} gets the name {name}_{role}, which "
+                        "a role of another part has too; rename the part"
+                    )
+                roles[f"{name}_{role}"] = count
+        super().__init__(roles)
         self.parts = dict(parts)
         self.optional_roles = tuple(
             f"{name}_{role}" for name, part in parts.items() for role in part.optional_roles
@@ -104,8 +111,9 @@ class Mixture(Arena):
         return self.inner.with_calls(self._inner(agent), action, calls)
 
     def is_legal(self, observation: Observation, action: Action) -> bool:
-        """Return True if a move is legal in some part."""
-        return any(part.is_legal(observation, action) for part in self.parts.values())
+        """Return True if a move is legal in the current part, or before a game in some part."""
+        playing = [self.inner] if self._part else self.parts.values()
+        return any(part.is_legal(observation, action) for part in playing)
 
     def explain(self) -> str:
         """Return the rules of all parts, each after its name."""

@@ -97,8 +97,8 @@ class CorpusQuestions(Arena):
         proposer_pay: variance: SPICE's reward of the variance of the solvers' success. failures:
             Search self-play's 1 - solve rate. learnability: Absolute Zero's. none: 0.
         invalid: Proposer's reward for an invalid question.
-        min_searches: Fewest different calls of the proposer's tools; 0 if it has no tools. The
-            results of the calls are its documents.
+        min_searches: Fewest calls of the proposer's tools that had different results; 0 if it has
+            no tools. The results of the calls are its documents.
         noise: Number of documents of `corpus` that the reader sees beside the proposer's.
         corpus: Documents for `noise`: a list, or the path of a JSON Lines file.
         verifier: Scores answers; None: 1 if the answer has the same meaning as the known
@@ -238,10 +238,10 @@ class CorpusQuestions(Arena):
             return "too_long"
         if holds(question, self.answer):
             return "leaks"
-        queries = [query for query, _ in self.found]
-        if len(set(queries)) < len(queries):
+        queries = {_asked(query) for query, _ in self.found}
+        if len(queries) < len(self.found):
             return "repeated_search"
-        if len(queries) < self.min_searches:
+        if len({result for _, result in self.found}) < self.min_searches:
             return "few_searches"
         own = [self.passage, *(result for _, result in self.found)]
         return None if any(holds(text, self.answer) for text in own) else "ungrounded"
@@ -337,6 +337,16 @@ def _found(given: Any) -> list[tuple[str, str]]:
             case [str(query), str(result)]:
                 found.append((well_formed(query), well_formed(result[:RESULT_LENGTH])))
     return found
+
+
+def _asked(query: str) -> str:
+    """Return the arguments of a call without differences of case and white space."""
+    said = json_object(query)
+    words = {"": query} if said is None else said
+    return json.dumps(
+        {key: " ".join(str(value).casefold().split()) for key, value in words.items()},
+        sort_keys=True,
+    )
 
 
 def raw_env(**settings: Any) -> CorpusQuestions:

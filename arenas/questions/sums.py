@@ -13,8 +13,10 @@ from arenas.splits import Split
 from selfplay.rng import derive
 from selfplay.types import Task
 
-FORM = re.compile(r"[0-9]{1,4}( [+*-] [0-9]{1,4})*")
-"""Pattern of numbers of up to four digits, joined by operations with single spaces."""
+_NUMBER = "(0|[1-9][0-9]{0,3})"
+FORM = re.compile(f"{_NUMBER}( [+*-] {_NUMBER})*")
+"""Pattern of numbers of up to four digits, joined by operations with single spaces; a number has no
+leading zeros, so that each sum is written in one way."""
 TRIES = 1000
 """Number of draws after which no question of a split is expected."""
 

@@ -22,12 +22,31 @@ _LIST_COMMA = re.compile(r"(?<=\d),(?=\d)")
 _POINT = re.compile(r"(?<!\w)\.(?=\d)|(?<=\d)\.(?=\d)")
 _PERCENT = re.compile(r"(?<=\d)\s?%")
 _BINARY = re.compile(
-    r"(?:(?<=[\d)])|(?<=(?<![A-Za-z])[A-Za-z]))\s*([-+^*/=])\s*"
-    r"(?=[-+]?[\d(.]|[-+]?[A-Za-z](?![A-Za-z]))"
+    r"(?:(?<=[\d)|])|(?<=[\d)]!)|(?<=(?<![A-Za-z])[A-Za-z])|(?<=(?<![A-Za-z])[A-Za-z]!))"
+    r" ?[-+^*/=] ?(?=[-+]?[\d(.|]|[-+]?[A-Za-z](?![A-Za-z]))"
 )
 """Operation between numbers, brackets and letters that are no part of a word."""
+_LEADING_MINUS = re.compile(r"^- (?=[\d(.$]|[A-Za-z](?: ?[^A-Za-z ]|$))")
 _MINUS = re.compile(r"(?<![A-Za-z0-9)])-(?=[\w.$(])")
-_LETTERS = dict(zip(".%-+^*/=", "ⴰⴱⴲⴳⴴⴵⴶⴷ", strict=True))
+_DOUBLED = re.compile(r"([=&|])\1+")
+_RELATION = re.compile(r" ?(?:[<>!]=|[<>&|]) ?")
+_HALF_OPEN = re.compile(r"\[([^][(),]*,[^][(),]*)\)|\(([^][(),]*,[^][(),]*)\]")
+_NOT = re.compile(r"(?<![A-Za-z0-9)\]!|])!(?=[A-Za-z(!])")
+_FACTORIAL = re.compile(r"(?:(?<=[\d)\]|])|(?<=(?<![A-Za-z])[A-Za-z]))!+(?!\w)")
+_WORD_BEFORE = re.compile(r"[A-Za-z]{2} ")
+"""End of a word that another word follows; then a last exclamation mark ends a sentence."""
+_CHARGE = re.compile(
+    r"(?<=[A-Za-z0-9])(?:[+#]+(?=[ ),;.\]]|$)|-+(?=[.,;:!?)\]]*$))"
+    r"|(?<=(?<![A-Za-z])[A-Za-z])-(?= )"
+)
+"""Sign at the end of a word: a grade, a blood group, an ion, a language such as C++ or C#. A minus
+within a text counts after a single letter only, because it can be a dash."""
+_KEPT = (_BINARY, _RELATION, _POINT, _PERCENT, _MINUS, _NOT, _FACTORIAL, _CHARGE)
+_ASCII = str.maketrans(
+    {"≤": "<=", "≥": ">=", "≠": "!=", "¬": "!", "∧": "&"}
+    | {"\N{LOGICAL OR}": "|", "\N{MINUS SIGN}": "-"}
+)
+_LETTERS = dict(zip(".%-+^*/=<>!&|#[]()", "ⴰⴱⴲⴳⴴⴵⴶⴷⴸⴹⴺⴻⴼⴽⴾⴿⵀⵁ", strict=True))
 """Letters that stand for marks, because `normalized_answer` removes marks."""
 
 
@@ -150,19 +169,35 @@ class _LimitedMatcher(SequenceMatcher[str]):
 def meaning(answer: str) -> str:
     """Return the meaning of an answer, which ignores differences in notation.
 
-    The meaning of a number is its value. Other texts are normalised as in SQuAD, but
-    signs in numbers and formulas are kept ("3.5 kg", "-5 %", "x - 1", which is "x-1"), and so is an
-    answer that is only "a", "an" or "the".
+    The meaning of a number is its value. Other texts are normalised as in SQuAD, but these marks
+    are kept: signs in numbers and formulas ("3.5 kg", "-5 %", "x - 1", which is "x-1"), relations
+    ("x < 3", "x >= 2", which is "x ≥ 2"), logic ("p & q", "p || q", "!p"), brackets of half-open
+    intervals ("[0, 1)"), signs at the end of words ("A+", "Na+", "C++"), and exclamation marks
+    after a single letter, a number or a bracket ("n!"), unless they end a text of several words.
+    An answer that is only "a", "an" or "the" is kept too.
     """
-    number = number_in(answer)
+    plain = _LEADING_MINUS.sub("-", " ".join(answer.translate(_ASCII).split()))
+    number = number_in(plain)
     if number is not None:
         return f"={number}"
-    plain = _THOUSANDS.sub(lambda found: found[0].replace(",", ""), answer)
-    plain = _BINARY.sub(lambda found: _LETTERS[found[1]], _LIST_COMMA.sub(" ", plain))
-    for pattern in (_POINT, _PERCENT, _MINUS):
-        plain = pattern.sub(lambda found: _LETTERS[found[0].strip()], plain)
+    if plain.endswith("!") and _WORD_BEFORE.search(plain):
+        plain = plain.rstrip("!")
+    plain = _DOUBLED.sub(r"\1", plain)
+    plain = _THOUSANDS.sub(lambda found: found[0].replace(",", ""), plain)
+    plain = _LIST_COMMA.sub(" ", _HALF_OPEN.sub(_kept_brackets, plain))
+    for pattern in _KEPT:
+        plain = pattern.sub(_kept_marks, plain)
     bare = answer.strip(punctuation + whitespace).lower()
     return normalized_answer(plain) or bare or answer.strip()
+
+
+def _kept_marks(found: re.Match[str]) -> str:
+    return "".join(_LETTERS[mark] for mark in found[0] if mark != " ")
+
+
+def _kept_brackets(found: re.Match[str]) -> str:
+    inside = found[0][1:-1]
+    return f" {_LETTERS[found[0][0]]}{inside}{_LETTERS[found[0][-1]]} "
 
 
 def vote(answer: str | None, verifier: Verifier) -> str | None:

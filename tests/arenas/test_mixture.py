@@ -12,6 +12,7 @@ from pettingzoo.test import api_test, seed_test
 from arenas.collaboration.pipeline import Pipeline
 from arenas.external.pettingzoo import PettingZoo
 from arenas.games.kuhn import Kuhn, deals
+from arenas.games.matrix import raw_env as matrix
 from arenas.games.negotiation import Negotiation
 from arenas.games.random_play import RandomPlay
 from arenas.games.tic_tac_toe import TicTacToe
@@ -87,6 +88,14 @@ def test_a_move_that_the_part_leaves_out_is_left_out() -> None:
     assert arena.finished and arena.left_out == {"judged_solver_0"}
 
 
+def test_two_roles_of_one_name_are_refused() -> None:
+    def pair(*players: str) -> Arena:
+        return matrix(players=players)
+
+    with pytest.raises(ConfigError, match=r"^arena\.parts\.p_q: its role 'r' .* p_q_r, .* rename"):
+        Mixture(parts={"p": pair("q_r", "r"), "p_q": pair("r", "z")})
+
+
 def test_a_person_gets_the_rules_and_the_pictures_of_the_parts() -> None:
     trade = Negotiation()
     arena = Mixture(parts={"kuhn": Kuhn(), "trade": trade})
@@ -99,6 +108,9 @@ def test_a_person_gets_the_rules_and_the_pictures_of_the_parts() -> None:
     assert arena.is_legal(Observation(fields={"legal": ["", "a b"]}), "")
     assert not arena.is_legal(Observation(fields={"legal": ["", "a b"]}), "c")
     arena.begin(routed("kuhn", deals()[0]), seed=0)
+    dealt = arena.view("kuhn_player_0")
+    assert arena.is_legal(dealt, "bet") and not arena.is_legal(dealt, "bet\nhello")
+    assert trade.is_legal(dealt, "bet\nhello"), "it is legal in the other part"
     assert arena.draw("kuhn_player_0") == arena.inner.draw("player_0") != arena.draw()
 
 

@@ -247,7 +247,7 @@ def test_what_was_known_is_not_paid_again(executor: Executor) -> None:
     arena = AbsoluteZero(executor=executor, buffer=buffer, solvers=1)
     assert propose(begun(arena, "deduction"), proposal("3")) == "valid"
     buffer.add(arena.created[0], step=1)
-    same = proposal(" 3 ", program="def f(a):  # twice\n    return (a*2)")
+    same = proposal(" 3 ", program="def f(b):  # twice\n    return (b*2)")
     assert propose(begun(arena, "deduction", known=1), same) == "duplicate"
     assert arena.paid["proposer_0"] == 0.0 and arena.metrics["valid_proposal"] == 1.0
     # Asked before it was known, the verdict stays what it was.
@@ -258,8 +258,11 @@ def test_what_was_known_is_not_paid_again(executor: Executor) -> None:
 def test_a_held_out_program_is_refused(executor: Executor) -> None:
     held_out = [solve_task("deduction", {"program": DOUBLE, "inputs": ["1"], "message": ""})]
     arena = AbsoluteZero(executor=executor, solvers=1, forbidden=programs_of(held_out))
-    assert propose(begun(arena, "deduction"), proposal("77")) == "held_out"
-    assert not arena.created
+    disguised = "import re\ndef f(b, /):\n    'Twice.'\n    return b * 2"
+    for program in (DOUBLE, disguised):
+        action = proposal("77", program=program)
+        assert propose(begun(arena, "deduction"), action) == "held_out"
+        assert not arena.created
 
 
 def test_a_task_to_solve_is_labelled_when_it_is_set_up(executor: Executor) -> None:

@@ -17,7 +17,7 @@ from arenas.absolute_zero.edits import (
     held_out_depth,
     shown,
 )
-from arenas.absolute_zero.program_checks import normal_form
+from arenas.absolute_zero.normal_form import normal_form
 from arenas.absolute_zero.tiny_python import Domain, Program
 from roles.proposer import Proposer
 from roles.solver import Solver

@@ -6,7 +6,8 @@ import types
 
 import pytest
 
-from arenas.absolute_zero.program_checks import LONGEST_PROGRAM, PURE, fault, normal_form
+from arenas.absolute_zero.normal_form import normal_form
+from arenas.absolute_zero.program_checks import LONGEST_PROGRAM, PURE, fault
 
 GOOD = "def f(a):\n    return a"
 
@@ -128,13 +129,6 @@ def test_no_pure_module_leads_to_another_by_its_names() -> None:
                 pure = value.__name__.partition(".")[0].strip("_") in PURE
                 reached = fault(f"import {name}\ndef f(a):\n    return {name}.{key}.x") is None
                 assert pure or not reached, f"{name}.{key} is {value.__name__}"
-
-
-def test_the_normal_form_forgets_spacing_comments_and_quotes() -> None:
-    assert normal_form('def f(a):  # why\n\n  return ("x")') == normal_form(
-        "def f(a):\n    return 'x'"
-    )
-    assert normal_form(GOOD) != normal_form("def f(b):\n    return b")
 
 
 def test_noise_is_refused_and_what_passes_has_a_normal_form() -> None:

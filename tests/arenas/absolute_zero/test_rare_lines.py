@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from arenas.absolute_zero.program_checks import normal_form
+from arenas.absolute_zero.normal_form import normal_form
 from arenas.absolute_zero.rare_lines import (
     COMMON,
     HELD_OUT,

@@ -8,7 +8,8 @@ import pytest
 
 from arenas.absolute_zero.arena import AbsoluteZero, programs_of, solve_task
 from arenas.absolute_zero.demonstrations import TinyDemonstrations, solution
-from arenas.absolute_zero.program_checks import fault, normal_form
+from arenas.absolute_zero.normal_form import normal_form
+from arenas.absolute_zero.program_checks import fault
 from arenas.absolute_zero.tiny_python import (
     LINES,
     OPERATIONS,

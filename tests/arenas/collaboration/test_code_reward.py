@@ -47,6 +47,11 @@ def graded(executor: Executor, helper: str, main: str) -> Grade:
         (AUX, "def f(xs):\n    return aux(xs)", 3.0),
         (AUX, 'def f(xs):\n    "so"\n    y = aux(xs)\n    return y', 3.0),
         (AUX, "def f(xs):\n    y: int = aux(xs=xs)\n    return y", 3.0),
+        (AUX, "def f(xs):\n    pass\n    return aux(xs)", 3.0),
+        (AUX, "def f(xs):\n    y = aux(xs)\n    y = y\n    z = y\n    0\n    return z", 3.0),
+        (AUX, "def f(xs):\n    n = 0\n    return ([n, aux(xs)],)[0][1]", 3.0),
+        (AUX, "def f(xs):\n    y = (aux(xs),)[0]\n    return y", 3.0),
+        (AUX, "def f(xs):\n    y = aux(xs)\n    return y or 0", 4.0),
         (AUX, "def f(xs):\n    return aux(sorted(xs))", 4.0),
         (AUX, "def f(xs):\n    y = aux(xs)\n    y += 0\n    return y", 4.0),
         # Called beside a call whose result is thrown away.
@@ -83,6 +88,12 @@ FOR_NOTHING = {
     "in a loop of no rounds": f"def f(xs):\n    for x in []:\n        return aux(xs)\n{SUM}",
     "named only": f"def f(xs):\n    aux\n{SUM}",
     "kept in a global": f"def f(xs):\n    global y\n    y = aux(xs)\n{SUM}",
+    "asked for its name": f"def f(xs):\n    assert aux.__name__ == 'aux'\n{SUM}",
+    "asked for its code": f"def f(xs):\n    aux.__code__.co_varnames[0] == 'xs' or 1 / 0\n{SUM}",
+    "given an object that notices copies": (
+        "class C(list):\n    def __deepcopy__(self, memo):\n        C.seen = 1\n\n"
+        f"def f(xs):\n    aux(C(xs))\n    assert not hasattr(C, 'seen')\n{SUM}"
+    ),
     "a thousand times": f"def f(xs):\n    for _ in range(1001):\n        aux(xs)\n{SUM}",
     "with a number of 5,000 digits": f"def f(xs):\n    aux([10**5000])\n{SUM}",
 }
@@ -135,6 +146,14 @@ USED = {
     "a generator": (
         "def aux(xs):\n    for x in xs:\n        yield x\n    return None or 1",
         "def f(xs):\n    return sum(aux(xs))",
+    ),
+    "a generator without an end": (
+        "from itertools import count\ndef aux(n):\n    yield from count(n)\n    return None or 1",
+        "def f(xs):\n    return next(x for x in aux(0) if x == sum(xs))",
+    ),
+    "an object with methods": (
+        "from collections import Counter\ndef aux(xs):\n    return Counter({'y': sum(xs)})",
+        "def f(xs):\n    return aux(xs).most_common(1)[0][1]",
     ),
     "a closure": (
         "def aux(xs):\n    return lambda y: y + sum(xs)",

@@ -11,6 +11,7 @@ import pytest
 
 from arenas.collaboration import human_eval
 from arenas.collaboration.arena import Collaboration
+from roles.coder import Coder
 from selfplay.errors import ConfigError
 from selfplay.sandbox import Executor
 from selfplay.types import Task
@@ -88,6 +89,22 @@ def test_a_helper_that_is_needed_counts(stand_in: bytes, executor: Executor) -> 
     }
     arena.play_stage(moves)
     assert arena.metrics["calls_aux"] == 1.0 and arena.metrics["solved"] == 1.0
+
+
+def test_the_feedback_names_no_call_that_the_agents_do_not_know(
+    stand_in: bytes, executor: Executor
+) -> None:
+    (task,) = human_eval.problems()
+    arena = Collaboration(executor=executor, turns=2)
+    arena.begin(task, 0)
+    arena.play_stage({"helper_0": "", "main_0": "def half(x):\n    return x"})
+    seen = arena.view("main_0")
+    assert seen.fields["feedback"] == [
+        {"call": "the hidden assertions", "expected": "", "outcome": "raised"}
+    ]
+    assert seen.text.endswith("\nthe hidden assertions -> raised")
+    said = str(Coder().prompt(seen)[0]["content"])
+    assert "- the hidden assertions: raised\n" in said and "half()" not in said
 
 
 @installed

@@ -94,6 +94,30 @@ def test_poker_is_cards_and_chips() -> None:
     assert leduc.text.startswith("Your cards: queen of hearts\nCards on the table: none yet")
 
 
+@pytest.mark.parametrize(
+    ("name", "greedy", "least"),
+    [
+        ("classic/leduc_holdem-v4", ["raise", "call"], -7.0),
+        ("classic/texas_holdem-v4", ["raise", "call"], -25.0),
+        ("classic/texas_holdem_no_limit-v6", ["all in", "call"], -100.0),
+    ],
+)
+def test_an_illegal_move_costs_as_much_as_the_worst_loss(
+    name: str, greedy: list[str], least: float
+) -> None:
+    returns = set[float]()
+    for seed in range(5):
+        arena = begun(name, seed)
+        while not arena.finished:
+            legal = arena.view(arena.stage[0]).fields["legal"]
+            arena.play_stage({arena.stage[0]: next(m for m in [*greedy, "check"] if m in legal)})
+        returns |= set(arena.paid.values())
+    assert min(returns) == least
+    arena = begun(name)
+    arena.play_stage({"player_0": "???"})
+    assert arena.finished and arena.paid == {"player_0": least, "player_1": -least}
+
+
 def test_no_player_sees_the_cards_of_another() -> None:
     arena = begun("classic/texas_holdem-v4")
     assert "clubs" in arena.view("player_0").fields["board"]

@@ -1,6 +1,7 @@
 """OpenSpiel's games through shimmy: whole games, and the returns that OpenSpiel itself gives."""
 
 from collections import Counter, deque
+from random import Random
 
 import pyspiel
 import pytest
@@ -41,6 +42,48 @@ def test_openspiels_games_pay_openspiels_returns(game: str) -> None:
         made = openspiel.env(game=game)
         assert arena.paid == pytest.approx(own_returns(arena, made))
     api_test(openspiel.env(game=game), num_cycles=20)
+
+
+@pytest.mark.parametrize(
+    ("game", "moves", "loser", "paid"),
+    [
+        ("leduc_poker", ["Raise", "Raise"], 0, [-13.0, 13.0]),
+        ("kuhn_poker", ["Bet"], 1, [2.0, -2.0]),
+        ("tic_tac_toe", [], 0, [-1.0, 1.0]),
+        ("leduc_poker(players=3)", ["Raise"], 1, [0.0, -13.0, 0.0]),
+        ("matrix_sh", [], 0, [-1.0, 0.0]),
+    ],
+)
+def test_an_illegal_move_is_never_cheaper_than_the_worst_loss(
+    game: str, moves: list[str], loser: int, paid: list[float]
+) -> None:
+    arena = PettingZoo(
+        env="arenas.external.openspiel",
+        arguments={"game": game},
+        render="arenas.external.openspiel.show",
+        action_names="arenas.external.openspiel.name_move",
+    )
+    arena.begin(GAME, seed=0)
+    for move in moves:
+        arena.play_stage({arena.stage[0]: move})
+    assert f"player_{loser}" in arena.stage
+    arena.play_stage({f"player_{loser}": "I stop."})
+    assert arena.finished and list(arena.paid.values()) == paid
+
+
+def test_an_illegal_move_takes_back_what_the_game_has_paid() -> None:
+    arena = PettingZoo(
+        env="arenas.external.openspiel",
+        arguments={"game": "2048"},
+        render="arenas.external.openspiel.show",
+        action_names="arenas.external.openspiel.name_move",
+    )
+    arena.begin(GAME, seed=0)
+    rng = Random(0)
+    while arena.paid["player_0"] < 8:
+        arena.play_stage({"player_0": rng.choice(arena.view("player_0").fields["legal"])})
+    arena.play_stage({"player_0": "I stop."})
+    assert arena.finished and arena.paid == {"player_0": 0.0}
 
 
 def test_openspiels_words_are_shown() -> None:

@@ -2,6 +2,7 @@
 
 import pickle
 import random
+import warnings
 from typing import Any
 
 import numpy as np
@@ -95,6 +96,30 @@ def test_an_illegal_move_of_several_is_asked_again_alone() -> None:
     twin.play_stage({"player_1": "0", "player_2": "3"})
     assert twin.finished and twin.paid == {"player_0": 0.5, "player_1": -1.0, "player_2": 0.5}
     assert twin.metrics["illegal"] == 3 and twin.metrics["forfeit"] == 1
+
+
+class Costly(Bids):
+    """The same, with a fee that makes a legal game dearer than the reward of an illegal move."""
+
+    def step(self, actions: Any) -> Any:
+        observations, rewards, *rest = super().step(actions)
+        return observations, {agent: reward - 2 for agent, reward in rewards.items()}, *rest
+
+
+def test_a_warning_says_that_a_legal_game_costs_more_than_an_illegal_move() -> None:
+    def play_out(**settings: Any) -> PettingZoo:
+        arena = PettingZoo(env=Costly, **settings)
+        arena.begin(GAME, seed=0)
+        while not arena.finished:
+            arena.play_stage(dict.fromkeys(arena.stage, "1"))
+        return arena
+
+    with pytest.warns(UserWarning, match=r"pays less than -1.*arena\.illegal_reward"):
+        assert min(play_out().paid.values()) < -1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        play_out(illegal_reward=-1.0)
+        play_out(illegal="random_legal")
 
 
 @pytest.mark.parametrize("text", ["9", "-1", "0.0", "1e0", "zero", "", "\ud800", "0\x00", "0 1"])

@@ -115,7 +115,7 @@ def test_scripted_players_play_to_the_end() -> None:
 def test_a_warm_start_of_random_play_votes_legally() -> None:
     """Use the settings of `warmstart=random_play`; takes half a minute of CPU time."""
     settings = load(["+experiment=tiny/kuhn"])["warmstart"]
-    kept = ("steps", "batch", "warmup", "lr", "final", "model")
+    kept = ("steps", "batch", "warmup_steps", "lr", "final_lr", "model")
     source = RandomPlay(arena=Spy(), messages=["me", "not me", "player_1"])
     lines: list[str] = []
     warm = WarmStart(

@@ -59,6 +59,31 @@ def test_a_round_without_a_legal_move_has_no_outcome(text: str | None) -> None:
     assert play(begun(shared_reward=True), text, text) == [-1, -1]
 
 
+@pytest.mark.parametrize(
+    ("payoffs", "shared", "paid"),
+    [
+        ([[0, 1], [2, 3]], False, [-1.0, 0.0]),
+        ([[5, 6], [7, 8]], False, [-1.0, 0.0]),
+        ([[[-5, 2], [0, 0]], [[1, 1], [0, -7]]], False, [-8.0, 0.0]),
+        ([[[-5, 1], [0, 0]], [[1, 1], [0, 0]]], True, [-2.5, -2.5]),
+    ],
+)
+def test_a_move_that_is_no_action_costs_more_than_any_legal_one(
+    payoffs: Any, shared: bool, paid: list[float]
+) -> None:
+    arena = begun(payoffs=payoffs, shared_reward=shared)
+    assert play(arena, "bogus", "defect") == paid
+
+
+def test_a_reward_above_the_smallest_legal_one_is_refused() -> None:
+    payoffs = [[[-5, 1], [0, 0]], [[1, 1], [0, 0]]]
+    assert raw_env(payoffs=payoffs, malformed=-5.0).malformed == -5.0
+    with pytest.raises(ValueError, match=r"malformed: -1 is more than .* at most -5"):
+        raw_env(payoffs=payoffs, malformed=-1.0)
+    with pytest.raises(ValueError, match=r"malformed: -3 is more than .* at most -4"):
+        raw_env(payoffs=payoffs, malformed=-3.0, shared_reward=True)
+
+
 def test_rounds_add_up_and_both_see_what_was_played() -> None:
     arena = begun(rounds=2)
     assert play(arena, "cooperate", "defect") == [0, 5]

@@ -150,7 +150,8 @@ def started(source: RandomPlay, role: Role, **settings: Any) -> tuple[Any, list[
     """Return the model of a short warm start, and the lines of its report."""
     lines: list[str] = []
     small = {"hidden": 32, "layers": 1, "heads": 2, "intermediate": 64}
-    short: dict[str, Any] = {"steps": 100, "batch": 32, "warmup": 5, "lr": 0.01, "model": small}
+    short: dict[str, Any] = {"steps": 100, "batch": 32, "warmup_steps": 5, "lr": 0.01}
+    short["model"] = small
     warm = WarmStart(demonstrations=source, roles={"player": role}, **{**short, **settings})
     return warm.train(lines.append)[0], lines
 
@@ -187,7 +188,7 @@ def test_the_warm_start_is_nearly_uniform_and_tells_hands_apart() -> None:
         roles={"player": role},
         steps=100,
         batch=48,
-        warmup=10,
+        warmup_steps=10,
         lr=0.01,
         model={"hidden": 32, "layers": 1, "heads": 2, "intermediate": 64, "positions": 64},
     )

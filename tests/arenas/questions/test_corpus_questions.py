@@ -243,6 +243,14 @@ def test_the_given_answer_counts_and_not_the_proposers_own() -> None:
         ([], "few_searches"),
         (searched(DOCUMENTS[0]), "few_searches"),
         (searched(DOCUMENTS[0]) * 2, "repeated_search"),
+        (
+            [
+                ToolCall(name="search", arguments=f'{{"query": "{query}"}}', result=result)
+                for query, result in zip(("The mayor", "the  MAYOR "), DOCUMENTS, strict=True)
+            ],
+            "repeated_search",
+        ),
+        (searched(DOCUMENTS[0], DOCUMENTS[0]), "few_searches"),
         (searched("nothing", "nothing else"), "ungrounded"),
         (
             [ToolCall(name="search", arguments="{}", result=DOCUMENTS[0], error="raised")] * 2,

@@ -137,7 +137,8 @@ def test_a_verifier_judges_what_a_model_asked() -> None:
     assert [arena.paid[f"solver_{n}"] for n in range(4)] == [0.0, 1.0, 0.0, 0.0]
     assert arena.paid[PROPOSER] == 0.75 and arena.metrics["solved"] == 1
     assert arena.created[0].payload == {"mode": "solve", "question": "3 + 4"}
-    for question, reason in (("what is 3", "no_sum"), ("1" + " + 1" * 8, "too_many_terms")):
+    no_sums = dict.fromkeys(("what is 3", "07 + 1"), "no_sum")
+    for question, reason in {**no_sums, "1" + " + 1" * 8: "too_many_terms"}.items():
         arena = begun(label="verifier", verifier=SumVerifier(), invalid=-1.0)
         arena.play_stage({PROPOSER: question})
         assert arena.finished and arena.notes[PROPOSER]["verdict"] == reason
@@ -311,6 +312,46 @@ def test_a_question_file_is_read_strictly(tmp_path: Any) -> None:
         ("x - -1", "x - 1", False),
         ("and/or", "and or", False),
         ("the well-known man", "wellknown man", True),
+        ("x < 3", "x > 3", False),
+        ("x<3.", "x < 3", True),
+        ("x >= 2", "x <= 2", False),
+        ("x >= 2", "x\u22652", True),
+        ("x >= 2", "x > 2", False),
+        ("x != y", "x == y", False),
+        ("x \u2260 y", "x != y", True),
+        ("x == y", "x = y", True),
+        ("p & q", "p | q", False),
+        ("p && q", "p \u2227 q", True),
+        ("|x| + 1", "|x| - 1", False),
+        ("|x|", "x", False),
+        ("!p", "p", False),
+        ("!p", "\u00acp", True),
+        ("[0, 1)", "(0, 1]", False),
+        ("[0,1)", "[0, 1).", True),
+        ("[-1, 1)", "[1, 1)", False),
+        ("(1, 2)", "[1, 2]", True),
+        ("n!", "n", False),
+        ("n! + 1", "n! - 1", False),
+        ("(n + 1)!", "(n + 1)", False),
+        ("Paris!", "Paris", True),
+        ("It is Paris!!", "it is paris", True),
+        ("Vitamin C!", "vitamin c", True),
+        ("Apollo 13!", "Apollo 13", True),
+        ("A+", "A-", False),
+        ("A+", "A", False),
+        ("A+.", "a+", True),
+        ("O-", "O+", False),
+        ("O- blood", "O blood", False),
+        ("Na+", "Na-", False),
+        ("Na+ and Cl-", "Na and Cl", False),
+        ("C++", "C", False),
+        ("C#", "C", False),
+        ("- x", "x", False),
+        ("- x", "-x", True),
+        ("- 5", "-5", True),
+        ("\u22125", "-5", True),
+        ("- a cat", "cat", True),
+        ("Paris - the capital", "Paris, the capital", True),
     ],
 )
 def test_an_answer_has_one_meaning_in_different_notations(one: str, other: str, same: bool) -> None:
