@@ -13,6 +13,13 @@ HOST = "127.0.0.1"
 """Default address of the local pages, which only this machine can open."""
 PLAY_PORT = 8766
 """Default port of `play --page`."""
+OVERRIDDEN = ("train", "check", "evaluate", "warmstart", "plan", "replay", "play")
+"""Commands that take key=value; their usage line says so, and keys are completed after them."""
+
+
+def takes_run(command: argparse.ArgumentParser) -> None:
+    """Give a command the argument RUN, the folder of a run."""
+    command.add_argument("run", type=Path, metavar="RUN", help="folder of the run")
 
 
 def tell(lines: Iterable[str]) -> None:

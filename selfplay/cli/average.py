@@ -3,13 +3,13 @@
 import argparse
 from pathlib import Path
 
-from selfplay.cli.arguments import nothing_more
+from selfplay.cli.arguments import nothing_more, takes_run
 from selfplay.run.step_range import step_range
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Give the command its flags."""
-    command.add_argument("run", type=Path)
+    takes_run(command)
     command.add_argument(
         "--steps",
         default=":",

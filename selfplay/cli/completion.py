@@ -5,12 +5,9 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
 from selfplay.cli import study
-from selfplay.cli.arguments import nothing_more
+from selfplay.cli.arguments import OVERRIDDEN, nothing_more
 from selfplay.config import compose, plain_data
 from selfplay.errors import ConfigError, nearest
-
-OVERRIDDEN = ("train", "warmstart", "check", "play", "replay", "plan")
-"""Commands with key=value arguments."""
 
 BASH = """\
 # Completion of selfplay for bash; in ~/.bashrc: source <(selfplay completion bash)

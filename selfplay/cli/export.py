@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from selfplay.cli.arguments import note, nothing_more
+from selfplay.cli.arguments import note, nothing_more, takes_run
 from selfplay.errors import ConfigError, RunError
 from selfplay.run.step_range import step_range
 
@@ -20,7 +20,7 @@ FORMATS = ("sft",)
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Give the command its flags."""
-    command.add_argument("run", type=Path)
+    takes_run(command)
     command.add_argument(
         "--format",
         default="sft",
@@ -39,7 +39,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "--best",
         type=float,
         metavar="FRACTION",
-        help="only this fraction of each role's episodes, those with the largest returns",
+        help="only this fraction of the trajectories (one agent in one episode) of each role, "
+        "those with the largest returns first",
     )
     command.add_argument(
         "--steps", default=":", metavar="A:B", help="only the steps from A to B, both included"

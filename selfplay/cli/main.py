@@ -6,11 +6,12 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import Any, NoReturn, TypeAlias
 
 from selfplay import __version__
 from selfplay.cli import average, commands, export, new, plan, show, study
-from selfplay.cli.arguments import HOST, PLAY_PORT, Steps
+from selfplay.cli.arguments import HOST, OVERRIDDEN, PLAY_PORT, Steps, takes_run
 from selfplay.cli.limits import limit_of, search_current_folder, takes_trust
 from selfplay.config.threads import limit_spinning
 from selfplay.config.trust import limited
@@ -18,8 +19,6 @@ from selfplay.errors import ConfigError, SelfplayError, closest, nearest, printa
 from selfplay.run import signals
 
 INTERRUPTED = signals.EXIT_CODE
-OVERRIDDEN = ("train", "check", "evaluate", "warmstart", "plan", "replay", "play")
-"""Commands that take key=value; their usage line says so."""
 
 Add: TypeAlias = Callable[..., argparse.ArgumentParser]
 """Function that adds a command: (name, function of the command, texts) to its parser."""
@@ -110,9 +109,17 @@ def _parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     _add_files(add, parser)
     for name in OVERRIDDEN:
         made = subparsers.choices[name]
-        usage = " ".join(made.format_usage().removeprefix("usage: ").split())
-        made.usage = f"{usage} [key=value ...]"
+        made.usage = _usage_with_overrides(made)
     return parser
+
+
+def _usage_with_overrides(command: argparse.ArgumentParser) -> str:
+    """Return the wrapped usage of a command, with [key=value ...] at its end."""
+    usage, more = command.format_usage().rstrip(), "[key=value ...]"
+    last = usage.rpartition("\n")[2]
+    full = len(f"{last} {more}") > get_terminal_size().columns - 2  # where argparse wraps
+    between = "\n".ljust(1 + len(f"usage: {command.prog} ")) if full else " "
+    return f"{usage}{between}{more}".removeprefix("usage: ")
 
 
 def _takes_folders(command: argparse.ArgumentParser) -> None:
@@ -180,7 +187,7 @@ def _add_training(add: Add) -> None:
         "default the newest, and print their metrics. key=value changes an evaluation, or the "
         "engine.",
     )
-    evaluate.add_argument("run", help=study.PLAYER)
+    evaluate.add_argument("run", metavar="RUN", help=study.PLAYER)
     evaluate.add_argument("--json", action="store_true", help="print the metrics as JSON")
     takes_trust(evaluate)
     _takes_folders(
@@ -238,7 +245,7 @@ def _add_pages(add: Add) -> None:
     )
     _takes_folders(play)
     play.add_argument("--games", type=int, help="number of games at the terminal (default 1)")
-    play.add_argument("--seed", type=int, default=0)
+    play.add_argument("--seed", type=int, default=0, help="seed of the games (default 0)")
     takes_trust(play)
     _listens(play, port=PLAY_PORT)
     play.set_defaults(host=None, port=None)  # refused without --page
@@ -252,9 +259,9 @@ def _add_records(add: Add) -> None:
         help="recompute rewards and credit of a run: selfplay replay RUN [key=value ...]",
         description="Replay the recorded episodes of a run without any model. With the run's own "
         "config the results must equal the record; key=value shows the rewards and advantages of "
-        "another config, such as credit=rloo or arena.incentives.corrected=0.5.",
+        "another config, such as credit=rloo or arena.incentives.corrected_alone=0.5.",
     )
-    replay.add_argument("run", type=Path)
+    takes_run(replay)
     replay.add_argument(
         "--steps", action=Steps, nargs="+", default=[], metavar="N", help="replay only these steps"
     )

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from selfplay.cli.arguments import nothing_more
+from selfplay.cli.arguments import nothing_more, takes_run
 from selfplay.errors import ConfigError, RunError, nearest
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Give the command its flags."""
-    command.add_argument("run", type=Path)
+    takes_run(command)
     command.add_argument(
         "--step", type=int, metavar="N", help="step (default: the last one that was recorded)"
     )
@@ -47,7 +47,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> None:
 
 def _step(run: Path, step: int | None) -> int:
     """Return the step whose episodes are meant; None means the last one."""
-    from selfplay.run.record_reader import recorded_steps
+    from selfplay.run.record_reader import nearest_steps, recorded_steps
 
     steps = recorded_steps(run)
     if not steps:
@@ -57,10 +57,7 @@ def _step(run: Path, step: int | None) -> int:
     if step is None:
         return steps[-1]
     if step not in steps:
-        near = sorted(sorted(steps, key=lambda each: abs(each - step))[:5])
-        raise RunError(
-            f"{run}: no episodes of step {step}; near it are those of {', '.join(map(str, near))}"
-        )
+        raise RunError(f"{run}: no episodes of step {step}; {nearest_steps(steps, step)}")
     return step
 
 

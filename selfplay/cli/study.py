@@ -8,6 +8,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from selfplay.cli.arguments import takes_run
 from selfplay.errors import ConfigError
 from selfplay.study.registry import comparable, measures
 
@@ -27,9 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             name, allow_abbrev=False, help=measure.help, description=_description(measure)
         )
         if measure.target == "run":
-            made.add_argument("run", type=Path)
+            takes_run(made)
         elif measure.target == "player":
-            made.add_argument("run", help=PLAYER)
+            made.add_argument("run", metavar="RUN", help=PLAYER)
         elif measure.target == "sets":
             made.add_argument(
                 "of", choices=comparable(), metavar="MEASURE", help="measure to compare"
@@ -41,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                 help=f"set and run; {PLAYER}; wildcards are allowed; may be repeated",
             )
         else:
-            made.add_argument("run", nargs="+", help=PLAYER)
+            made.add_argument("run", nargs="+", metavar="RUN", help=PLAYER)
         for option in measure.options:
             option.add_to(made)
         made.add_argument("--json", action="store_true", help="print the result as JSON")

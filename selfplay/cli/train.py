@@ -18,7 +18,7 @@ from selfplay.cli.arguments import load, no_flags, note, nothing_more, tell
 from selfplay.config import compose, plain_data
 from selfplay.config.instantiate import TARGET
 from selfplay.config.threads import ProcessorTime, count_beside_others
-from selfplay.config.trust import flags, foreign
+from selfplay.config.trust import flags, needed
 from selfplay.errors import CollapsedError, ConfigError, DivergedError, RunError, printable
 from selfplay.run import signals
 from selfplay.run.declarations import TROUBLES
@@ -109,7 +109,7 @@ def _sweep(options: argparse.Namespace, overrides: Sequence[str]) -> None:
         notes = check(settings)
         run_folder(settings["run"])
         said += notes
-        trusted.update(foreign(settings))
+        trusted.update(needed(settings))
     tell(dict.fromkeys(said))
     run = {"folder": "runs", "experiment": "train", **settings["run"]}
     named = run.get("name")
@@ -137,6 +137,7 @@ def _resume(folder: Path, overrides: Sequence[str]) -> None:
     from selfplay.experiment.experiment import Experiment
     from selfplay.experiment.setting_changes import changes, check_changes
     from selfplay.learner import checkpoint
+    from selfplay.learner.checkpoint_writer import CheckpointWriter
     from selfplay.run.directory import Run
     from selfplay.run.run_folder import step_of
 
@@ -163,6 +164,10 @@ def _resume(folder: Path, overrides: Sequence[str]) -> None:
             note(f"from step {(step or 0) + 1} on: {', '.join(map(str, changed))}")
         steps = experiment.settings.steps
         if experiment.step >= steps:
+            # A kill may have come between the last checkpoint and the removal of an older one.
+            CheckpointWriter(folder / "checkpoints").remove_older(
+                experiment.step, experiment.settings.keep_checkpoints, experiment.collapse.spare()
+            )
             note(f"all {steps} steps of {folder} are done; to train longer, add run.steps=N")
         _go(experiment, stage, rewind=-1 if place is None else experiment.step)
 
@@ -241,7 +246,7 @@ class _Stage:
 
     def _how_to_continue(self) -> str:
         """Return the command that continues the interrupted run, and where it begins."""
-        step, trusted = self.run.newest_checkpoint(), flags(foreign(self._settings))
+        step, trusted = self.run.newest_checkpoint(), flags(needed(self._settings))
         command = shlex.join(["selfplay", "train", f"resume={self.run.folder}", *trusted])
         if step is None:
             return f"there is no checkpoint yet, so {command} begins the run again"
@@ -338,6 +343,7 @@ def evaluate(options: argparse.Namespace, rest: list[str]) -> None:
     if options.json:
         print(json.dumps({"step": experiment.step, "evaluations": results}, indent=2))
         return
+    print(printable(f"{folder}, step {experiment.step}"))
     for name, values in results.items():
         for metric, value in _without_repeats(values).items():
             read = experiment.declared.of(f"evaluation/{name}/{metric}")

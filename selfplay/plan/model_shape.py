@@ -119,19 +119,14 @@ class ModelShape:
         4 n (c + n/2) q L."""
         return 4 * new * (context + new / 2) * self.query * self.layers
 
-    def activations(self, *, bytes_per_value: int = 2, compiled: bool = False) -> int:
+    def activations(self, *, bytes_per_value: int = 2) -> int:
         """Return the bytes per token and layer stored for the backward pass, without checkpointing.
 
-        2 [4 h + (2 n_q + 2 n_kv) d + c I] + 4 n_q with c = 4 (3 when compiled), and 8 h for norms
-        in float32. Attention scores are not stored, as in FlashAttention (2205.14135).
+        2 [4 h + (2 n_q + 2 n_kv) d + 4 I] + 4 n_q, and 8 h for norms in float32. Attention scores
+        are not stored, as in FlashAttention (2205.14135).
         """
-        kept = (
-            4 * self.hidden
-            + 2 * (self.query + self.key)
-            + (3 if compiled else 4) * self.active_intermediate
-        )
-        norms = 0 if compiled else 8 * self.hidden
-        return bytes_per_value * kept + 4 * self.heads + norms
+        kept = 4 * self.hidden + 2 * (self.query + self.key) + 4 * self.active_intermediate
+        return bytes_per_value * kept + 4 * self.heads + 8 * self.hidden
 
     @property
     def active_intermediate(self) -> int:

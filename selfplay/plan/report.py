@@ -1,5 +1,6 @@
 """Formatting of a prediction as text and as JSON."""
 
+import textwrap
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,12 @@ from selfplay.run.formatting import number, time_text
 
 if TYPE_CHECKING:
     from selfplay.plan.simulate import Simulation
+
+
+WIDTH = 100
+"""Largest number of characters of a line of a text."""
+TOGETHER = "\u00a0"
+"""Space at which `_broken` breaks no line."""
 
 
 def as_json(
@@ -101,7 +108,22 @@ def as_text(
     verdict = "fits" if prediction.memory.fits else "does not fit"
     if prediction.memory.fits and prediction.memory.margin < TIGHT:
         verdict = f"fits, tightly: {prediction.memory.margin:.0%} to spare"
-    return "\n".join([*lines, "", verdict, *(f"  {line}" for line in prediction.memory.complaints)])
+    lines += ["", verdict, *(f"  {line}" for line in prediction.memory.complaints)]
+    return "\n".join(part for line in lines for part in _broken(line))
+
+
+def _broken(line: str) -> list[str]:
+    """Break a line at spaces if it is longer than `WIDTH`; later parts are indented."""
+    column = line.rfind("   ", 0, WIDTH // 3) + 3  # in which the text of a table's row begins
+    indent = column if column > 2 else len(line) - len(line.lstrip()) + 2
+    parts = textwrap.wrap(
+        line,
+        WIDTH,
+        subsequent_indent=" " * indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return [part.replace(TOGETHER, " ") for part in parts] or [""]
 
 
 def _memory(prediction: Prediction) -> list[str]:
@@ -127,7 +149,8 @@ def _memory(prediction: Prediction) -> list[str]:
 
 
 def _named(parts: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {_gb(size)}" for name, size in parts.items() if size)
+    named = [f"{name} {_gb(size)}" for name, size in parts.items() if size]
+    return ", ".join(each.replace(" ", TOGETHER) for each in named)
 
 
 def _seconds(prediction: Prediction, measured: Mapping[str, float] | None) -> list[str]:

@@ -27,6 +27,7 @@ from selfplay.plan.checkpoint_size import KeptCheckpoints
 from selfplay.plan.cluster import check_positive
 from selfplay.rollout.sampling_settings import SamplingSettings
 from selfplay.rollout.schedule import make_scheduled
+from selfplay.run.formatting import counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,9 +240,10 @@ def of_config(config: Mapping[str, Any], assumed: Assumptions, *, on_gpu: bool =
         )
         stages.append([flow])
     given = "given" if assumed.completion else "half of its limit"
+    turns = counted(max(1, round(assumed.turns)), "turn")
     notes.append(
         f"assumed: prompts of {assumed.prompt:.0f} tokens, a mean completion {given}, "
-        f"{assumed.turns:.0f} turn(s) per agent; for recorded values use --run RUN"
+        f"{turns} per agent; for recorded values use --run RUN"
     )
     flows = [flow for stage in stages for flow in stage]
     return Workload(

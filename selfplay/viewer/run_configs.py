@@ -1,14 +1,18 @@
 """The configs of runs as flat keys, for tables, comparisons and groups of seeds."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from selfplay.config.instantiate import TARGET
 from selfplay.errors import RunError
 from selfplay.run.config_data import config_data
 from selfplay.viewer.metric_columns import stamp_of
 
+EXPERIMENT = "run.experiment"
+"""Key of the experiment's name."""
 SEED = "seed"
 """Key of the run's seed, and last part of the keys of other seeds, such as `warmstart.seed`."""
 OWN_KEYS = (SEED, "run.name", "run.folder", "run.threads")
@@ -66,6 +70,25 @@ def differing(configs: Sequence[FlatConfig]) -> list[str]:
     ]
 
 
+def chief_keys(keys: Sequence[str], configs: Sequence[FlatConfig]) -> list[str]:
+    """Return differing keys of configs for a table: the experiment, then those that all have.
+
+    Of nodes of different classes, only `_target_` is returned: their other keys do not compare.
+    """
+    nodes = {key.removesuffix(f".{TARGET}") for key in keys if key.endswith(f".{TARGET}")}
+
+    def rank(key: str) -> tuple[bool, bool, str]:
+        return key != EXPERIMENT, any(key not in config for config in configs), key
+
+    return sorted((key for key in keys if not _is_below(key, nodes)), key=rank)
+
+
+def _is_below(key: str, nodes: set[str]) -> bool:
+    """Return True if a key is inside one of these nodes and is not the node's own `_target_`."""
+    parts = key.removesuffix(f".{TARGET}").split(".")[:-1]
+    return any(".".join(parts[: count + 1]) in nodes for count in range(len(parts)))
+
+
 def _is_seed(key: str) -> bool:
     return key.rpartition(".")[2] == SEED
 
@@ -76,7 +99,17 @@ def _flat(node: Any, at: str) -> Iterator[tuple[str, str]]:
         for key, value in node.items():
             yield from _flat(value, f"{at}.{key}" if at else str(key))
     else:
-        yield _text(at), _text(str(node))
+        yield _text(at), _text(_written(node))
+
+
+def _written(value: Any) -> str:
+    """Return a value as a config has it: null, true, ["north", "south"]."""
+    if value is None or isinstance(value, bool | list | dict):
+        try:
+            return json.dumps(value, ensure_ascii=False, default=str)
+        except TypeError:  # a key that JSON cannot have, such as a date
+            return str(value)
+    return str(value)
 
 
 def _text(found: str) -> str:

@@ -20,7 +20,7 @@ from selfplay.study.stats.bootstrap import Estimate, over_runs
 from selfplay.types import Metric
 from selfplay.viewer.catalog import ListedRun, RunCatalogue
 from selfplay.viewer.metric_columns import stamp_of
-from selfplay.viewer.run_configs import FlatConfig, RunConfigs, differing
+from selfplay.viewer.run_configs import FlatConfig, RunConfigs, chief_keys, differing
 from selfplay.viewer.saved_games import SavedGames
 
 MOST_METRICS = 6
@@ -44,7 +44,7 @@ class RunHealth:
     failed: int = 0
     """Number of failed episodes, with those of evaluations."""
     malformed: float | None = None
-    """Fraction of moves without a valid action at the newest step, of the role with the most."""
+    """Fraction of moves that did not parse at the newest step, of the role with the most."""
     alarms: Mapping[str, int] = field(default_factory=dict)
     """Rule on collapse to the last step at which it fired."""
 
@@ -120,9 +120,9 @@ class RunListing:
     """The table of a request."""
 
     keys: list[str]
-    """Config keys that differ between the listed runs, at most `MOST_KEYS`."""
+    """Chief config keys that differ between the listed runs, at most `MOST_KEYS`."""
     omitted: int
-    """Number of further keys that differ."""
+    """Number of further chief keys that differ."""
     groups: list[list[TableRow]]
     """Rows by group; groups of one row unless seeds are grouped."""
     left_out: list[str]
@@ -184,9 +184,12 @@ class RunTable:
     def listing(self, asked: TableQuery) -> RunListing:
         """Return the table in the order, and with the runs, that a query asks for."""
         rows = [self._row(run) for run in self.catalogue.runs()]
-        keys = differing([row.config for row in rows if row.config])
+        configs = [row.config for row in rows if row.config]
+        keys = differing(configs)
         chosen = [row for row in rows if _matches(row, keys, asked.words)]
-        keys = differing([row.config for row in chosen if row.config]) or keys
+        shown = [row.config for row in chosen if row.config]
+        differ = differing(shown)
+        keys = chief_keys(differ, shown) if differ else chief_keys(keys, configs)
         if asked.sort:
             known = [row for row in chosen if row.value(asked.sort) not in (None, "")]
             unknown = [row for row in chosen if row.value(asked.sort) in (None, "")]

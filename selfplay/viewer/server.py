@@ -55,7 +55,7 @@ def application(
         host: The server's address.
     """
     pages, listed, pace = RunPages(catalogue), EpisodePages(catalogue, cache), PollLimiter()
-    tables, tables_of_runs = UsagePages(listed), TablePages(catalogue)
+    tables = TablePages(catalogue)
 
     def page(make: Callable[[Request], str]) -> Handler:
         async def answer(request: Request) -> Response:
@@ -83,109 +83,139 @@ def application(
 
         return answer
 
-    def usage(name: Page, request: Request) -> str:
-        asked = request.query_params
-        fields = (request.path_params["run"], asked.get("agent", ""), asked.get("kind", ""))
-        return tables.render(name, *fields, number_of(request, "step"), number_of(request, "at"))
-
     def data(make: Callable[[Request], Response]) -> Handler:
         """Return the handler of data that is made from an index of episodes."""
         return as_json(listed.with_rebuild(make))
 
-    def usage_data(request: Request) -> Response:
-        asked, name = request.query_params, page_of(request.path_params["page"])
-        fields = (request.path_params["run"], asked.get("agent", ""), asked.get("kind", ""))
-        return JSONResponse(tables.view(name, *fields).to_json())
-
     routes = [
-        Route("/", live(lambda request: tables_of_runs.runs(_table(request)))),
-        *table_routes(tables_of_runs, page),
+        Route("/", live(lambda request: tables.runs(_table(request)))),
+        *table_routes(tables, page),
         Route("/viewer.js", web.script("viewer.js")),
         Route("/curves.js", web.script("curves.js")),
         Route("/uplot.js", web.script("uplot/uPlot.iife.min.js")),
         *curve_routes(CurvePages(catalogue), page, PollLimiter(CURVES_SHARE)),
-        Route(
-            "/compare",
-            live(
-                lambda request: pages.compare(
-                    request.query_params.getlist("run"),
-                    request.query_params.get("section", ""),
-                    number_of(request, "page") or 0,
-                )
-            ),
-        ),
-        Route(
-            "/run/{run}",
-            live(
-                lambda request: (
-                    listed.games(request.path_params["run"], number_of(request, "page") or 0)
-                    if catalogue.run(request.path_params["run"]).state == "games"
-                    else pages.run(
-                        request.path_params["run"],
-                        request.query_params.get("section", ""),
-                        number_of(request, "page") or 0,
-                    )
-                )
-            ),
-        ),
+        *run_routes(pages, listed, page, live),
         *list_routes(ListPages(listed), page, data),
         *group_routes(GroupPages(listed), page, data),
-        Route(
-            "/run/{run}/episodes/{step}/{line}.json",
-            data(
-                lambda r: as_data(
-                    listed.episode_data(
-                        r.path_params["run"], place_of(r, "step"), place_of(r, "line")
-                    )
-                )
-            ),
-        ),
-        Route(
-            "/run/{run}/episodes/{step}/{line}",
-            page(
-                lambda request: listed.episode(
-                    request.path_params["run"],
-                    place_of(request, "step"),
-                    place_of(request, "line"),
-                    request.query_params.get("colour", ""),
-                )
-            ),
-        ),
-        Route(
-            "/run/{run}/games",
-            page(
-                lambda request: listed.games(
-                    request.path_params["run"], number_of(request, "page") or 0
-                )
-            ),
-        ),
-        Route(
-            "/run/{run}/games/{game}",
-            page(
-                lambda request: listed.game(
-                    request.path_params["run"],
-                    request.path_params["game"],
-                    request.query_params.get("colour", ""),
-                )
-            ),
-        ),
-        Route(
-            "/run/{run}/tasks.json",
-            as_json(lambda r: as_data(pages.tasks_data(r.path_params["run"], _tasks(r)))),
-        ),
+        *episode_routes(listed, page, data),
         *study_routes(StudyPages(catalogue), page),
         *progress_routes(catalogue),
         *league_routes(LeaguePages(catalogue), page),
         *tag_routes(TagPages(catalogue), page),
-        Route("/run/{run}/{page:str}.json", data(usage_data)),
-        *(Route(f"/run/{{run}}/{name}", page(partial(usage, name))) for name in SHOWN),
-        Route(
-            "/run/{run}/failed",
-            page(lambda request: pages.failed(request.path_params["run"])),
-        ),
-        Route("/run/{run}/tasks", page(lambda r: pages.tasks(r.path_params["run"], _tasks(r)))),
+        *usage_routes(UsagePages(listed), page, data),
     ]
     return Starlette(routes=routes, middleware=web.guards(token, host))
+
+
+def run_routes(
+    pages: RunPages,
+    listed: EpisodePages,
+    page: Callable[[Callable[[Request], str]], Handler],
+    live: Callable[[Callable[[Request], str]], Handler],
+) -> list[Route]:
+    """Return the routes of the pages of one run, of its tasks, and of a comparison of runs.
+
+    Args:
+        pages: Renders them.
+        listed: Renders the page of a folder of saved games, which is no run.
+        page: Converts a function that renders a page to a handler.
+        live: Does the same for a page that is polled.
+    """
+
+    def compare(request: Request) -> str:
+        runs, asked = request.query_params.getlist("run"), request.query_params
+        return pages.compare(runs, asked.get("section", ""), number_of(request, "page") or 0)
+
+    def run(request: Request) -> str:
+        name, number = request.path_params["run"], number_of(request, "page") or 0
+        if pages.catalogue.run(name).state == "games":
+            return listed.games(name, number)
+        return pages.run(name, request.query_params.get("section", ""), number)
+
+    def tasks(request: Request) -> str:
+        return pages.tasks(request.path_params["run"], _tasks(request))
+
+    def tasks_data(request: Request) -> Response:
+        return as_data(pages.tasks_data(request.path_params["run"], _tasks(request)))
+
+    return [
+        Route("/compare", live(compare)),
+        Route("/run/{run}", live(run)),
+        Route("/run/{run}/failed", page(lambda r: pages.failed(r.path_params["run"]))),
+        Route("/run/{run}/tasks", page(tasks)),
+        Route("/run/{run}/tasks.json", as_json(tasks_data)),
+    ]
+
+
+def episode_routes(
+    listed: EpisodePages,
+    page: Callable[[Callable[[Request], str]], Handler],
+    data: Callable[[Callable[[Request], Response]], Handler],
+) -> list[Route]:
+    """Return the routes of the pages of episodes and of saved games, and of an episode's data.
+
+    Args:
+        listed: Makes them.
+        page: Converts a function that renders a page to a handler.
+        data: Converts a function that answers with data to a handler.
+    """
+
+    def place(request: Request) -> tuple[str, int, int]:
+        return request.path_params["run"], place_of(request, "step"), place_of(request, "line")
+
+    def colour(request: Request) -> str:
+        return request.query_params.get("colour", "")
+
+    def games(request: Request) -> str:
+        return listed.games(request.path_params["run"], number_of(request, "page") or 0)
+
+    def game(request: Request) -> str:
+        run, name = request.path_params["run"], request.path_params["game"]
+        return listed.game(run, name, colour(request))
+
+    return [
+        Route(
+            "/run/{run}/episodes/{step}/{line}.json",
+            data(lambda request: as_data(listed.episode_data(*place(request)))),
+        ),
+        Route(
+            "/run/{run}/episodes/{step}/{line}",
+            page(lambda request: listed.episode(*place(request), colour(request))),
+        ),
+        Route("/run/{run}/games", page(games)),
+        Route("/run/{run}/games/{game}", page(game)),
+    ]
+
+
+def usage_routes(
+    usage: UsagePages,
+    page: Callable[[Callable[[Request], str]], Handler],
+    data: Callable[[Callable[[Request], Response]], Handler],
+) -> list[Route]:
+    """Return the routes of the pages of behaviour and of language, and of their data.
+
+    Args:
+        usage: Makes them.
+        page: Converts a function that renders a page to a handler.
+        data: Converts a function that answers with data to a handler.
+    """
+
+    def asked(request: Request) -> tuple[str, str, str]:
+        words = request.query_params
+        return request.path_params["run"], words.get("agent", ""), words.get("kind", "")
+
+    def shown(name: Page, request: Request) -> str:
+        steps = number_of(request, "step"), number_of(request, "at")
+        return usage.render(name, *asked(request), *steps)
+
+    def view(request: Request) -> Response:
+        name = page_of(request.path_params["page"])
+        return JSONResponse(usage.view(name, *asked(request)).to_json())
+
+    return [
+        Route("/run/{run}/{page:str}.json", data(view)),
+        *(Route(f"/run/{{run}}/{name}", page(partial(shown, name))) for name in SHOWN),
+    ]
 
 
 def curve_routes(

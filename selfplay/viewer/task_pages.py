@@ -195,7 +195,7 @@ def _buffer(entries: list[dict[str, Any]]) -> TaskTable:
                 key=str(entry["number"]),
                 parents=tuple(map(str, entry["parents"])),
                 columns=(
-                    str(entry["step"]) if entry["step"] >= 0 else "seed",
+                    "seed" if entry["author"] == "seed" else str(entry["step"]),
                     str(entry["author"]),
                     f"{entry['solved']} of {entry['attempts']}" if entry["attempts"] else "-",
                 ),

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 from markupsafe import Markup
 
 from selfplay.errors import RunError
-from selfplay.run.formatting import number
+from selfplay.run.formatting import as_of, number, percent
 from selfplay.run.report.charts import MOST_SERIES, Chart, Series, draw
 from selfplay.run.report.html import render
 from selfplay.study.stats.usage import (
@@ -220,7 +220,7 @@ def _by_view(shown: HeatMap) -> list[Chart]:
                 if uses[row]
             ]
             steps, values = zip(*shares, strict=True)
-            latest = f"{100 * values[-1]:.0f} %"
+            latest = as_of(percent(values[-1]), steps[-1], shown.steps[-1])
             label = shown.labels()[row]
             series.append(Series(label=label, steps=steps, values=values, latest=latest))
         title = f"Fraction of {shown.names()[column]} by view"

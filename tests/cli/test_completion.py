@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from selfplay.cli.completion import SHELLS, script, words_of
+from selfplay.cli.completion import SHELLS, _commands, script, words_of
 from selfplay.cli.main import _parser, main
 from selfplay.errors import ConfigError
 
@@ -70,6 +70,14 @@ def test_every_shell_is_told_the_same_words(shell: str, capsys: pytest.CaptureFi
     assert "@COMMANDS@" not in said and "@CASES@" not in said
     if shutil.which(shell):
         subprocess.run([shell, "-n"], input=said, text=True, check=True, timeout=60)
+
+
+def test_every_command_with_settings_completes_them() -> None:
+    parser = _parser()
+    taking = {"train", "check", "evaluate", "warmstart", "plan", "replay", "play"}
+    for name, words in words_of(parser).items():
+        usage = _commands(parser)[name].format_usage()
+        assert ("learner.lr=" in words) == ("[key=value ...]" in usage) == (name in taking), name
 
 
 def test_configs_of_a_users_folder_are_completed_too(tmp_path: Path) -> None:

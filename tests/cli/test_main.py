@@ -74,7 +74,7 @@ BAD = [
     (["trian"], "did you mean 'train'?"),
     (["view"], "show, study, tag, train, warmstart, watch (see selfplay --help)"),
     (["evaluate", "/nowhere", "--episodes", "3"], "'--episodes' (see selfplay evaluate --help)"),
-    (["evaluate"], "required: run"),
+    (["evaluate"], "required: RUN"),
     (["evaluate", "/nowhere", "--jsn"], "--jsn"),
     (["warmstart", "warmstart=none"], "no warmstart"),
     (["train", "--config-path"], "expected one argument"),

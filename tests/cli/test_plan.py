@@ -115,6 +115,24 @@ def test_keys_of_the_cluster_and_of_the_config(
     assert fewer["workload"]["turns"] == 3 * 64 * 5
 
 
+@pytest.mark.parametrize(
+    ("turns", "words"),
+    [("1", "a mean completion half of its limit, 1 turn per"), ("2", "2 turns per")],
+)
+def test_lines_are_broken_between_parts(
+    turns: str, words: str, seven: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["experiment=paper/magrpo", "recipe=gpu_16_two_policies", seven, "cluster=gpus_16"]
+    main(["plan", *asked, f"workload.turns={turns}"])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 100 and "\u00a0" not in "".join(lines)
+    assert words in " ".join(" ".join(lines).split())
+    (place,) = [place for place, line in enumerate(lines) if line.startswith("  learning ")]
+    row, rest = lines[place : place + 2]
+    column = row.index("weights")
+    assert row.endswith(",") and rest[:column].isspace() and re.match(r"[a-z]", rest[column])
+
+
 def test_text_and_simulation(seven: str, capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["experiment=paper/magrpo", "recipe=gpu_16_two_policies", seven]
     asked += ["cluster=gpus_16", "--simulate", "--steps", "3"]

@@ -273,7 +273,7 @@ def test_what_is_printed_reads_as_a_table(folder: Path) -> None:
         (["exploitability", "runs/hand", "--step", "1", "--all"], "give one of the two"),
         (["exploitability", "runs/hand", "--policy", "bas"], "did you mean 'base'?"),
         (["exploitabilty", "runs/hand"], "did you mean 'exploitability'?"),
-        (["exploitability"], "required: run"),
+        (["exploitability"], "required: RUN"),
         (["passk", "runs/hand@start"], "passk compares with the policy before training, and this"),
         (["roleswap", "runs/hand@last"], "'last' is not a step; write RUN, RUN@STEP or RUN@start"),
         (["roleswap", "runs/hand", "--metric", "pay"], "a trial game lacks it; choose from"),

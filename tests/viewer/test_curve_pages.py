@@ -250,6 +250,16 @@ def test_metrics_are_found_pinned_zoomed_and_kept_in_the_address(
         assert tab.run("location.search") == query
 
 
+def test_axes_name_the_step_and_a_count_of_0_ends_at_1(shown: Browser, runs: Path) -> None:
+    make(runs / "calm", seed=0, odd={"episodes/failed": 0})
+    with served(runs) as address:
+        tab = shown.open(f"{address}curves?run=calm&metric=episodes/failed")
+        tab.wait("document.querySelectorAll('.uplot canvas').length === 1")
+        plot = "charts.get('episodes/failed').plot"
+        assert tab.run(f"[{plot}.scales.y.min, {plot}.scales.y.max].join()") == "0,1"
+        assert tab.run(f"{plot}.axes[0].label") == "step"
+
+
 def test_an_open_page_follows_the_run_and_fits_a_phone(shown: Browser, runs: Path) -> None:
     with served(runs) as address:
         tab = shown.open(f"{address}curves?run=zero&metric={REWARD}", width=360)

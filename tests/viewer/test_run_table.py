@@ -62,7 +62,7 @@ def listed(client: TestClient, query: str = "") -> list[str]:
 
 def test_keys_that_differ_and_the_health_of_each_run(client: TestClient) -> None:
     found = client.get("/runs.json").json()
-    assert found["keys"] == ["extra.deep", "learner.lr"]
+    assert found["keys"] == ["learner.lr", "extra.deep"]
     rows = {row["name"]: row for row in found["runs"]}
     assert rows["c"]["config"] == {"extra.deep": "[1, 2]", "learner.lr": "0.02"}
     assert rows["b"]["health"] == {
@@ -73,7 +73,7 @@ def test_keys_that_differ_and_the_health_of_each_run(client: TestClient) -> None
     }
     assert (rows["a"]["steps"], rows["a"]["total"], rows["a"]["left"]) == (2, 10, None)
     page = client.get("/").text
-    assert "entropy fired at step 1" in page and "25.0 %" in page and "2 of 10" in page
+    assert "entropy fired at step 1" in page and "25.0%" in page and "2 of 10" in page
 
 
 def test_the_time_left_of_a_training(client: TestClient, runs: Path) -> None:
@@ -92,9 +92,36 @@ def test_the_keys_are_those_that_differ_between_the_runs_of_a_filter(
     def keys(query: str) -> Any:
         return client.get(f"/runs.json?{query}").json()["keys"]
 
-    assert keys("") == ["extra.deep", "extra.wide", "learner.lr"]
+    assert keys("") == ["learner.lr", "extra.deep", "extra.wide"]
     assert keys("words=lr%3D0.1") == ["extra.wide"]
     assert keys("words=lr%3D0.02") == keys(""), "one run differs from none"
+
+
+def test_runs_of_other_experiments_differ_by_name_and_class(tmp_path: Path) -> None:
+    """Keys inside a node say nothing if its class differs; values are those of a config."""
+    for name, target, more in (
+        ("one", "arenas.games.kuhn.Kuhn", "cards: [north, south], inner: {_target_: a.B}"),
+        ("two", "arenas.games.tictac.TicTac", "size: 3"),
+        ("three", "arenas.games.tictac.TicTac", "size: 3"),
+    ):
+        make(tmp_path / name, seed=0, lr=0.1, rows=[])
+        file = tmp_path / name / "config.yaml"
+        run = f"run: {{name: {name}, steps: 10, experiment: tiny/{name}}}\n"
+        text = file.read_text().replace(f"run: {{name: {name}, steps: 10}}\n", run)
+        limit = "null" if name == "three" else "[1, {a: true}]"
+        arena = f"arena: {{_target_: {target}, {more}}}\nlimit: {limit}\n"
+        file.write_text(text + arena + "extra: 1\n" * (name == "one"))
+    made = application(RunCatalogue([tmp_path]), cache=tmp_path / "cache")
+    with TestClient(made, base_url=LOCAL) as client:
+        found = client.get("/runs.json").json()
+        page = client.get("/").text
+        asked = client.get("/runs.json?words=size%3D3").json()
+    assert found["keys"] == ["run.experiment", "arena._target_", "limit", "extra"]
+    rows = {row["name"]: row["config"] for row in found["runs"]}
+    assert rows["three"]["limit"] == "null" and rows["two"]["limit"] == '[1, {"a": true}]'
+    assert '<td data-name="run.experiment" class="setting">tiny/one</td>' in page
+    assert ">arena.<wbr>_target_</a>" in page and ">arenas.<wbr>games.<wbr>kuhn.<wbr>Kuhn<" in page
+    assert {row["name"] for row in asked["runs"]} == {"two", "three"}, "filters know all keys"
 
 
 def test_order_filter_and_seeds(client: TestClient) -> None:
@@ -114,7 +141,7 @@ def test_the_differences_of_two_configs(client: TestClient) -> None:
     assert set(found["different"]) == {"learner.lr", "run.name", "extra.deep"}
     assert found["different"]["learner.lr"] == ["0.1", "0.02"]
     assert found["equal"] == {"seed": "0", "learner.steps": "1", "run.steps": "10"}
-    assert "learner.lr" in client.get("/configs?run=a&run=c").text
+    assert "learner.<wbr>lr</th>" in client.get("/configs?run=a&run=c").text
     for query in ("run=a", "run=a&run=none"):
         assert client.get(f"/configs.json?{query}").status_code == 404
     assert differing([{"seed": "0", "a": "1"}, {"seed": "1", "a": "1", "b": "2"}]) == ["b"]

@@ -8,7 +8,9 @@ import pytest
 from starlette.testclient import TestClient
 
 from selfplay.curriculum.mixture import MixtureCurriculum
+from selfplay.curriculum.task_buffer import TaskBuffer
 from selfplay.errors import RunError
+from selfplay.types import Task
 from selfplay.viewer.catalog import RunCatalogue, newest_state
 from selfplay.viewer.run_tabs import tabs_of
 from selfplay.viewer.server import application
@@ -66,6 +68,17 @@ def test_a_number_of_a_hostile_state_hides_no_page(field: str, tmp_path: Path) -
         assert client.get("/run/made").status_code == 200
         page = client.get("/run/made/tasks")
         assert page.status_code == 404 and "is damaged" in page.text
+
+
+def test_only_tasks_of_the_author_seed_are_listed_as_seeds(tmp_path: Path) -> None:
+    tasks = [Task(id=name) for name in ("given", "gathered", "learned")]
+    buffer = TaskBuffer()
+    buffer.add(tasks[0], step=-1)
+    buffer.add(tasks[1], step=-1, author="p@0")  # a proposal of the first gathering round
+    buffer.add(tasks[2], step=3, author="p@2")
+    run = saved(five_episodes(tmp_path / "made"), {"buffer": buffer.state_dict()})
+    found = {entry.id: entry.columns[:2] for entry in tasks_of(run)[""].listed()}
+    assert found == {"given": ("seed", "seed"), "gathered": ("-1", "p@0"), "learned": ("3", "p@2")}
 
 
 def test_the_newest_checkpoint_is_that_of_the_largest_step(tmp_path: Path) -> None:

@@ -76,6 +76,15 @@ def test_a_planted_code_is_shown_and_its_cells_lead_to_its_episodes(client: Test
     assert "0 episodes" in shown(client, "/run/made/episodes?view=none&step=4&agent=a&kind=b")
 
 
+def test_the_legend_of_an_older_value_names_its_step(made: Path, client: TestClient) -> None:
+    code(made, 6, {"north": {"x": 1.0}}, count=10)
+    page = shown(client, "/run/made/language?step=6")
+    legends = re.findall(r"Fraction of x by view</b>\s*(.*?)</ul>", page, re.DOTALL)
+    curves = [re.sub("<.*?>", "", line) for line in re.findall("<li>(.*)</li>", legends[0])]
+    assert curves == ["north 100.0%", "south 0.0% (step 4)"]
+    assert re.search(r"\d% at step", page) and not re.search(r"\d %", page)
+
+
 def test_the_slider_works_without_a_script(client: TestClient) -> None:
     first, last = (shown(client, f"/run/made/language?at={at}") for at in (0, 1))
     assert "<output>2</output>" in first and "<output>4</output>" in last

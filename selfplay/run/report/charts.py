@@ -214,14 +214,15 @@ def section_order(found: Iterable[str]) -> list[str]:
 
 def section_title(prefix: str) -> str:
     """Return the heading for the charts of a prefix."""
-    return _SECTIONS.get(prefix, words(prefix).capitalize())
+    return _SECTIONS.get(prefix) or _begun(words(prefix))
 
 
 def place(key: str) -> tuple[str, str, str]:
     """Return (section, chart, curve) of a metric.
 
     A section is the first segment of the name, a chart the last segment, a curve the segments
-    between them.
+    between them. The last segment of a league's metric is a name, such as that of an opponent, and
+    names a curve.
     """
     section, *rest = key.split("/")
     if not rest:
@@ -235,6 +236,9 @@ def place(key: str) -> tuple[str, str, str]:
         return section, f"{section}/{middle[0]}/{metric}", "/".join(middle[1:])
     if section in ("role", "policy") and len(middle) > 1:  # the parts of a role's metric
         return section, f"{section}/{middle[0]}/{middle[1]}", "/".join([*middle[2:], metric])
+    if section == "league" and middle:  # a chart per kind of number, not per name of an opponent
+        kind, *player = middle
+        return section, "/".join([section, *player, kind]), metric
     return section, f"{section}/{metric}", "/".join(middle) or "all"
 
 
@@ -285,7 +289,7 @@ class _Reading:
 def _title(name: str, units: Collection[str]) -> str:
     """Return a chart's title, with the unit of its values if the title does not name it."""
     section, *rest = name.split("/")
-    title = _TITLES.get(name) or words(rest[-1] if rest else name).capitalize()
+    title = _TITLES.get(name) or _begun(words(rest[-1] if rest else name))
     if len(rest) > 1:
         title += ": " + words("/".join(rest[:-1]))
     if section == "collapse" and units == {"alarm"}:
@@ -293,6 +297,12 @@ def _title(name: str, units: Collection[str]) -> str:
     (unit,) = units if len(units) == 1 else ("",)
     named = unit in ("tokens", "seconds", "nats") and unit not in title.lower()
     return f"{title}, {unit}" if named else title
+
+
+def _begun(text: str) -> str:
+    """Return a title with a capital at its beginning. The name of a snapshot, such as base@3, stays
+    as it is."""
+    return text if "@" in text else text[:1].upper() + text[1:]
 
 
 def draw(chart: Chart) -> str:

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from selfplay.errors import RunError
-from selfplay.run.formatting import duration, number, words
+from selfplay.run.formatting import duration, number, percent, words
 from selfplay.run.untrusted import write_text_confined
 
 
@@ -82,8 +82,15 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         finalize=visible,
     )
-    environment.filters.update(duration=duration, number=number, words=words, fact=_fact)
+    environment.filters.update(
+        duration=duration, number=number, percent=percent, words=words, fact=_fact, dotted=_dotted
+    )
     return environment
+
+
+def _dotted(name: str) -> Markup:
+    """Return a dotted name that a browser may break after each dot."""
+    return Markup(".<wbr>").join(escape(visible(part)) for part in name.split("."))
 
 
 def _fact(value: Any) -> str:

@@ -167,24 +167,24 @@ function options(chart, lines, width) {
   const grid = { stroke: colour("--line"), width: 1 };
   const axis = { stroke: ink, grid, ticks: { show: false }, font: "12px system-ui, sans-serif" };
   const share = chart.unit === "fraction";
-  const form_ = (value) => (share ? `${+(100 * value).toPrecision(4)} %` : short(value));
+  const form_ = (value) => (share ? `${+(100 * value).toPrecision(4)}%` : short(value));
   return {
     width,
-    height: 220,
+    height: 230,
     legend: { show: false },
     cursor: { sync: { key: "curves" }, drag: { x: true, y: false, setScale: false } },
     scales: {
       x: {
         time: false,
         range: (u, low, high) => {
-          const ends = [state.from ?? low ?? 0, state.to ?? high ?? 1];
-          return ends[0] < ends[1] ? ends : [ends[0] - 1, ends[0] + 1];
+          const [from, to] = [state.from ?? low ?? 0, state.to ?? high ?? 1];
+          return from < to ? [from, to] : [from - 1, from + 1];
         },
       },
-      y: form.elements.log.checked ? { distr: 3 } : share ? { range: shares } : {},
+      y: form.elements.log.checked ? { distr: 3 } : { range: ends },
     },
     axes: [
-      { ...axis, size: 34, values: (u, ticks) => ticks.map((t) => (Number.isInteger(t) ? short(t) : "")) },
+      { ...axis, size: 28, label: "step", labelSize: 16, labelFont: axis.font, values: (u, ticks) => ticks.map((t) => (Number.isInteger(t) ? short(t) : "")) },
       { ...axis, size: 62, values: (u, ticks) => ticks.map((t) => (t == null ? "" : form_(t))) },
     ],
     series: [
@@ -225,7 +225,7 @@ function marks(u) {
   const { ctx, bbox } = u;
   const size = 4 * devicePixelRatio;
   ctx.save();
-  ctx.fillStyle = colour("--accent");
+  ctx.fillStyle = colour("--quiet"); // a series colour would name a run
   for (const step of data.evaluated) {
     const x = u.valToPos(step, "x", true);
     if (x < bbox.left - 1 || x > bbox.left + bbox.width + 1) continue;
@@ -253,8 +253,8 @@ function marks(u) {
   ctx.restore();
 }
 
-// Returns the ends of an axis of fractions: 0 to 100 % if all values are 0.
-function shares(u, low, high) {
+// Returns the ends of the axis of values: 0 to 1 if all values are 0.
+function ends(u, low, high) {
   return low === 0 && high === 0 ? [0, 1] : uPlot.rangeNum(low ?? 0, high ?? 1, 0.1, true);
 }
 
