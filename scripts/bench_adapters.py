@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def measured(base: PreTrainedModel, new: int, adapters: int, requests: int, rounds: int) -> Line:
-    """Seconds of both ways to sample `new` tokens for each request of all adapters."""
+    """Return the seconds of both ways to sample `new` tokens for each request of all adapters."""
     base.requires_grad_(False)
     models = {f"adapter_{seed}": trained(base, seed) for seed in range(adapters)}
     together, apart = TransformersEngine(), TransformersEngine()
@@ -92,7 +92,7 @@ def measured(base: PreTrainedModel, new: int, adapters: int, requests: int, roun
 
 
 def trained(base: PreTrainedModel, seed: int) -> PreTrainedModel:
-    """The base with an adapter whose B is not 0."""
+    """Return the base with an adapter whose B is not 0."""
     model = adapted(base, Lora(rank=RANK, alpha=2 * RANK), seed=seed, where="bench").eval()
     source = torch.Generator().manual_seed(seed)
     with torch.no_grad():

@@ -114,7 +114,7 @@ def main() -> None:
 def steps_of(
     place: Path, overrides: Sequence[str], steps: int, lag: int, pause: float
 ) -> list[dict[str, float]]:
-    """The metrics of the steps that count, with the moves of each."""
+    """Return the metrics of the steps that count, with the moves of each."""
     settings: dict[str, Any] = compose.load(
         [*BASE, f"run.steps={steps + 2 * APART}", f"runtime.max_staleness={lag}", *overrides]
     )

@@ -144,7 +144,7 @@ def new_step(
 
 
 def measure(rounds: int) -> list[Line]:
-    """The step beside its floor, and by parts."""
+    """Compare the step with its floor, as a whole and by parts."""
     step, model = new_step()
     turns = [t for group in step() for episode in group.episodes for t in episode.turns]
     assert all(len(turn.completion_ids) == NEW for turn in turns)

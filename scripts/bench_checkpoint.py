@@ -99,6 +99,7 @@ class Training:
             self.writers[kind].wait()
 
     def _save_as_before(self) -> Path:
+        """Save as this library did until version 0.2, the way that ours is compared with."""
         folder = self.folder / "before"
         place, partial = folder / f"{self.step:06d}", folder / ".partial"
         policy = partial / "policies/base"
@@ -129,7 +130,8 @@ def timed(work: Callable[[], object]) -> float:
 
 
 def measure(training: Training, *, rounds: int, updates: int) -> dict[str, dict[str, list[float]]]:
-    """Seconds of every way in every round: of the save, of the updates after it, and of all."""
+    """Return the seconds of every way in every round: of the save, of the updates after it, and of
+    all."""
     ways = ["before", "at once", "background"]
     seconds: dict[str, dict[str, list[float]]] = {
         way: {"save": [], "updates": [], "all": []} for way in ways

@@ -28,7 +28,7 @@ def main() -> None:
 
 
 def measure(rounds: int, *, wide: bool) -> Line:
-    """The step without the filling beside the same step with it."""
+    """Compare the step without the filling with the same step with it."""
     torch.use_deterministic_algorithms(True)
     settings: dict[str, Any] = {"prompts": 4, "shape": SMOLLM2} if wide else {}
     (step, model), (other, filled) = new_step(**settings), new_step(**settings)

@@ -190,7 +190,8 @@ def recorded(name: str, overrides: Sequence[str]) -> GenerationCase:
 def conversation(
     model: PreTrainedModel | None = None, *, tasks: int = 16, siblings: int = 4
 ) -> GenerationCase:
-    """Conversations of four turns: equal rules, a task for each four of them, own answers."""
+    """Return conversations of four turns: equal rules, a task for each four of them, own
+    answers."""
     model = model or build_model(len(build_tokenizer([])), seed=0, intermediate=352)
     rng, engine = Random(0), TransformersEngine()
     engine.serve("base", model, [])
@@ -217,7 +218,7 @@ def conversation(
 
 
 def measured(case: GenerationCase, rounds: int, beside: str) -> list[Line]:
-    """Seconds and computed tokens of both ways."""
+    """Return the seconds and the computed tokens of both ways."""
     engine = TransformersEngine()
     engine.serve("base", case.model, case.end_ids)
     answers: dict[str, dict[int, Completion]] = {}

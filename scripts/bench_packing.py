@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def measure(what: str, given: list[Sample], *, rounds: int, target: float | None) -> Line:
-    """The default (`auto`) beside `rows`."""
+    """Compare the default (`auto`) with `rows`."""
     model = build_model(VOCABULARY, seed=0)
     learners = {
         packing: Learner(
@@ -64,7 +64,7 @@ def measure(what: str, given: list[Sample], *, rounds: int, target: float | None
 
 
 def measure_cuts(rounds: int) -> Line:
-    """The default (`auto`) beside `trie`."""
+    """Compare the default (`auto`) with `trie`."""
     given = list(questions(16, instruction=30, question=30, answers=8))
     model = build_model(VOCABULARY, seed=0, **SMOLLM2)
     settings = LearnerSettings(lr=1e-6, precision="bfloat16")
@@ -83,7 +83,7 @@ def measure_cuts(rounds: int) -> Line:
 def updates(
     learners: Mapping[str, Learner], given: list[Sample], rounds: int
 ) -> dict[str, list[float]]:
-    """Seconds of each learner's updates."""
+    """Return the seconds of each learner's updates."""
     works = {
         name: lambda learner=learner: learner.update(given, step=1)
         for name, learner in learners.items()
@@ -92,7 +92,8 @@ def updates(
 
 
 def samples(prompts: int, length: int, completions: int, turns: int) -> Iterable[Sample]:
-    """Random tokens; every turn of a conversation begins with all that came before it."""
+    """Yield samples of random tokens; a turn of a conversation begins with all that came before
+    it."""
     rng = Random(0)
 
     def words(count: int) -> tuple[int, ...]:
@@ -109,7 +110,7 @@ def samples(prompts: int, length: int, completions: int, turns: int) -> Iterable
 
 
 def questions(count: int, *, instruction: int, question: int, answers: int) -> Iterable[Sample]:
-    """Answers of 12 tokens; all questions begin with the same instruction."""
+    """Yield answers of 12 tokens; all questions begin with the same instruction."""
     rng = Random(0)
 
     def words(count: int) -> tuple[int, ...]:
@@ -123,7 +124,7 @@ def questions(count: int, *, instruction: int, question: int, answers: int) -> I
 
 
 def answer(prompt: tuple[int, ...], said: tuple[int, ...], rng: Random) -> Sample:
-    """A completion of a prompt, with an advantage of 1 or -1."""
+    """Return a completion of a prompt, with an advantage of 1 or -1."""
     turn = Turn(
         agent="solver_0",
         role="solver",

@@ -58,7 +58,7 @@ class Pair(OneTurn):
 
 
 def beside_trl(rounds: int) -> Line:
-    """A GRPO step of one agent."""
+    """Compare a GRPO step of one agent."""
     from trl import GRPOConfig, GRPOTrainer
 
     ours = Step({"solver": new_model(0)}, RENDERER)
@@ -114,7 +114,7 @@ def beside_trl(rounds: int) -> Line:
 
 
 def beside_comlrl(rounds: int) -> Line:
-    """A MAGRPO step of two agents, each with a model of its own."""
+    """Compare a MAGRPO step of two agents, each with a model of its own."""
     from comlrl.trainers.reinforce import MAGRPOConfig, MAGRPOTrainer
 
     ours = Step(
@@ -155,12 +155,12 @@ def beside_comlrl(rounds: int) -> Line:
 
 
 def new_model(seed: int) -> PreTrainedModel:
-    """The model of every side."""
+    """Return the model of every side."""
     return build_model(len(TOKENIZER), seed=seed, intermediate=352)
 
 
 def prompts() -> list[str]:
-    """The texts that our agents read, template and all."""
+    """Return the texts that our agents read, template and all."""
     return [
         str(
             TOKENIZER.apply_chat_template(
@@ -172,7 +172,7 @@ def prompts() -> list[str]:
 
 
 def batch() -> str:
-    """The size of a step in words."""
+    """Return the size of a step in words."""
     return f"{PROMPTS} x {SIBLINGS} x {NEW} tokens"
 
 

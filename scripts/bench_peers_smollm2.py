@@ -88,14 +88,14 @@ class Meter:
 
 
 def resident(key: str) -> float:
-    """A figure of this process's resident memory, in GB."""
+    """Return a figure of this process's resident memory, in GB."""
     found = re.search(rf"{key}:\s+(\d+) kB", Path("/proc/self/status").read_text())
     assert found
     return int(found[1]) * 1024 / 1e9
 
 
 def ours(name: str, folder: Path, meter: Meter) -> Callable[[], None]:
-    """Our side: one rollout and one update a call."""
+    """Return our side as a function: one rollout and one update a call."""
     tokenizer = new_tokenizer(folder)
     renderer = ChatRenderer(tokenizer, where="bench")
     asked = prompts(name, tokenizer)
@@ -118,7 +118,7 @@ def ours(name: str, folder: Path, meter: Meter) -> Callable[[], None]:
 def trl(
     name: str, folder: Path, meter: Meter, steps: int, between: Callable[[], None] | None = None
 ) -> None:
-    """TRL's side: `steps` steps of a trainer, each followed by a call of `between`."""
+    """Run TRL's side: `steps` steps of a trainer, each followed by a call of `between`."""
     tokenizer = new_tokenizer(folder)
     texts = prompts(name, tokenizer)
 
@@ -177,7 +177,8 @@ def trl(
 
 
 def timed(name: str, folder: Path, rounds: int) -> list[Line]:
-    """The lines of a batch: a step of ours after each of TRL's, the first of each left out."""
+    """Return the lines of a batch: a step of ours after each of TRL's, the first of each left
+    out."""
     meters = {side: Meter() for side in SIDES}
     trl(name, folder, meters["TRL"], rounds + 1, ours(name, folder, meters["ours"]))
     lines = []
@@ -192,14 +193,15 @@ def timed(name: str, folder: Path, rounds: int) -> list[Line]:
 
 
 def of_phase(seconds: Mapping[str, list[float]], phase: str) -> list[float]:
-    """The seconds of a phase in every round; those of a step are those of both phases."""
+    """Return the seconds of a phase in every round; those of a step are those of both phases."""
     if phase in seconds:
         return seconds[phase]
     return [sum(pair) for pair in zip(*(seconds[each] for each in PHASES), strict=True)]
 
 
 def apart(name: str, side: str, folder: Path) -> dict[str, Any]:
-    """The peak memory of one side's second step and of the model before it, in a new process."""
+    """Measure, in a new process, the peak memory of one side's second step and of the model before
+    it."""
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=alone, args=(name, side, folder, sender))
@@ -226,27 +228,27 @@ def alone(name: str, side: str, folder: Path, sender: Connection) -> None:
 
 
 def folder_of(model: str) -> Path:
-    """The folder of the model."""
+    """Return the folder of the model."""
     if packaged.is_packaged(model):
         return packaged.prepare(model, where="bench")
     return Path(model)
 
 
 def new_model(folder: Path) -> PreTrainedModel:
-    """The model of either side."""
+    """Return the model of either side."""
     made: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype="float32")
     return made
 
 
 def new_tokenizer(folder: Path) -> Any:
-    """The tokenizer of either side."""
+    """Return the tokenizer of either side."""
     tokenizer: Any = AutoTokenizer.from_pretrained(folder)
     tokenizer.chat_template = PLAIN
     return tokenizer
 
 
 def prompts(name: str, tokenizer: Any) -> list[str]:
-    """Texts of exactly so many tokens: words that are one token each."""
+    """Return texts of exactly so many tokens: words that are one token each."""
     count, tokens = BATCHES[name]
     words = [
         text for text in sorted(tokenizer.get_vocab()) if re.fullmatch("\u0120[a-z]{3,6}", text)

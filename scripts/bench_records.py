@@ -47,7 +47,8 @@ PROMPT, ANSWER = 500, 1000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TupleTurn:
-    """A turn as it was; fields that came later are left out."""
+    """A turn as this library kept it until version 0.2, the way that ours is compared with. Later
+    fields are left out."""
 
     agent: str
     role: str
@@ -71,7 +72,8 @@ class TupleTurn:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TupleEpisode:
-    """An episode as it was, with what matters here."""
+    """An episode as this library kept it until version 0.2, with the fields that the comparison
+    needs."""
 
     arena: str
     task: Task
@@ -105,7 +107,8 @@ def episode(seed: int, turns: list[Turn]) -> Episode:
 
 
 def conversations(size: int) -> list[Episode]:
-    """Every prompt is the one before, the answer to it, and a new observation."""
+    """Return conversations: every prompt is the one before, the answer to it, and a new
+    observation."""
     made = []
     for number in range(EPISODES * size):
         rng = Random(number)
@@ -120,7 +123,7 @@ def conversations(size: int) -> list[Episode]:
 
 
 def siblings(size: int) -> list[Episode]:
-    """Eight answers to every prompt."""
+    """Return eight answers to every prompt."""
     made = []
     for number in range(EPISODES * 8 * size):
         if number % 8 == 0:
@@ -131,7 +134,7 @@ def siblings(size: int) -> list[Episode]:
 
 
 def as_it_was(made: Episode, prompts: dict[tuple[int, ...], tuple[int, ...]]) -> TupleEpisode:
-    """The same episode in tuples; equal prompts are one object, as they were in a rollout."""
+    """Return the same episode as until version 0.2: in tuples, with equal prompts as one object."""
     turns = []
     for turn in made.turns:
         values = {each.name: getattr(turn, each.name) for each in fields(TupleTurn)}
@@ -145,7 +148,7 @@ def as_it_was(made: Episode, prompts: dict[tuple[int, ...], tuple[int, ...]]) ->
 
 
 def tokens_of(episodes: list[Episode]) -> int:
-    """Tokens of prompts and completions."""
+    """Return the number of tokens of prompts and completions."""
     turns = [turn for each in episodes for turn in each.turns]
     return sum(len(turn.prompt_ids) + len(turn.completion_ids) for turn in turns)
 
@@ -156,6 +159,7 @@ def record(episodes: list[Episode]) -> int:
 
 
 def record_as_it_was(episodes: list[TupleEpisode]) -> int:
+    """Write the records as until version 0.2; return the number of characters."""
     return sum(
         len(json.dumps({"episode": ADAPTER.dump_python(each, mode="json")})) for each in episodes
     )
@@ -166,7 +170,7 @@ def hop(episodes: Any) -> int:
 
 
 def memory(episodes: Any) -> int:
-    """Bytes that arrive in another process."""
+    """Return the bytes that arrive in another process."""
     sent = pickle.dumps(episodes, protocol=5)
     gc.collect()
     tracemalloc.start()
@@ -179,7 +183,7 @@ def memory(episodes: Any) -> int:
 
 
 def timed(works: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
-    """CPU seconds of every work, in turns."""
+    """Return the CPU seconds of every work; the works run in turns."""
     seconds: dict[str, list[float]] = {name: [] for name in works}
     for number in range(rounds + 1):
         for name in list(works) if number % 2 else list(works)[::-1]:

@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def one_step(experiment: Experiment, run: Run, step: int) -> tuple[dict[str, float], list[Group]]:
-    """A step of the training loop, timed by phase."""
+    """Do a step of the training loop, timed by phase."""
     begin = time.perf_counter()
     groups = experiment.sampler.sample(
         experiment.curriculum, experiment.rollout_fn, step=step, seed=experiment.seed
@@ -87,7 +87,8 @@ def one_step(experiment: Experiment, run: Run, step: int) -> tuple[dict[str, flo
 
 
 def plain_generate(model: Any, turns: Sequence[Turn]) -> None:
-    """`generate` for the proposers' prompts and then for the solvers', each as one padded batch."""
+    """Call `generate` for the proposers' prompts and then for the solvers', each as one padded
+    batch."""
     model.eval()
     for role in dict.fromkeys(turn.role for turn in turns):
         mine = [turn for turn in turns if turn.role == role]
@@ -109,7 +110,7 @@ def plain_generate(model: Any, turns: Sequence[Turn]) -> None:
 
 
 def plain_learning(model: PreTrainedModel, turns: Sequence[Turn]) -> None:
-    """One forward-backward of the same tokens, as padded rows sorted by length."""
+    """Do one forward-backward of the same tokens, as padded rows sorted by length."""
     model.train()
     rows = sorted(([*turn.prompt_ids, *turn.completion_ids] for turn in turns), key=len)
     start = 0
@@ -128,7 +129,7 @@ def plain_learning(model: PreTrainedModel, turns: Sequence[Turn]) -> None:
 
 
 def timed(work: Callable[[], None]) -> float:
-    """Seconds that `work()` takes."""
+    """Return the seconds that `work()` takes."""
     begin = time.perf_counter()
     work()
     return time.perf_counter() - begin

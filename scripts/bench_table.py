@@ -69,7 +69,7 @@ def main() -> None:
 
 
 def measured(name: str, overrides: list[str]) -> list[Line] | None:
-    """The lines of one benchmark; None if it failed, after its own complaint."""
+    """Return the lines of one benchmark; None if it failed, after its own complaint."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "lines.json"
         script = str(FOLDER / f"bench_{name}.py")
@@ -82,7 +82,7 @@ def measured(name: str, overrides: list[str]) -> list[Line] | None:
 
 
 def show(lines: list[Line]) -> None:
-    """One table of all."""
+    """Print one table of all lines."""
     table = Table(title="ours beside the other way, in turns in one run; ratio = other / ours")
     table.add_column("what")
     for column in ("ours", "other", "ratio", "range", "target"):

@@ -66,7 +66,7 @@ def compared(
     *,
     target: float | None = None,
 ) -> Line:
-    """Ours beside another way, in seconds of the same rounds."""
+    """Compare our seconds with another way's in the same rounds."""
     ratios = [theirs / mine for mine, theirs in zip(ours, other, strict=True)]
     return Line(
         what=what,
@@ -81,7 +81,7 @@ def compared(
 
 
 def arguments(about: str) -> argparse.ArgumentParser:
-    """A parser with what every benchmark takes."""
+    """Return a parser with what every benchmark takes."""
     parser = argparse.ArgumentParser(description=about.partition("\n")[0])
     parser.add_argument("--json", type=Path, help="where to save the lines")
     return parser
@@ -104,7 +104,7 @@ def show(lines: Sequence[Line], path: Path | None) -> None:
 
 
 def load() -> str:
-    """How busy the machine is."""
+    """Return the number of cores and the load of the machine in words."""
     return f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
 
 

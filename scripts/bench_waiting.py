@@ -138,7 +138,7 @@ class SimulatedEngine(Engine):
 
 
 def seconds(arena: type[Arena], games: int, **settings: Any) -> float:
-    """Simulated seconds of a rollout with the default settings, or others."""
+    """Return the simulated seconds of a rollout with the default settings, or others."""
     specs = [EpisodeSpec(task=Task(id="walk"), seed=seed) for seed in range(games)]
     agent_spec = AgentSpec(role=Role(), policy="base", renderer=ByteRenderer())
     engines = {"base": SimulatedEngine()}

@@ -47,7 +47,7 @@ class Rank(LearnerWorker):
     """A rank of one policy."""
 
     def spent(self) -> float:
-        """CPU seconds so far."""
+        """Return the CPU seconds so far."""
         return time.process_time()
 
     def build(self, megabytes: int, threads: int) -> None:
@@ -56,7 +56,7 @@ class Rank(LearnerWorker):
         self.learners = {"base": learner}
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Return copies of all weights, by name: the way to compare with."""
+        """Return copies of all weights, by name, as this library sent them until version 0.2."""
         return gather(self.learners["base"], keep=True)
 
 
@@ -78,7 +78,7 @@ class Worker(RolloutWorker):
     """A worker of one policy, in both precisions."""
 
     def spent(self) -> float:
-        """CPU seconds so far."""
+        """Return the CPU seconds so far."""
         return time.process_time()
 
     def build(self, megabytes: int, threads: int) -> None:
@@ -94,7 +94,7 @@ class Worker(RolloutWorker):
         self._apply(self._fetched(change))
 
     def copy(self, references: list[Any]) -> None:
-        """Receive and apply weights as before."""
+        """Receive and apply weights as until version 0.2, the way that ours is compared with."""
         (reference,) = references
         Copying(self._models["float32"]).publish("", unpack(self._get(reference)), 0)
 

@@ -53,7 +53,8 @@ class Hand(Kuhn):
 
 
 def settings(model: Path) -> dict[str, Any]:
-    """Kuhn poker of which a script plays all seats; the policy that must be there looks on."""
+    """Return the config of Kuhn poker in which a script plays all seats; the policy that must be
+    there does not play."""
     tokenizer = build_tokenizer(["pass", "bet"])
     sizes = {"hidden": 32, "layers": 1, "heads": 2, "intermediate": 64, "positions": 64}
     build_model(len(tokenizer), seed=0, **sizes).save_pretrained(model)
@@ -104,7 +105,7 @@ class Crew:
 
 
 def spent(process: int) -> float:
-    """CPU seconds of a process so far."""
+    """Return the CPU seconds of a process so far."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

@@ -171,7 +171,8 @@ def command(run: Path, overrides: Sequence[str]) -> list[str]:
 
 
 def disturb(run: Path, overrides: Sequence[str], kill: Kill, limit: float) -> tuple[str, int]:
-    """Kill once and go on until it has ended: what is wrong, times resumed."""
+    """Kill once, and resume until the run has ended; return the fault, and the number of
+    resumes."""
     code = attempt(run, command(run, overrides), limit, kill.tick)
     for resumed in range(RESUMES + 1):
         if code is None:
@@ -229,7 +230,7 @@ def living(mark: str, run: Path) -> dict[str, dict[str, list[int]]]:
 
 
 def marked(mark: str) -> Iterator[int]:
-    """The processes that inherited the mark."""
+    """Yield the processes that inherited the mark."""
     wanted = f"{MARK}={mark}".encode()
     for place in Path("/proc").glob("[0-9]*"):
         try:
@@ -305,7 +306,8 @@ def key(line: dict[str, object]) -> str:
 
 
 def furthest(run: Path, calm: Path) -> str:
-    """Which policy's last weights are not those of the undisturbed run."""
+    """Name a policy whose last weights are not those of the undisturbed run; "" if there is
+    none."""
     for path in sorted((newest(calm) / "policies").glob("*/*.safetensors")):
         mine = load_file(newest(run) / "policies" / path.parent.name / path.name)
         if not all(bool(t.isfinite().all()) for t in mine.values() if t.is_floating_point()):

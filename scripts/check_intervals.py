@@ -59,7 +59,7 @@ class Coverage:
 def proportion(
     tasks: int, episodes: int, rate: float, spread: float, *, simulations: int, seed: int = 0
 ) -> Coverage:
-    """Coverage of the interval of a 0/1 metric."""
+    """Return the coverage of the interval of a 0/1 metric."""
     rng = np.random.default_rng([seed, tasks, episodes, round(1000 * rate), round(1000 * spread)])
     chances = _chances(rng, rate, spread, (simulations, tasks))
     found = rng.binomial(episodes, chances)
@@ -70,7 +70,8 @@ def proportion(
 
 
 def gap(runs: int, rate: float, *, simulations: int, noise: float = 0.0, seed: int = 0) -> Coverage:
-    """Coverage of the interval over runs of the gap; `noise` is the standard error of a cell."""
+    """Return the coverage of the interval over runs of the gap; `noise` is the standard error of a
+    cell."""
     rng = np.random.default_rng([seed, runs, round(1000 * rate), round(1000 * noise)])
     ends, before = [], []
     for _ in range(simulations):
@@ -137,7 +138,7 @@ def _summary(truths: np.ndarray, ends: Sequence[Ends], before: Sequence[Ends]) -
 
 
 def proportions(simulations: int) -> Iterator[tuple[str, str, Coverage]]:
-    """(tasks x episodes, rate and spread, coverage) of all settings."""
+    """Yield (tasks x episodes, rate and spread, coverage) of all settings."""
     for tasks, episodes in (*FEW, *MANY):
         count = simulations if (tasks, episodes) in FEW else max(simulations // FEWER, 1)
         for rate in RATES:
@@ -147,7 +148,7 @@ def proportions(simulations: int) -> Iterator[tuple[str, str, Coverage]]:
 
 
 def gaps(simulations: int) -> Iterator[tuple[str, str, Coverage]]:
-    """(runs, rate and noise, coverage) of all settings."""
+    """Yield (runs, rate and noise, coverage) of all settings."""
     for runs in RUNS:
         for rate in CODES:
             for noise in (0.0, 0.05):

@@ -54,7 +54,7 @@ def selfplay(*arguments: str) -> None:
 
 
 def compared(run: Path, cluster: Path) -> list[tuple[str, float, float]]:
-    """(side, predicted, measured) seconds."""
+    """Return (side, predicted, measured) seconds."""
     from selfplay.cli.plan import plan
     from selfplay.plan.recorded_workload import seconds
     from selfplay.plan.report import sides

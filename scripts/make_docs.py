@@ -154,7 +154,8 @@ def documentation(docstring: str) -> dict[str, str]:
 
 def cell(text: str) -> str:
     """Return a text as one cell of a table."""
-    return " ".join(text.split()).replace("|", "\\|")
+    # Markdown reads "[0][2]" as a link to a reference.
+    return " ".join(text.split()).replace("|", "\\|").replace("][", "]\\[")
 
 
 def code(text: str) -> str:

@@ -20,7 +20,8 @@ CLAUSES = re.compile(r"(What|Who|Whose|Whether|How|Of|As)\b")
 
 
 def module_name(path: Path, package: Path) -> str:
-    """Dotted name of a source file: `selfplay/credit/__init__.py` -> `selfplay.credit`."""
+    """Return the dotted name of a source file: `selfplay/credit/__init__.py` ->
+    `selfplay.credit`."""
     parts = path.relative_to(package.parent).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
@@ -45,7 +46,7 @@ def imported(tree: ast.Module, module: str, is_package: bool, known: set[str]) -
 
 
 def in_cycles(imports: dict[str, set[str]]) -> list[str]:
-    """Modules that lie on an import cycle, or between two cycles."""
+    """Return the modules that lie on an import cycle, or between two cycles."""
     left = {module: set(needed) for module, needed in imports.items()}
     while free := [module for module, needed in left.items() if not needed & left.keys()]:
         for module in free:

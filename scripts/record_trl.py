@@ -38,7 +38,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 def inputs() -> dict[str, torch.Tensor]:
-    """Logits, tokens, masks and advantages that reach both sides of every clip."""
+    """Return logits, tokens, masks and advantages that reach both sides of every clip."""
     generator = torch.Generator().manual_seed(0)
 
     def normal(*shape: int) -> torch.Tensor:
@@ -59,7 +59,7 @@ def inputs() -> dict[str, torch.Tensor]:
 
 
 def grpo(given: dict[str, torch.Tensor], **settings: Any) -> dict[str, Any]:
-    """GRPOTrainer's loss and its gradient in the logits."""
+    """Return GRPOTrainer's loss and its gradient in the logits."""
     logits = given["logits"].clone().requires_grad_()
     trainer = GRPOTrainer.__new__(GRPOTrainer)
     epsilon = settings.pop("epsilon", 0.2)
@@ -110,7 +110,8 @@ def grpo(given: dict[str, torch.Tensor], **settings: Any) -> dict[str, Any]:
 
 
 def dpo(given: dict[str, torch.Tensor], beta: float) -> dict[str, Any]:
-    """DPOTrainer's loss and its gradient in the logits; rows 0, 1 are better than rows 2, 3."""
+    """Return DPOTrainer's loss and its gradient in the logits; rows 0, 1 are better than rows 2,
+    3."""
     logits = given["logits"].clone().requires_grad_()
     mask, ids = given["completion_mask"], given["completion_ids"]
     zeros = torch.zeros(ROWS, LENGTH, dtype=torch.float64)
@@ -157,7 +158,7 @@ def dpo(given: dict[str, torch.Tensor], beta: float) -> dict[str, Any]:
 
 
 def recorded(loss: torch.Tensor, logits: torch.Tensor) -> dict[str, Any]:
-    """A loss and its gradient as plain numbers."""
+    """Return a loss and its gradient as plain numbers."""
     (gradient,) = torch.autograd.grad(loss, logits)
     return {"loss": loss.item(), "gradient": gradient.flatten().tolist()}
 

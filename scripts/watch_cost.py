@@ -106,7 +106,7 @@ def quiet(command: list[str]) -> None:
 
 
 def round_of(command: list[str], run: Path, watched: bool) -> Round:
-    """A training; `watched` while its page and the list of runs are open."""
+    """Run a training; `watched` while its page and the list of runs are open."""
     used, begun = children(), time.monotonic()
     viewer = Watching(run) if watched else None
     quiet(command)
@@ -123,7 +123,7 @@ def round_of(command: list[str], run: Path, watched: bool) -> Round:
 
 
 def children() -> float:
-    """CPU seconds of all child processes that have ended."""
+    """Return the CPU seconds of all child processes that have ended."""
     found = resource.getrusage(resource.RUSAGE_CHILDREN)
     return found.ru_utime + found.ru_stime
 
@@ -164,7 +164,7 @@ class Watching:
                     self.made += 1
 
     def cpu(self) -> float:
-        """CPU seconds of the viewer so far."""
+        """Return the CPU seconds of the viewer so far."""
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

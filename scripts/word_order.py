@@ -55,14 +55,14 @@ class WordOrderTask(vf.Task[WordOrderData]):
 
     @vf.reward(weight=0.5)
     async def exact(self, trace: vf.Trace) -> float:
-        """1 for the right order."""
+        """Return 1 for the right order."""
         if self.data.pay != "order":
             return self.control(trace)
         return float(trace.last_reply.strip() == self.data.answer)
 
     @vf.reward(weight=0.5)
     async def pairs(self, trace: vf.Trace) -> float:
-        """The part of the pairs of words that are in the right order; 0 for other words."""
+        """Return the part of the pairs of words that are in the right order; 0 for other words."""
         if self.data.pay != "order":
             return self.control(trace)
         if not self.same_words(trace):

@@ -10,9 +10,60 @@ from selfplay.errors import HERE, ConfigError, SelfplayError, raised_by_author, 
 
 T = TypeVar("T")
 
+MEMBERS: Mapping[str, tuple[str, ...]] = {
+    "run": ("keeps_checkpoint",),
+    "curriculum": ("tasks", "observe", "ready", "metrics", "state_dict", "load_state_dict"),
+    "population": ("policy_of",),
+    "sampler": ("sample", "played", "metrics"),
+    "credit": ("assign", "metrics", "modules", "state_dict", "load_state_dict"),
+    "objective": (
+        "loss",
+        "prepare",
+        "at",
+        "kl",
+        "divergence",
+        "reference",
+        "ema_rate",
+        "reads_reference",
+        "entropy",
+        "linear_in_advantage",
+        "one_step",
+        "off_policy",
+    ),
+    "collapse": ("seed",),
+    "league": ("named",),
+    "runtime": ("check",),
+}
+"""Names of the attributes that the object of each config key must have."""
+ADVICE: Mapping[str, str] = {
+    "curriculum": "`selfplay new curriculum NAME` writes a class that has all methods",
+    "sampler": "`selfplay new sampler NAME` writes a class that has all methods",
+    "credit": "derive it from selfplay.credit.base.StatelessCredit, or from CreditMethod and write "
+    "state_dict and load_state_dict",
+    "objective": "derive it from selfplay.PolicyLoss, or write them",
+}
+"""Advice about a missing attribute, for keys whose objects authors write."""
+
+
+def check_members(part: object, key: str, where: str) -> None:
+    """Raise ConfigError for an object that lacks an attribute which its config key needs.
+
+    Args:
+        part: The object, which may be an author's own.
+        key: Key of `MEMBERS`.
+        where: Config key of the object, for errors.
+    """
+    missing = [name for name in MEMBERS.get(key, ()) if not hasattr(part, name)]
+    if missing:
+        advice = ADVICE.get(key, f"see selfplay list {key}")
+        raise ConfigError(
+            f"{where}: {type(part).__name__} is not a valid {key}, because it lacks "
+            f"{', '.join(missing)}; {advice}"
+        )
+
 
 @contextmanager
-def naming(call: str, part: object) -> Iterator[None]:
+def naming(call: str, part: object, passing: Sequence[BaseException] = ()) -> Iterator[None]:
     """A context that converts an error of an author's code to a ConfigError of one line.
 
     Args:
@@ -20,12 +71,16 @@ def naming(call: str, part: object) -> Iterator[None]:
         part: The object that is called. If this library does not define the class of `part`, every
             error is converted. If it does, only an error that code outside this library raised is
             converted. A SelfplayError is never converted.
+        passing: Errors of other code that the part called; they are not converted. The list may
+            grow during the call.
     """
     try:
         yield
     except SelfplayError:
         raise
     except Exception as error:
+        if any(error is each for each in passing):
+            raise
         if is_own(part) and not raised_by_author(error):
             raise
         raise ConfigError(f"{call} raised {with_place(error)}") from error
@@ -79,7 +134,19 @@ def stated_metrics(part: Measurable, where: str) -> dict[str, float]:
     """
     name = f"{where}: {type(part).__name__}.metrics"
     with naming(name, part):
-        found: Any = part.metrics()
+        found = part.metrics()
+    return stated_numbers(found, name)
+
+
+def stated_numbers(found: Any, name: str) -> dict[str, float]:
+    """Return the metrics that an author's code returned.
+
+    Args:
+        found: The result.
+        name: What was called, for the beginning of the line, such as "sampler: Mine.metrics".
+    Raises:
+        ConfigError: If the result is not a mapping of names to numbers.
+    """
     if not isinstance(found, Mapping):
         raise ConfigError(f"{name} returned {type(found).__name__}, not a mapping of numbers")
     for metric, value in found.items():
@@ -99,8 +166,8 @@ def saved_state(part: Saved, where: str, *, advice: str = "") -> dict[str, Any]:
         where: Config key of the object, for errors.
         advice: Words after the list of plain data in an error.
     Raises:
-        ConfigError: In one line that names the class, for an error of an author's code, and for a
-            state that is not plain data.
+        ConfigError: In one line that names the class, for an error of an author's code, for a
+            state that is not plain data, and for a key that is not a text.
     """
     name = f"{where}: {type(part).__name__}.state_dict"
     with naming(name, part):
@@ -117,7 +184,26 @@ def saved_state(part: Saved, where: str, *, advice: str = "") -> dict[str, Any]:
                 f"{name} has {key!r}, which a checkpoint cannot hold ({error}); plain data only: "
                 f"texts, numbers, lists and dictionaries{advice}"
             ) from error
+        for other in _keys_without_text({key: value}):
+            (text,) = json.loads(json.dumps({other: 0}))
+            inside = "" if other is key else f" in {key!r}"
+            raise ConfigError(
+                f"{name} has the key {other!r}{inside}; keys must be texts: a checkpoint would "
+                f"give {text!r} back for {other!r}"
+            )
     return dict(state)
+
+
+def _keys_without_text(value: Any) -> Iterator[object]:
+    """Yield the keys of dictionaries, at every depth, that are not texts."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            if not isinstance(key, str):
+                yield key
+            yield from _keys_without_text(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _keys_without_text(inner)
 
 
 def is_own(part: object) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 """Folder of this library."""
 LIBRARY = tuple(str(folder) + os.sep for folder in (HERE, HERE.parent / "arenas" / "external"))
-"""Folders of this library's own code, which no author of an arena writes."""
+"""Folders of this library's own code, and of its adapters for other libraries' games."""
 INSTALLED = tuple(sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib"))
 """Folders of installed packages."""
 PYTHON = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib"))

@@ -42,8 +42,8 @@ LONGEST_LIST = 64
 
 
 class BrokenRole(RuntimeError):
-    """Raised if a role raises an error other than `InvalidAction`, or if `parse` returns no text.
-    The episode fails, and the failure is counted by this class name.
+    """Raised if a role raises an error other than `InvalidAction`, or if `parse` returns anything
+    but a string. The episode fails, and the failure is counted by this class name.
 
     The message names the role, the method and the error.
     """
@@ -165,7 +165,7 @@ class Role:
         An action that is too long for an arena is invalid (see `selfplay.types.playable`).
 
         Raises `BrokenRole` if `metrics` or `parse` raises an error other than `InvalidAction`, and
-        if `parse` returns no text.
+        if `parse` returns anything but a string.
         """
         try:
             text = without_thinking(text) if self.skip_thinking else text

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from selfplay.config.garbage import present_objects_kept
 from selfplay.credit import missing_signals
-from selfplay.credit.assigned import assigned, measured
-from selfplay.curriculum.asked import is_ready
+from selfplay.credit.assigned import assigned, measured, saved
+from selfplay.curriculum.checked_calls import is_ready
 from selfplay.curriculum.gathering import check_gathering
 from selfplay.errors import CollapsedError, LearnersLost, nearest, one_line
 from selfplay.experiment.experiment import Experiment
@@ -22,7 +22,7 @@ from selfplay.run.declarations import write_declared
 from selfplay.run.directory import Run, reporting_disk
 from selfplay.run.metrics import StepTimer
 from selfplay.run.progress import Progress
-from selfplay.sampler.asked import groups_of, played_of
+from selfplay.sampler.checked_calls import groups_of, played_of
 from selfplay.types import Group, Sample, Status
 
 
@@ -41,7 +41,7 @@ class Trainer:
         progress: Shows steps, evaluations and notes to the user.
         """
         self.experiment, self.run_folder, self.progress = experiment, run, progress
-        self.silence = missing_signals.Silence(experiment.credit)
+        self.zero_advantages = missing_signals.ZeroAdvantages(experiment.credit)
         self.unfinished = missing_signals.Unfinished()
         self.too_long_prompts = missing_signals.TooLongPrompts()
 
@@ -105,7 +105,7 @@ class Trainer:
         experiment.evaluations_before = evaluations
         if not self.steps:
             experiment.evaluations_after = evaluations
-        experiment.watch.observe(0, evaluation_row(evaluations))
+        experiment.collapse.observe(0, evaluation_row(evaluations))
         row = {**row, **evaluation_row(evaluations), **clock.metrics()}
         self.run_folder.record(0, row, [], [], evaluated=episodes)
         self.save()
@@ -124,6 +124,8 @@ class Trainer:
             # `played` also has the groups that the sampler dropped because they had no signal.
             groups, played = experiment.shaping.apply(batch.groups, batch.played)
             samples = assigned(experiment.credit, groups)
+            if step == 1:  # a state that no checkpoint can hold is found before the first is due
+                saved(experiment.credit)
         row = metrics.of_episodes(episode for group in played for episode in group.episodes)
         row |= prefixed("limit", experiment.limits(step))
         row |= prefixed("credit", measured(experiment.credit))
@@ -135,7 +137,8 @@ class Trainer:
         row |= batch.metrics
         if experiment.league is not None:
             row |= prefixed("league", experiment.league.end_step())
-        # A step that is sampled ahead may begin now; its matches depend on the league of this one.
+        # A prefetched step may begin now, after the league has counted this step: its matches
+        # depend on that.
         experiment.batches.learned(step)
         row |= experiment.service_metrics()
         row = experiment.outcomes.complete(row)
@@ -143,7 +146,7 @@ class Trainer:
         with clock("evaluation"):
             evaluated_row, evaluated = self.evaluate_due(step)
             row |= evaluated_row
-        row |= experiment.watch.observe(step, row)
+        row |= experiment.collapse.observe(step, row)
         with clock("record"):
             whole = experiment.settings.keeps_episodes(step)
             timed_row = {**row, **clock.metrics()}
@@ -163,7 +166,7 @@ class Trainer:
         """Run all evaluations, or those of `names`.
 
         Args:
-            when: "before", "now" or "after", for the user.
+            when: Time of the evaluation, as lines for the user name it: before, now or after.
             names: Names of the evaluations to run; all if None.
         Returns:
             The metrics by evaluation and metric, and one group of episodes per evaluation.
@@ -210,7 +213,7 @@ class Trainer:
             learners=experiment.trained(),
             state=experiment.state_dict(),
             keep=experiment.settings.keep_checkpoints,
-            spare=experiment.watch.spare(),
+            spare=experiment.collapse.spare(),
             frozen={} if league is None else league.frozen(),
         )
         if league is not None:
@@ -219,16 +222,17 @@ class Trainer:
     def rollback(self, path: Path, alarms: Sequence[str]) -> None:
         """Continue from the older checkpoint `path` with other seeds.
 
-        The record of the later steps moves to `rolled_back/`. A run that is killed during the
-        rollback resumes from a later checkpoint and rolls back again, or from this checkpoint.
+        The record of the later steps moves to `rolled_back/`. If the run is killed
+        during the rollback, it resumes either from this checkpoint or from a later one; in the
+        second case it rolls back again.
         """
         self.writer.wait()
         experiment, run = self.experiment, self.run_folder
-        number, seconds = experiment.watch.returned + 1, experiment.seconds_before
+        number, seconds = experiment.collapse.rollbacks + 1, experiment.seconds_before
         why = {"from": experiment.step, "to": int(path.name), "alarms": list(alarms)}
         run.set_aside(int(path.name), number, why)
         experiment.restore(path)
-        experiment.watch.returned, experiment.seconds_before = number, seconds
+        experiment.collapse.rollbacks, experiment.seconds_before = number, seconds
         self.save()
         self.writer.wait()
         checkpoint.drop_after(self.checkpoints, experiment.step)
@@ -261,7 +265,7 @@ class Trainer:
         Returns True after a rollback.
         """
         experiment, progress = self.experiment, self.progress
-        monitor, step = experiment.watch, experiment.step
+        monitor, step = experiment.collapse, experiment.step
         known = {**evaluation_row(experiment.evaluations_before or {}), **row}
         for line in monitor.unseen(known) if step == 1 else ():
             progress.note(line)
@@ -363,7 +367,7 @@ class Trainer:
         learning = experiment.learning(step)
         for name, learner in learning.items():
             own = [sample for sample in samples if sample.turn.policy == name]
-            age = metrics.of_age(own, version=experiment.policies[name].version)
+            age = metrics.of_staleness(own, version=experiment.policies[name].version)
             updated = learner.update(own, step=step)
             row |= prefixed(f"policy/{name}", {**updated, **age})
             if skipped := updated.get("skipped"):
@@ -388,7 +392,7 @@ class Trainer:
         """Print a line if the step has nothing to learn from, or a setting has no effect."""
         experiment = self.experiment
         said = (
-            self.silence.line(step, groups, samples),
+            self.zero_advantages.line(step, groups, samples),
             self.unfinished.line(step, played),
             self.too_long_prompts.line(step, played),
         )

@@ -89,7 +89,7 @@ def well_formed(text: str) -> str:
 
 
 def playable(action: object) -> Action | None:
-    """Return an action as an arena plays it: well-formed; None if it is too long or no text."""
+    """Return an action as an arena plays it, well-formed; None if too long or not a string."""
     valid = isinstance(action, str) and len(action) <= LONGEST_TEXT
     return well_formed(str(action)) if valid else None
 
@@ -244,8 +244,7 @@ class Completion:
     completion_ids: tuple[int, ...]
     """[C] token ids as sampled, with the end-of-turn token if it was sampled."""
     logprobs: tuple[float, ...]
-    """[C] nats, under the distribution that was sampled from: at the temperature, and normalised
-    over the kept tokens of truncated sampling."""
+    """[C] nats, under the distribution that was sampled from; see `Turn.logprobs`."""
     stop_reason: StopReason
     """Reason why the completion ended."""
     version: int = 0
@@ -281,11 +280,10 @@ class Turn:
     """One completion of one agent in an episode, with its reward.
 
     An agent with tools makes a move by one or more turns of one stage: every completion that calls
-    tools is a turn, and the last turn has the action.
-
-    The rollout makes it; credit methods read `reward`, and the learner reads ids, `logprobs` and
-    `loss_mask`. These four may be given as any sequence, and are kept in few bytes; they compare
-    and hash like tuples.
+    tools is a turn, and the last turn has the action. The rollout makes it; credit methods read
+    `reward`, and the learner reads `prompt_ids`, `completion_ids`, `logprobs` and `loss_mask`.
+    These four may be given as any sequence, and are kept in few bytes; they compare and hash like
+    tuples.
     """
 
     agent: str
@@ -314,7 +312,9 @@ class Turn:
     action: Action | None = None
     """The agent's action; None if the completion did not parse."""
     reward: float = 0.0
-    """Sum of the rewards that the agent received from this turn until its next turn."""
+    """Sum of the agent's rewards for this turn: those paid from this turn until the agent's next
+    move, those paid before its first move if this is that move, and those that
+    `Arena.pay(move=...)` gives to it. A turn that calls tools gets 0 from the arena."""
     stage: int = -1
     """Index of the arena's stage, from 0; -1 in records without stages."""
     stop_reason: StopReason = StopReason.STOP
@@ -440,7 +440,7 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def to_json(value: Any) -> Any:
-    """Return a value of this module as plain JSON data."""
+    """Return a dataclass value, such as those of this module, as plain JSON data."""
     return _adapter(value.__class__).dump_python(value, mode="json")
 
 

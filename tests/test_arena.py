@@ -408,3 +408,33 @@ def test_an_arena_that_pays_no_number_is_a_counted_failed_episode(what: str) -> 
     assert game.status(max_turns=9) is Status.FAILED
     figures = of_episodes([game.episode(Status.FAILED)])
     assert figures["episodes/failed/ValueError"] == 1.0
+
+
+def test_wrong_numbers_of_agents_are_refused() -> None:
+    for count in ("2", 1.5, True, None, -1):
+        with pytest.raises(ConfigError, match=rf"^Guess\.roles: 'guesser' has {count!r} agents; "):
+            Guess({"guesser": count})  # type: ignore[dict-item]
+    assert Guess({"guesser": 0}).possible_agents == []
+
+
+@pytest.mark.parametrize("method", ["setup", "advance"])
+def test_setup_and_advance_return_nothing(method: str) -> None:
+    async def coroutine(*given: Any) -> None: ...
+
+    def generator(*given: Any) -> Any:
+        yield
+
+    without = {coroutine: "without async; it returns", generator: "without yield; it returns"}
+    for wrong, words in {**without, (lambda *given: 3): "type int; it returns nothing"}.items():
+        arena = started()
+        setattr(arena, method, wrong)
+        with pytest.raises(TypeError, match=rf"^guess_v0: {method} returned a value of .*{words}"):
+            if method == "setup":
+                arena.begin(arena.task, arena.seed)
+            else:
+                arena.play_stage({"guesser_0": "1", "guesser_1": "1"})
+
+
+def test_the_name_of_a_role_is_no_agent() -> None:
+    with pytest.raises(KeyError, match="'guesser' is a role; its agents are guesser_0, guesser_1"):
+        started().note("guesser")

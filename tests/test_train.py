@@ -5,11 +5,20 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import pytest
+import torch
 import yaml
 
-from selfplay.types import Episode, from_json
+from selfplay.config import compose
+from selfplay.credit.grpo import GRPO
+from selfplay.errors import ConfigError
+from selfplay.experiment.experiment import Experiment
+from selfplay.run.directory import Run
+from selfplay.types import Episode, Group, Sample, from_json
 from tests.helpers.command_process import (
     SMOKE,
     Strike,
@@ -23,6 +32,7 @@ from tests.helpers.command_process import (
     shared_cache,
     summary,
 )
+from tests.helpers.prefetched_runs import train
 
 EVALUATIONS = ("held_out_sampled", "held_out_greedy", "proposals")
 
@@ -142,7 +152,8 @@ def test_evaluate_needs_nothing_but_the_run_folder(tmp_path: Path) -> None:
     outcome = run("evaluate", str(finished()), cwd=tmp_path, cache=tmp_path / "empty")
     assert outcome.code == 0
     assert not (tmp_path / "empty").exists()
-    assert "held_out_sampled/accuracy" in outcome.out
+    first, second, *_ = outcome.out.splitlines()
+    assert first == f"{finished()}, step 3" and second.startswith("held_out_sampled/accuracy ")
 
 
 def test_evaluate_says_that_there_is_nothing_to_evaluate(tmp_path: Path) -> None:
@@ -289,3 +300,28 @@ def test_what_gathering_cost_is_the_first_line_s() -> None:
     first, *later = metrics(finished())
     assert first["step"] == 0 and first["service/executor/ok"] > 0
     assert all(line["service/executor/ok"] > 0 for line in later)
+
+
+class LateTensor(GRPO):
+    """Has a tensor in its state after its first step."""
+
+    def assign(self, groups: Sequence[Group]) -> list[Sample]:
+        self.mean = torch.ones(1)
+        return super().assign(groups)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"mean": self.mean} if hasattr(self, "mean") else {}
+
+
+def test_a_state_that_no_checkpoint_can_hold_ends_the_first_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SELFPLAY_CACHE", str(shared_cache()))
+    tiny = ["warmstart.steps=2", "warmstart.batch=8", "warmstart.demonstrations.hands=50"]
+    rare = ["run.steps=9", "run.checkpoint_every=9", "evaluations=none", "run.threads=1"]
+    composed = compose.load(["+experiment=tiny/kuhn", *tiny, *rare])
+    composed["credit"] = {"_target_": f"{__name__}.LateTensor", "group_by": "agent"}
+    made = Run.create(tmp_path / "run", composed)
+    with pytest.raises(ConfigError, match=r"^credit: LateTensor\.state_dict has 'mean', which a"):
+        train(Experiment(composed).load(), made)
+    assert [line["step"] for line in metrics(made.folder)] == [0]

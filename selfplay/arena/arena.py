@@ -18,7 +18,7 @@ from typing import Any, ClassVar, SupportsFloat
 from gymnasium import spaces
 from pettingzoo import AECEnv
 
-from selfplay.arena.checks import Changing, Computed, named_agents, role_counts
+from selfplay.arena.checks import Changing, Computed, check_entered, named_agents, role_counts
 from selfplay.drawing import StateDrawing
 from selfplay.errors import ConfigError, nearest
 from selfplay.rng import derive
@@ -62,7 +62,7 @@ class Arena(AECEnv):
     roles: Mapping[str, int] = MappingProxyType({})
     """Number of agents of each role; the largest number if agents come during an episode."""
     optional_roles: Sequence[str] = ()
-    """Roles that only other settings of this arena add; a config may define them nevertheless."""
+    """Roles of other settings only; a config may define them although no agent plays them here."""
     services: ClassVar[tuple[str, ...]] = ()
     """Attributes that reach outside (executors, buffers): forks share them, pickles omit them."""
     measures: Mapping[str, Metric] = MappingProxyType({})
@@ -100,7 +100,7 @@ class Arena(AECEnv):
         raise NotImplementedError(f"{type(self).__name__} has no method setup; write it")
 
     def acting(self) -> Sequence[str]:
-        """Return the agents that move now; none of them sees another one's move."""
+        """Return the agents that move now, at least one and each once; none sees another's move."""
         raise NotImplementedError(f"{type(self).__name__} has no method acting; write it")
 
     def view(self, agent: str) -> Observation:
@@ -227,7 +227,7 @@ class Arena(AECEnv):
         a call from elsewhere, a reward that is not finite, or a `move` that was not made. In a run,
         the episode then counts as failed.
         """
-        self._check_entered(agent)
+        check_entered(self, agent)
         if not self._may_pay:
             raise ValueError(
                 f"{self.name}: pay({agent!r}, {reward!r}) was called outside of setup and advance; "
@@ -253,15 +253,15 @@ class Arena(AECEnv):
         An example is an answer whose judge gave no score: a reward of 0 would teach that the answer
         was wrong. The move stays in the record. Raises KeyError if `agent` is unknown.
         """
-        self._check_entered(agent)
+        check_entered(self, agent)
         self.left_out.add(agent)
 
     def note(self, agent: str, **facts: Any) -> None:
         """Record facts about the agent's latest move, for transcripts and metrics.
 
-        Raises KeyError if `agent` is unknown.
+        A note about an agent that has not moved yet is dropped. Raises KeyError for an unknown one.
         """
-        self._check_entered(agent)
+        check_entered(self, agent)
         self.notes.setdefault(agent, {}).update(facts)
 
     def measure(self, **values: float) -> None:
@@ -331,8 +331,7 @@ class Arena(AECEnv):
         self._moves: dict[str, Action | None] = {}
         self._waiting: list[str] = []
         self.agent_selection = next(iter(self.agents), "")
-        with Changing(self):
-            self.setup(task, self.rng)
+        Changing(self).call("setup", task, self.rng)
         self._go_on()
 
     def play_stage(self, actions: Mapping[str, Action | None]) -> dict[str, float]:
@@ -408,11 +407,6 @@ class Arena(AECEnv):
 
     # Inside ------------------------------------------------------------------------------------
 
-    def _check_entered(self, agent: str) -> None:
-        """Raise KeyError if this agent has not entered the episode."""
-        if agent not in self.paid:
-            raise KeyError(f"{self.name}: no agent {agent!r}; {nearest(agent, self.paid)}")
-
     def _move(self, action: Action | None) -> None:
         agent = self._waiting.pop(0)
         self._moves[agent] = playable(action)
@@ -423,8 +417,7 @@ class Arena(AECEnv):
         self.history.append(moves)
         self.notes = {}
         potentials = {name: self.potential(name) for name in moves}
-        with Changing(self):
-            self.advance(moves)
+        Changing(self).call("advance", moves)
         for name, potential in potentials.items():
             if potential is not None:
                 self.note(name, potential=float(potential))

@@ -1,10 +1,11 @@
 """Checks of what the author of an arena writes: its roles, `acting`, `setup` and `advance`."""
 
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral
 from operator import is_, itemgetter
 from typing import Any, Generic, Never, TypeVar
 
-from selfplay.errors import ConfigError
+from selfplay.errors import ConfigError, nearest
 
 T = TypeVar("T")
 
@@ -44,9 +45,15 @@ def role_counts(kind: type, given: Any) -> dict[str, int]:
         kind: Class of the arena.
         given: Its roles, as the author wrote them.
     Raises:
-        ConfigError: If `given` is not a mapping.
+        ConfigError: If `given` is not a mapping of names to numbers from 0.
     """
     if isinstance(given, Mapping):
+        for role, count in given.items():
+            if isinstance(count, bool) or not isinstance(count, Integral) or count < 0:
+                raise ConfigError(
+                    f"{kind.__name__}.roles: {role!r} has {count!r} agents; the number of agents "
+                    f"is an integer from 0: write {{{role!r}: 2}}"
+                )
         return dict(given)
     named = isinstance(given, Sequence) and not isinstance(given, str)
     first = next(iter(given), "player") if named else "player"
@@ -82,6 +89,18 @@ def named_agents(arena: Any, named: Any) -> list[str]:
     return listed
 
 
+def check_entered(arena: Any, agent: str) -> None:
+    """Raise KeyError if an agent has not entered the episode of an arena."""
+    if agent in arena.paid:
+        return
+    if agent in arena.roles:
+        agents = [f"{agent}_{number}" for number in range(arena.roles[agent])]
+        hint = f"{agent!r} is a role; its agents are {', '.join(agents) or 'none'}"
+    else:
+        hint = nearest(agent, arena.paid)
+    raise KeyError(f"{arena.name}: no agent {agent!r}; {hint}")
+
+
 class Computed(Generic[T]):
     """A property that an arena cannot assign: an assignment raises ValueError in one line.
 
@@ -107,9 +126,9 @@ def _changed_kept(name: str) -> str:
 
 
 class Changing:
-    """A context for a call of `setup` or `advance`: only in it, the arena may pay.
+    """A context for a call of `setup` or `advance`; `Arena.pay` works only inside it.
 
-    It is entered at every stage of every episode, so it compares identities alone.
+    It is entered at every stage of every episode, so its checks are cheap.
 
     Raises:
         ValueError: At the end of the context, if an attribute of `KEPT_BY_ARENA` is another object
@@ -131,6 +150,21 @@ class Changing:
         usual = error is None or isinstance(error, Exception)  # no interruption of the program
         if usual and (changed := self._changed()):
             raise ValueError(f"{arena.name} {_changed_kept(changed)}") from error
+
+    def call(self, method: str, *arguments: object) -> None:
+        """Call `setup` or `advance`. Raises TypeError if it returns anything but None."""
+        arena = self.arena
+        with self:
+            result: Any = getattr(arena, method)(*arguments)
+        if result is None:
+            return
+        kind, advice = type(result).__name__, "it returns nothing"
+        if kind in ("coroutine", "generator", "async_generator"):
+            word = "yield" if kind == "generator" else "async"
+            advice = f"write it without {word}; it returns nothing"
+        if kind == "coroutine":
+            result.close()  # otherwise Python warns that it was never awaited
+        raise TypeError(f"{arena.name}: {method} returned a value of type {kind}; {advice}")
 
     def _changed(self) -> str:
         """Return the name of an attribute that was changed; "" if there is none."""

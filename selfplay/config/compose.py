@@ -388,6 +388,7 @@ def _missing(error: MissingConfigException, search: Sequence[str]) -> str:
     if not known:
         return f"no group {group!r}; {nearest(group, groups(search))}"
     hint = nearest(name, known)
+    more = f"; selfplay list {group} shows all" if hint.endswith(", ...") else ""
     if not search and hint.startswith("choose from"):
         hint += "; --config-dir FOLDER adds configs of your own"
-    return f"no {group} named {name!r}; {hint}"
+    return f"no {group} named {name!r}; {hint}{more}"

@@ -8,7 +8,7 @@ import inspect
 import pkgutil
 import traceback
 import typing
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, is_dataclass, replace
 from functools import partial
@@ -78,6 +78,7 @@ def resolve(
     """Return the target of a node and its checked arguments, with inner nodes built."""
     target = import_target(node[TARGET], where)
     trust.admit_settings(str(node[TARGET]), node, where)
+    trust.admit_class(target, node, where)
     inner = {key: value for key, value in node.items() if key != TARGET}
     values = {k: build(v, where=join(where, k), provided=provided) for k, v in inner.items()}
     known = signature(target, where).known
@@ -122,12 +123,22 @@ def call(target: Any, values: Mapping[str, Any], *, where: str) -> Any:
 
 def check(node: Any, *, where: str = "", provided: Collection[str] = ()) -> None:
     """Raise ConfigError for the first fault in a node, without building anything."""
+    expected: dict[str, Any] = {}
     for path, inner in _targets(node, where):
         target = import_target(inner[TARGET], path)
         trust.admit_settings(str(inner[TARGET]), inner, path)
+        trust.admit_class(target, inner, path)
         values = {key: value for key, value in inner.items() if key != TARGET}
         pending = {key for key, value in values.items() if any(_targets(value, ""))}
-        check_arguments(target, values, where=path, pending=pending, provided=provided)
+        expected |= {join(path, key): hint for key, hint in signature(target, path).hints.items()}
+        check_arguments(
+            target,
+            values,
+            where=path,
+            pending=pending,
+            provided=provided,
+            expected=expected.get(path),
+        )
 
 
 def check_arguments(
@@ -138,6 +149,7 @@ def check_arguments(
     pending: Collection[str] = (),
     provided: Collection[str] = (),
     reserved: Collection[str] = (),
+    expected: Any = None,
 ) -> dict[str, Any]:
     """Return `values` as arguments of `target`, converted to the declared types.
 
@@ -148,6 +160,7 @@ def check_arguments(
         pending: Names of `values` that are still nodes, with unknown types.
         provided: Parameters that the program sets if `values` omits them.
         reserved: Parameters that only the program may set.
+        expected: Declared type of the parameter that gets the result of `target`.
     Raises:
         ConfigError: For an unknown key, a missing one, or a value of another type.
     """
@@ -155,10 +168,16 @@ def check_arguments(
     known = [name for name in takes.known if name not in reserved]
     for name in values:
         if name not in known and (name in reserved or not takes.anything):
-            raise ConfigError(f"{join(where, name)}: unknown key; {nearest(name, known)}")
+            hint = nearest(name, known) if known else f"{_title(target)} takes no settings"
+            raise ConfigError(f"{join(where, name)}: unknown key; {hint}")
     for name in takes.needed:
         if name not in values and name not in provided and name not in reserved:
             hint = "" if takes.hints.get(name) in PLAIN else _service_hint(name)
+            if inspect.isfunction(target) and _is_called(expected):
+                hint = (
+                    "; a config calls a function at once: to have it called later, name a class "
+                    "with __call__"
+                )
             raise ConfigError(f"{join(where, name)}: missing; {_title(target)} needs it{hint}")
     return {
         name: value
@@ -166,6 +185,20 @@ def check_arguments(
         else convert(takes.hints[name], value, where=join(where, name))
         for name, value in values.items()
     }
+
+
+def _is_called(hint: Any) -> bool:
+    """Return True if a type hint is that of objects which are called, alone or in a union."""
+    return any(
+        typing.get_origin(each) is Callable or (isinstance(each, type) and "__call__" in vars(each))
+        for each in _branches(hint)
+    )
+
+
+def _branches(hint: Any) -> tuple[Any, ...]:
+    """Return the types of a union, or the type itself."""
+    union = typing.get_origin(hint) in (typing.Union, UnionType)
+    return typing.get_args(hint) if union else (hint,)
 
 
 def _service_hint(name: str) -> str:
@@ -180,7 +213,7 @@ def convert(hint: Any, value: Any, *, where: str) -> Any:
     A mapping becomes the dataclass of the hint, alone, in a union, or in a list or mapping of it.
     """
     inner = typing.get_args(hint)
-    branches = inner if typing.get_origin(hint) in (typing.Union, UnionType) else (hint,)
+    branches = _branches(hint)
     target = next(filter(_is_settings, branches), None)
     if target is not None and isinstance(value, Mapping):
         return make(target, value, where=where)
@@ -255,7 +288,7 @@ def import_target(name: Any, where: str, *, key: str = TARGET) -> Any:
     at = join(where, key)
     if not module or not attribute or module.startswith("."):
         raise ConfigError(f"{at}: {name!r} is not a dotted name, such as package.module.Class")
-    trust.admit(str(name), at)
+    trust.admit(str(name), at, argument=key != TARGET)
     try:
         home = import_module(module)
     except ModuleNotFoundError as error:
@@ -280,7 +313,7 @@ def import_target(name: Any, where: str, *, key: str = TARGET) -> Any:
     target = getattr(home, attribute)
     if not callable(target):
         raise ConfigError(f"{at}: {name} is neither a class nor a function")
-    trust.admit_found(target, str(name), at)
+    trust.admit_found(target, str(name), at, argument=key != TARGET)
     if key != TARGET:  # the settings of a target are admitted with its node
         trust.admit_class(target, {}, at)
     return target

@@ -104,16 +104,21 @@ def _unknown_key(key: str, overrides: Sequence[str], composed: Composed) -> str:
     if rest_of_key and meant in known:
         return f"unknown key {key!r}; did you mean {meant!r}?"
     hint = nearest(own, beside, prefix)
-    if parent in OPEN and not hint.startswith("did you mean"):
+    # A new node of a class needs all of its keys, which one override with a plus does not add.
+    whole = rest_of_key and any(_parameters(config, f"{prefix}{name}") for name in beside)
+    if parent in OPEN and not whole and not hint.startswith("did you mean"):
         hint = f"to add it, write +{key}=..."
     return f"unknown key {key!r}; {hint}"
 
 
 def _parameters(config: DictConfig, path: str) -> tuple[str, ...]:
-    """Return what the class of a node takes; nothing if it has none, or one with a fault."""
+    """Return what the class of a node takes; nothing if there is no such node or class, or if the
+    class has a fault."""
     table, _, name = path.partition(".")
+    if not path or OmegaConf.select(config, path) is None:
+        return ()
     known = CLASSES.get(table) if name and "." not in name else None
-    named = OmegaConf.select(config, f"{path}.{TARGET}") or known if path else None
+    named = OmegaConf.select(config, f"{path}.{TARGET}") or known
     if named is None:
         return ()
     try:

@@ -48,7 +48,7 @@ class RunSettings:
     """True to use only kernels with reproducible results, which are slower on a GPU; auto: if torch
     sees no GPU."""
     max_failed_fraction: float = 0.1
-    """Fraction of failed episodes at which the run stops."""
+    """Largest fraction of failed episodes; the run stops above it."""
     minimum: Mapping[str, float] = field(default_factory=dict)
     """Metric name to the value below which the run stops as collapsed."""
 

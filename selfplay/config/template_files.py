@@ -1,4 +1,5 @@
-"""Files and folders that a config names relative to the working directory, and what a run keeps.
+"""The text of chat templates and the absolute paths of model folders, which a run keeps in place of
+the names in its config.
 
 The config of a run keeps a chat template as text. A run reads the file once, when its config is
 composed. So the prompts stay the same if the file changes or vanishes, on every machine, and a run

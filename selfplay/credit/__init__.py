@@ -33,9 +33,8 @@ class Credit(Protocol):
         """Return one sample per turn of every episode that did not fail, in order.
 
         Turns that are not trainable get no sample. A method for branching episodes makes one sample
-        of a turn that several episodes share. Methods that make pairs, that reject
-        turns, or that keep turns of earlier steps, return only the samples to learn from in this
-        step.
+        of a turn that several episodes share. Methods that make pairs, that reject turns, or that
+        keep turns of earlier steps, return only the samples to learn from in this step.
         """
         ...
 

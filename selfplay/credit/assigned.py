@@ -5,7 +5,7 @@ from math import isfinite
 from numbers import Real
 from typing import Any
 
-from selfplay.author_code import naming, saved_state, stated_list, stated_metrics
+from selfplay.author_code import check_members, naming, saved_state, stated_list, stated_metrics
 from selfplay.credit import Credit
 from selfplay.errors import ConfigError
 from selfplay.types import Group, Sample
@@ -67,6 +67,18 @@ def saved(credit: Credit, where: str = "credit") -> dict[str, Any]:
             state that is not plain data.
     """
     return saved_state(credit, where, advice=" (tensors belong to modules())")
+
+
+def check_method(credit: Credit | None, where: str) -> None:
+    """Raise ConfigError for a method of `credit=by_role` that is missing or lacks an attribute.
+
+    Args:
+        credit: The method.
+        where: Config key of the method.
+    """
+    if credit is None:
+        raise ConfigError(f"{where}: no method; drop it: ~{where}")
+    check_members(credit, "credit", where)
 
 
 def is_number(value: object) -> bool:

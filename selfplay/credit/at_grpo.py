@@ -57,7 +57,7 @@ class ATGRPO(StatelessCredit):
             std: True divides by the standard deviation of the candidates.
             epsilon: Small number that is added to the standard deviation.
 
-        Raises ValueError for another value.
+        Raises ValueError for a setting with a value that is not listed above.
         """
         if returns not in get_args(Judged):
             raise ValueError(f"no returns {returns!r}; {get_args(Judged)} are known")

@@ -196,8 +196,8 @@ def group_advantages(
     Agents of one role may be played by different policies; values of different policies are never
     compared. Each trajectory (one agent in one episode) counts once per key and value, however many
     turns it has, so that long episodes do not weigh more in a mean. With `each="turn"` every turn
-    counts, for values of which a trajectory may have several under one key. `absent` is for keys
-    under which a sibling may have no value: see `_with_absent`.
+    counts; use it if a trajectory may have several values under one key. `absent` is for keys under
+    which a sibling may have no value: see `_with_absent`.
     """
     members: dict[Hashable, dict[tuple[str, int, str, int], float]] = {}
     first: dict[Hashable, AnyCreditedTurn] = {}

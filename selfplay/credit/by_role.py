@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from selfplay.credit import Credit, Stateful
-from selfplay.credit.assigned import assigned, measured, saved
+from selfplay.credit.assigned import assigned, check_method, measured, saved
 from selfplay.credit.base import CreditMethod
 from selfplay.credit.signal import has_signal
 from selfplay.errors import ConfigError, nearest
@@ -25,8 +25,8 @@ class ByRole(CreditMethod):
         """`methods` maps each role to its credit method."""
         if not methods:
             raise ValueError("methods names no role")
-        for name in (name for name, method in methods.items() if method is None):
-            raise ConfigError(f"credit.methods.{name}: no method; drop it: ~credit.methods.{name}")
+        for name, method in methods.items():
+            check_method(method, f"credit.methods.{name}")
         self.methods = dict(methods)
 
     def assign(self, groups: Sequence[Group]) -> list[Sample]:

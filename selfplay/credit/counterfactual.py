@@ -42,7 +42,7 @@ class Counterfactual(StatelessCredit):
             returns: Return that is compared: own (of the acting agent) or team (mean of all).
             limit: Largest number of stages of an episode that is replayed.
 
-        Raises ValueError for another value.
+        Raises ValueError for a setting with a value that is not listed above.
         """
         if returns not in get_args(Judged):
             raise ValueError(f"no returns {returns!r}; {get_args(Judged)} are known")

@@ -57,7 +57,7 @@ class GiGPO(GroupRelative):
             group_by: Turns that are compared, see `base.group_key`.
             epsilon: Small number that is added to the standard deviation.
 
-        Raises ValueError for another value.
+        Raises ValueError for a setting with a value that is not listed above.
         """
         super().__init__(group_by=group_by)
         if not 0.0 <= discount <= 1.0:

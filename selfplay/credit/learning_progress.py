@@ -16,14 +16,13 @@ class LearningProgress(CreditMethod):
     """A = (R - mean) / (std + epsilon) over the turns of authors whose R is known in this step.
 
     R of the turns of an episode that created a task is `later - first`. `first` is the metric
-    `measure` of this episode; `later` is its mean over the episodes of the first step, `delay` or
-    more steps later, in which the task is played again (learning progress, as in 1910.07224). The
+    `measure` of this episode; `later` is its mean in the first step in which the task is played
+    again, at least `delay` steps after this episode (learning progress, as in 1910.07224). The
     turns are kept until then, at most `patience` steps, and from then on until their policy learns;
     without the metric they give no sample. A turn of an episode that created nothing has R at once:
-    the agent's return. Use this method in `by_role`, for authors alone.
-
-    A kept turn was sampled by older weights: an objective with a ratio corrects for this, and plain
-    REINFORCE does not. Failure mode: the difference of two measurements is noisy.
+    the agent's return. Use this method in `by_role`, for authors alone. A kept turn was sampled by
+    older weights: an objective with a ratio corrects for this, and plain REINFORCE does not.
+    Failure mode: the difference of two measurements is noisy.
     """
 
     compares = "batch"
@@ -39,9 +38,12 @@ class LearningProgress(CreditMethod):
         learns: Learns | None = None,
     ) -> None:
         """Args:
-        measure, delay, patience: Metric; fewest and most steps until the task is played again.
+        measure: Metric of an episode.
+        delay: Least number of steps until the task is played again.
+        patience: Largest number of these steps.
         absolute: True pays the size of a change, so that forgetting counts too.
-        epsilon, learns: Added to the standard deviation; policies that learn in a step.
+        epsilon: Added to the standard deviation.
+        learns: Function that tells whether a policy learns in a step; None: all in every step.
         """
         self.measure, self.absolute, self.epsilon = measure, absolute, epsilon
         self.metrics_read = {"measure": measure}
@@ -67,13 +69,11 @@ class LearningProgress(CreditMethod):
             if not episode.created:
                 due += [(credited.value, credited.turn) for credited in credited_turns]
             elif self.measure in episode.metrics:
-                first = episode.metrics[self.measure]
                 made = [credited.turn for credited in credited_turns]
-                self.waiting.keep(episode.created[0].id, first, made)
+                self.waiting.keep(episode.created[0].id, episode.metrics[self.measure], made)
         pay = standardized(np.array([value for value, _ in due]), epsilon=self.epsilon)
-        name = f"progress/{self.waiting.step}"
         return [
-            Sample(turn=turn, advantage=float(each), group=name)
+            Sample(turn=turn, advantage=float(each), group=f"progress/{self.waiting.step}")
             for (_, turn), each in zip(due, pay, strict=True)
         ]
 

@@ -19,9 +19,8 @@ class MAGRPO(StatelessCredit):
 
     r_t is the mean reward of all agents in stage t, with or without a turn (see `team_return`), and
     g_t is `discount` if a new round begins after stage t, else 1. A round ends when an agent acts a
-    second time. If the
-    sampler branches, R_{t+1} is the mean over the next stage's candidates, and the candidates of
-    one node are compared. Independent siblings are compared move by move.
+    second time. If the sampler branches, R_{t+1} is the mean over the next stage's candidates, and
+    the candidates of one node are compared. Independent siblings are compared move by move.
 
     aligned: an agent's g-th action is played with the g-th action of the others, and one joint
     return credits them all. cross: all combinations are played, and an action's return is the mean

@@ -13,7 +13,7 @@ from selfplay.errors import nearest
 from selfplay.types import Episode, Group, Sample, Status, StopReason
 
 
-class Silence:
+class ZeroAdvantages:
     """Detects steps in which every advantage is 0. The training loop prints its line."""
 
     def __init__(self, credit: Credit) -> None:
@@ -30,9 +30,9 @@ class Silence:
     def line(self, step: int, groups: Sequence[Group], samples: Sequence[Sample]) -> str | None:
         """Return one line if no policy can learn from this step, but one could from the step
         before."""
-        silent, before = zero_fraction(samples) == 1.0, self._before
-        self._before = silent
-        if not silent or before:
+        all_zero, before = zero_fraction(samples) == 1.0, self._before
+        self._before = all_zero
+        if not all_zero or before:
             return None
         episodes = [episode for group in groups for episode in group.episodes]
         if episodes and all(episode.status is Status.FAILED for episode in episodes):

@@ -46,7 +46,7 @@ class MTGRPO(GroupRelative):
             std: True divides by the standard deviation.
             epsilon: Small number that is added to the standard deviation.
 
-        Raises ValueError for another value.
+        Raises ValueError for an unknown `group_by`.
         """
         super().__init__(group_by=group_by)
         self.weight = weight

@@ -41,7 +41,7 @@ class RAE(CreditMethod):
             order: subtract_first judges a return before it enters the average; update_first after.
             correct_start: True divides b by 1 - decay^episodes, as Adam does with its averages.
 
-        Raises ValueError for another value.
+        Raises ValueError for a setting with a value that is not listed above.
         """
         if not 0.0 <= decay < 1.0:
             raise ValueError(f"decay lies in [0, 1), not {decay}")

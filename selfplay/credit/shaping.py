@@ -35,10 +35,10 @@ class Repetition:
     linkage of the distances 1 - BLEU (smoothing method 1). The released code has no floor. An
     action that did not parse is in no cluster and keeps its reward, but counts in B. Turns that
     call tools have no action and do not count. A turn that branches share counts once, also if
-    they pay it differently. Equal actions have distance 0. The cost
-    is one BLEU for every pair of different actions: one second for 150 actions. Failure
-    mode: BLEU compares words, so the same question with other numbers may not count as a
-    repetition, and a batch of one is a single cluster. Needs selfplay[repetition].
+    they pay it differently. Equal actions have distance 0. The cost is one BLEU for every
+    pair of different actions: one second for 150 actions. Failure mode: BLEU compares words, so the
+    same question with other numbers may not count as a repetition, and a batch of one is a single
+    cluster. Needs selfplay[repetition].
     """
 
     role: str

@@ -44,8 +44,8 @@ def has_signal(credit: Credit, group: Group, where: str = "credit") -> bool:
 def returns_differ(group: Group, group_by: GroupBy = "role") -> bool:
     """Return True if two trajectories that are compared with each other got different returns.
 
-    `group_by` is the key of the comparison, see `base.group_key`. The trajectory of an agent that
-    has a turn in only one episode of the group is not compared.
+    `group_by` is the key of the comparison, see `base.group_key`. A trajectory that is alone under
+    its policy and key is not compared.
     """
     advantages = group_advantages(
         learnable_turns([group], own_return), key=group_key(group_by), advantage=centred

@@ -13,9 +13,9 @@ from selfplay.types import Group, Sample, Status
 class TeamGRPO(StatelessCredit):
     """A = (R - mean) / (std + epsilon) over the group's episodes, for all their turns (2510.04678).
 
-    R is the mean return of all agents in the episode, with or without a turn; if all returns are
-    equal, R is that return. A planner and its workers share the A of their episode, as in
-    MATPO. An episode counts once in mean and std, whatever its numbers of agents and turns and
+    R is the mean return of all agents in the episode, with or without a turn; if a team
+    shares one reward, R is that reward. A planner and its workers share the A of their episode, as
+    in MATPO. An episode counts once in mean and std, whatever its numbers of agents and turns and
     whichever policies play them. So the number of agents may differ between siblings, where methods
     that compare an agent with itself would compare a worker only with the siblings that called it.
 

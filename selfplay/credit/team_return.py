@@ -7,7 +7,7 @@ from selfplay.credit.base import CreditedTurn, by_stage, own_pay
 from selfplay.types import Episode
 
 Judged = Literal["own", "team"]
-"""Rewards of which a return is made: those of the acting agent, or the mean over all agents."""
+"""Rewards that a return sums: those of the acting agent, or the mean over all agents."""
 
 
 def team_return(episode: Episode) -> float:

@@ -17,7 +17,11 @@ class Curriculum(Protocol):
     """
 
     def tasks(self, step: int, attempt: int = 0) -> list[Task]:
-        """Return the tasks of a step; `attempt` counts the refills of the same step."""
+        """Return the tasks of a step.
+
+        `attempt` is a different number for each request of tasks in one step; a sampler's first
+        request has 0.
+        """
         ...
 
     def observe(self, groups: Sequence[Group], step: int) -> None:

@@ -18,7 +18,7 @@ class Rung:
     task: Task
     """Task to play."""
     parent: str = ""
-    """Id of the task of which it is a variant; "" for a root."""
+    """Id of the task that this one is a variant of; "" for a root."""
     depth: int = 0
     """Number of steps from the root: a variant is one step below its task."""
     state: Literal["open", "waiting", "solved"] = "open"

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from selfplay.author_code import saved_state
+from selfplay.author_code import check_members, saved_state
 from selfplay.curriculum import Curriculum, reads_outcomes
 from selfplay.errors import ConfigError, nearest
 from selfplay.types import Group, Task, from_json, to_json
@@ -86,6 +86,8 @@ class MixtureCurriculum:
             )
         if (shares is None) == (not phases):
             raise ConfigError("curriculum: a mixture needs shares or phases, and not both")
+        for name, part in parts.items():
+            check_members(part, "curriculum", f"curriculum.parts.{name}")
         self.parts, self.batch = dict(parts), batch
         if shares is not None:
             self.phases = [(1, self._fractions(shares, "curriculum.shares"))]

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from selfplay.author_code import saved_state
+from selfplay.author_code import check_members, saved_state
 from selfplay.curriculum import Curriculum, reads_outcomes
 from selfplay.errors import ConfigError
 from selfplay.types import Group, Task
@@ -38,6 +38,7 @@ class ScheduledTasks:
         """
         if steps < 1 or base <= 0:
             raise ConfigError("curriculum: steps is at least 1, and base is above 0")
+        check_members(curriculum, "curriculum", "curriculum.curriculum")
         self.curriculum, self.key = curriculum, key
         self.start, self.end, self.steps, self.base = start, end, steps, base
         self._value = start

@@ -5,7 +5,7 @@ from typing import Any
 
 from selfplay.author_code import saved_state
 from selfplay.curriculum import Curriculum
-from selfplay.curriculum.asked import is_ready, metrics_of, tasks_of
+from selfplay.curriculum.checked_calls import is_ready, metrics_of, tasks_of
 from selfplay.types import Group, Task
 
 

@@ -18,7 +18,8 @@ class BufferEntry:
     task: Task
     """Task to play."""
     step: int
-    """Step at which the task was added; -1 for a seed."""
+    """Step at which the task was added; negative for a task from before training: a seed (-1) or a
+    proposal of a gathering round (-1, -2, ...)."""
     author: str = "seed"
     """Policy and version that proposed it."""
     parents: tuple[int, ...] = ()

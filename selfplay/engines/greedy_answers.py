@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 from selfplay.types import Completion, Request
 
 OWN = frozenset({"id", "seed", "agent", "observation", "group", "turns_taken"})
-"""Fields of a request that do not change a greedy completion."""
+"""Compared fields of a request that do not change a greedy completion."""
 KEPT = 4096
 """Maximum number of completions that are kept."""
 
@@ -34,7 +34,9 @@ class GreedyAnswers:
         if request.temperature != 0:
             return False
         question = tuple(
-            getattr(request, field.name) for field in fields(request) if field.name not in OWN
+            getattr(request, field.name)
+            for field in fields(request)
+            if field.compare and field.name not in OWN
         )
         if known := self._known.get(question):
             self.ready.append(replace(known, id=request.id))

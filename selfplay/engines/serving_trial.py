@@ -7,7 +7,7 @@ import torch
 from transformers import PreTrainedModel
 
 from selfplay.engines.policy_batch import PolicyBatch
-from selfplay.errors import one_line
+from selfplay.errors import DivergedError, one_line
 from selfplay.models.mixed_adapters import adapter_layers, twin
 from selfplay.models.tree_attention import CLEARLY_NEARER, ROUNDING, evaluating, exact
 from selfplay.types import Completion, Request
@@ -31,7 +31,8 @@ def serving_problem(model: PreTrainedModel) -> str:
     Prompts of different lengths, rows that split and second turns that continue the keys and values
     of the first are compared with the model alone. The difference must be rounding, or much smaller
     than the change that another first token makes. A model in 16 bits is tested with its first
-    layers in float32 (`tree_attention.exact`).
+    layers in float32 (`tree_attention.exact`). Raises DivergedError for weights that give
+    probabilities that are not finite.
     """
     return _problem([exact(model)], siblings=SIBLINGS, turns=2)
 
@@ -76,6 +77,8 @@ def _problem(models: Sequence[PreTrainedModel], *, siblings: int, turns: int) ->
                 message = tuple(token % vocabulary for token in MESSAGE)
                 following.add((*prompt, *said, *message)[:room])
             prompts = following
+    except DivergedError:  # its weights are not finite: no engine can serve them
+        raise
     except Exception as error:  # a model's own code may fail in any way with our cache
         return f"its forward pass does not take rows of different lengths ({one_line(error)})"
     if apart <= max(ROUNDING * torch.finfo(models[0].dtype).eps * scale, change / CLEARLY_NEARER):

@@ -20,7 +20,7 @@ from selfplay.engines import Engine
 from selfplay.engines.policy_batch import PolicyBatch
 from selfplay.engines.published_weights import copy_published
 from selfplay.engines.serving_trial import mixing_problem, serving_problem
-from selfplay.errors import ConfigError, nearest
+from selfplay.errors import ConfigError, DivergedError, nearest
 from selfplay.models.mixed_adapters import adapter_layers, base_key
 from selfplay.models.out_of_memory import explained
 from selfplay.models.tree_attention import unordinary
@@ -71,8 +71,14 @@ class TransformersEngine(Engine):
             end_ids: The tokens that end a completion.
         """
         problem = self.refusal(model)
-        if not problem and (reason := self._tried(model, serving_problem)):
-            problem = _refusal(model, reason)
+        try:
+            if not problem and (reason := self._tried(model, serving_problem)):
+                problem = _refusal(model, reason)
+        except DivergedError as error:
+            raise DivergedError(
+                f"policy {policy!r}: its weights give probabilities that are not finite; use an "
+                "earlier checkpoint"
+            ) from error
         if problem:
             raise ConfigError(f"policy {policy!r}: {problem}")
         base = self._base(policy, model, end_ids)

@@ -16,7 +16,7 @@ BLOCK = 256
 
 
 class Truncating(Protocol):
-    """Sampling settings that can truncate: those of a `Request` or of a seat."""
+    """Sampling settings that can truncate: those of a `Request` or of a role."""
 
     @property
     def temperature(self) -> float:

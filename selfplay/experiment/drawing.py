@@ -17,7 +17,7 @@ from selfplay.errors import RunError, SelfplayError, one_line
 from selfplay.experiment.replay import restore_tasks
 from selfplay.rollout.setup import Components
 from selfplay.run.drawings import DrawnEpisode, match_of, write_drawings
-from selfplay.run.record_reader import Recorded, episodes_of, recorded_steps
+from selfplay.run.record_reader import Recorded, episodes_of, nearest_steps, recorded_steps
 from selfplay.types import Status
 
 
@@ -68,8 +68,10 @@ class RunDrawer:
         known = recorded_steps(self.run)
         chosen = [step for step in known if not steps or step in steps]
         if not chosen:
-            what = f"recorded are {known[0]} to {known[-1]}" if known else "none is recorded"
-            raise RunError(f"{self.run}: no episodes of these steps; {what}")
+            if not known:
+                raise RunError(f"{self.run}: no episodes to draw; none is recorded")
+            asked = f"--steps {' '.join(map(str, steps))}"
+            raise RunError(f"{self.run}: no episodes of {asked}; {nearest_steps(known, steps[0])}")
         result = DrawingResult()
         for step in chosen:
             late = self._known_until is not None and step > self._known_until

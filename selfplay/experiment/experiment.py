@@ -75,7 +75,7 @@ class Experiment:
         Raises ConfigError for the first part that cannot be built, or does not fit the others.
         """
         plain_data.check_config(config)
-        self._started = time.time()
+        self._started = time.monotonic()
         self.seed = int(config["seed"])
         self.evaluations_before: dict[str, dict[str, float]] | None = None
         self.evaluations_after: dict[str, dict[str, float]] | None = None
@@ -103,7 +103,7 @@ class Experiment:
         self.trackers: Mapping[str, Tracker] = players.build("trackers")
         self.objective: Objective = players.build("objective")
         self.curriculum: Curriculum = players.build("curriculum")
-        self.watch: CollapseMonitor = players.build("collapse")
+        self.collapse: CollapseMonitor = players.build("collapse")
         shaping = players.build("shaping")
         self.shaping = Shaping(shaping)
         self.credit: Credit = players.build(
@@ -125,7 +125,7 @@ class Experiment:
             credit=self.credit,
             curriculum=self.curriculum,
             sampler=self.sampler,
-            collapse=self.watch,
+            collapse=self.collapse,
             league=self._league,
         )
         """A line for each valid setting that does not do what its value suggests."""
@@ -194,7 +194,7 @@ class Experiment:
             curriculum=self.curriculum,
             sampler=self.sampler,
             rollout_fn=self.rollout_fn,
-            seed=lambda: self.watch.seed(self.seed),
+            seed=lambda: self.collapse.seed(self.seed),
             wrap=None if self.league is None else self.league.wrap,
         )
         if self.runtime.max_staleness:
@@ -247,7 +247,7 @@ class Experiment:
         self.step = state["step"]
         self.curriculum.load_state_dict(state["curriculum"])
         self.credit.load_state_dict(state["credit"])
-        self.watch.load_state_dict(state["collapse"])
+        self.collapse.load_state_dict(state["collapse"])
         self.evaluations_before = state["evaluations_before"]
         self.evaluations_after = state["evaluations_after"]
         self.outcomes.load_state_dict(state.get("outcomes", ()))  # absent in older runs
@@ -263,7 +263,7 @@ class Experiment:
             "curriculum": self.batches.curriculum_state(),
             "credit": saved(self.credit),
             "league": {} if self.league is None else self.league.state_dict(),
-            "collapse": self.watch.state_dict(),
+            "collapse": self.collapse.state_dict(),
             "outcomes": self.outcomes.state_dict(),
             "evaluations_before": self.evaluations_before,
             "evaluations_after": self.evaluations_after,
@@ -272,7 +272,7 @@ class Experiment:
 
     def seconds(self) -> float:
         """Return the wall-clock seconds of the run, including those before a resume."""
-        return self.seconds_before + time.time() - self._started
+        return self.seconds_before + time.monotonic() - self._started
 
     def rest_engine(self) -> None:
         """Let an engine that shares a device with the learners give its memory to them."""
@@ -338,7 +338,7 @@ class Experiment:
             "command": shlex.join(
                 [
                     *("selfplay", "train", "--config-path", str(folder), "run.name=NEW_NAME"),
-                    *trust.flags(trust.foreign(self.config)),
+                    *trust.flags(trust.needed(self.config)),
                 ]
             ),
             "versions": versions(),

@@ -33,7 +33,7 @@ YOU = "you"
 """Policy name of the person."""
 OTHERS = "others"
 """Policy name of the script in the other seats, if there is no run."""
-CHANCE = "arenas.games.opponents.random_legal"
+RANDOM_SCRIPT = "arenas.games.opponents.random_legal"
 """The default script."""
 LONGEST_QUOTED = 80
 """Largest number of characters of a text that an answer quotes."""
@@ -211,7 +211,7 @@ def _arena(config: Mapping[str, Any], ask: Ask, script: str) -> Iterator[PlaySet
             rollout=RolloutSettings(),
         )
         try:
-            pool.add(OTHERS, Scripted(script=script or CHANCE))
+            pool.add(OTHERS, Scripted(script=script or RANDOM_SCRIPT))
         except ValueError as error:
             raise ConfigError(f"--against: {error}") from error
         pool.add(YOU, HumanEngine(ask, refusal_of(components.arena(), components.roles)))

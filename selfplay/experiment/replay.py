@@ -25,7 +25,13 @@ from selfplay.learner import checkpoint
 from selfplay.rollout.episode_runner import EpisodeRunner, EpisodeSpec, notes_of
 from selfplay.rollout.setup import Components
 from selfplay.run.formatting import number
-from selfplay.run.record_reader import Advantage, Recorded, episodes_of, recorded_steps
+from selfplay.run.record_reader import (
+    Advantage,
+    Recorded,
+    episodes_of,
+    nearest_steps,
+    recorded_steps,
+)
 from selfplay.types import Episode, Group, Status, Turn
 
 MOST_SHOWN = 5
@@ -176,7 +182,9 @@ class RunReplayer:
             raise RunError(f"{self.run} has no recorded episodes; train with run.episodes_every=1")
         chosen = [step for step in known if not steps or step in steps]
         if not chosen:
-            raise RunError(f"no episodes of these steps; recorded are {known[0]} to {known[-1]}")
+            asked = f"--steps {' '.join(map(str, steps))}"
+            near = nearest_steps(known, steps[0])
+            raise RunError(f"{self.run}: no episodes of {asked}; {near}")
         late = [
             step for step in chosen if self._known_until is not None and step > self._known_until
         ]

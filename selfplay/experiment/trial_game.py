@@ -9,7 +9,7 @@ from typing import Any
 from selfplay.arena import Arena
 from selfplay.credit.base import pay_by_agent
 from selfplay.credit.replay import stages_of
-from selfplay.curriculum.asked import is_ready, metrics_of, tasks_of
+from selfplay.curriculum.checked_calls import is_ready, metrics_of, tasks_of
 from selfplay.engines.scripted import Script, ScriptedEngine
 from selfplay.errors import SelfplayError, nearest, one_line, with_place
 from selfplay.experiment.odd_moves import faults_of_odd_moves
@@ -43,7 +43,7 @@ MOST_SHOWN = 24
 """Maximum number of turns that are shown."""
 WIDTH = 100
 """Maximum number of characters of a text that are shown."""
-LUCK = "all random draws must come from the rng of setup, or later from self.rng"
+NOT_REPRODUCIBLE = "all random draws must come from the rng of setup, or later from self.rng"
 """Advice if a game is not the same when it is played again."""
 
 
@@ -243,19 +243,20 @@ def _faults_of_replay(arena: Callable[[], Arena], episode: Episode) -> Iterator[
     except SelfplayError:
         raise
     except Exception as error:  # the author's arena, which played the same moves before
-        yield f"the same seed and moves cannot be played again: {with_place(error)}; {LUCK}"
+        place = with_place(error)
+        yield f"the same seed and moves cannot be played again: {place}; {NOT_REPRODUCIBLE}"
         return
     paid = pay_by_agent(episode)
     for agent, pay in first.paid.items():
         if not isclose(pay, paid.get(agent, 0.0), abs_tol=1e-9):
             yield (
                 f"{agent} is paid {number(pay)} for the same seed and moves, and was paid "
-                f"{number(paid.get(agent, 0.0))} before; {LUCK}"
+                f"{number(paid.get(agent, 0.0))} before; {NOT_REPRODUCIBLE}"
             )
             return
     for agent, text, other in zip(first.agents, first.seen, second.seen, strict=True):
         if text != other:
-            yield f"view({agent!r}) differs for the same seed and moves; {LUCK}"
+            yield f"view({agent!r}) differs for the same seed and moves; {NOT_REPRODUCIBLE}"
             return
 
 

@@ -36,7 +36,7 @@ class Matchmaking(Protocol):
 
     main: ClassVar[bool]
     """True for the players that the league is for; False for exploiters."""
-    is_exploiter: ClassVar[bool]
+    exploits_mains_only: ClassVar[bool]
     """True for players that exploit only the main players."""
     reset: float
     """Probability of a reset to the initial weights after each new snapshot of the player."""
@@ -73,5 +73,5 @@ class LeagueState:
         return [each.name for each in self.snapshots if not players or each.player in players]
 
     def rates(self, player: str, opponents: Sequence[str]) -> list[float]:
-        """Return the player's win rate against each opponent; a draw is half a win."""
+        """Return the player's win rate against each opponent; a tie is half a win."""
         return [self.payoff.rate(player, opponent) for opponent in opponents]

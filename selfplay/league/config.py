@@ -132,9 +132,10 @@ class LeagueConfig:
             raise ConfigError(f"league.seats: two agents are needed, and there is {seats}")
         owners = sorted({self.population.policy_of(role_of(seat)) for seat in seats})
         if len(owners) > 1:
+            fewer = ", or name in league.seats only agents of one policy" if len(seats) > 2 else ""
             raise ConfigError(
-                f"league.seats: they belong to different policies ({', '.join(owners)}); let their "
-                "roles share one (population=shared), or name fewer seats"
+                f"league: the agents {', '.join(seats)} belong to different policies "
+                f"({', '.join(owners)}); let their roles share one (population=shared){fewer}"
             )
         if owners[0] != DEFAULT and {owners[0], DEFAULT} <= set(self.players):
             raise ConfigError(

@@ -152,8 +152,8 @@ class League:
             match = each.match
             key = (match.player, match.opponent, match.seat)
             self._played[key] = (self._played.get(key, (0, 0))[0] + 1, step)
-            self.table.payoff.book(match.player, match.opponent, each.came)
-            self.ratings.book(match.player, match.opponent, each.came)
+            self.table.payoff.record(match.player, match.opponent, each.result)
+            self.ratings.record(match.player, match.opponent, each.result)
         self._learned = matches.counts
         metrics = self._metrics(matches)
         self.snapshots.rest()

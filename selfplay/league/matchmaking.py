@@ -58,7 +58,7 @@ class BaseMatchmaking:
     """Defaults of a matchmaking: a main player that is never reset."""
 
     main: ClassVar[bool] = True
-    is_exploiter: ClassVar[bool] = False
+    exploits_mains_only: ClassVar[bool] = False
     reset: float = 0.0
 
     def targets(self, player: str, table: LeagueState) -> Sequence[str]:
@@ -121,14 +121,14 @@ class Nash(BaseMatchmaking):
     of several equilibria, the one with the largest entropy is used. So the player learns a best
     response to the strongest mixture of earlier policies, and not to policies that it beats anyway.
 
-    A win rate between two snapshots is that of the younger one when it was made. Rates from few
-    games are drawn towards one half by `prior` virtual draws. Failure mode: the equilibrium jumps
-    when the sign of an estimated payoff changes, and policies learn less from one opponent than
-    from many.
+    A win rate between two snapshots is that of the younger one when it was made. A rate from few
+    games is pulled towards one half, as if `prior` more games had been ties. Failure mode: the
+    equilibrium jumps when the sign of an estimated payoff changes, and policies learn less from one
+    opponent than from many.
     """
 
     def __init__(self, *, prior: float = 4.0) -> None:
-        """`prior`: number of virtual draws of each pair of snapshots."""
+        """`prior`: number of virtual ties of each pair of snapshots."""
         if not prior >= 0:
             raise ValueError(f"prior is a number of games of at least 0, not {prior}")
         self.prior = prior
@@ -266,7 +266,7 @@ class MainPlayer(BaseMatchmaking):
         return prioritised(player, table.past(main), table, "variance") or {main: 1.0}
 
     def _verified(self, main: str, player: str, table: LeagueState) -> Chances:
-        exploiters = [name for name, each in table.players.items() if each.is_exploiter]
+        exploiters = [name for name, each in table.players.items() if each.exploits_mains_only]
         exploits = table.past(*exploiters) if exploiters else []
         if min(table.rates(player, exploits), default=1.0) < self.exploited:
             return prioritised(player, exploits, table, "squared")
@@ -281,7 +281,7 @@ class MainExploiter(BaseMatchmaking):
     """Meets a current main player, or that player's snapshots as a curriculum if it rarely wins."""
 
     main: ClassVar[bool] = False
-    is_exploiter: ClassVar[bool] = True
+    exploits_mains_only: ClassVar[bool] = True
 
     def __init__(self, *, hopeless: float = 0.1, reset: float = 1.0) -> None:
         """Args:

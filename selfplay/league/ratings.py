@@ -14,7 +14,7 @@ PLACES: Mapping[Result, int] = {"won": 0, "drawn": 1, "lost": 2}
 
 
 class Payoff:
-    """Wins, draws and losses of every ordered pair.
+    """Wins, ties and losses of every ordered pair.
 
     A new result first multiplies the counts of the pair by `decay`, as in AlphaStar's league, so
     that the table follows policies that learn. It averages over about 1 / (1 - decay) games.
@@ -30,11 +30,11 @@ class Payoff:
         self._counts: dict[tuple[str, str], list[float]] = {}
         self._remembered: dict[tuple[str, str], tuple[float, float]] = {}
 
-    def book(self, home: str, away: str, result: Result) -> None:
+    def record(self, home: str, away: str, result: Result) -> None:
         """Add a game of two players; `result` is the result of `home`."""
-        for pair, came in (((home, away), result), ((away, home), FLIPPED[result])):
+        for pair, own in (((home, away), result), ((away, home), FLIPPED[result])):
             counts = [count * self.decay for count in self._counts.get(pair, (0.0, 0.0, 0.0))]
-            counts[PLACES[came]] += 1.0
+            counts[PLACES[own]] += 1.0
             self._counts[pair] = counts
 
     def games(self, home: str, away: str) -> float:
@@ -42,10 +42,10 @@ class Payoff:
         return sum(self._counts.get((home, away), ()))
 
     def rate(self, home: str, away: str) -> float:
-        """Return the win rate of `home`; a draw is half a win, and no games give 0.5."""
-        wins, draws, losses = self._counts.get((home, away), (0.0, 0.0, 0.0))
-        games = wins + draws + losses
-        return (wins + 0.5 * draws) / games if games else 0.5
+        """Return the win rate of `home`; a tie is half a win, and no games give 0.5."""
+        wins, ties, losses = self._counts.get((home, away), (0.0, 0.0, 0.0))
+        games = wins + ties + losses
+        return (wins + 0.5 * ties) / games if games else 0.5
 
     def remember(self, copy: str, player: str) -> None:
         """Keep the win rates of a player as those of a frozen copy of it, which was just made.
@@ -81,7 +81,7 @@ class Payoff:
         self._remembered = {p: each for p, each in self._remembered.items() if name not in p}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return home, away, wins, draws and losses of every pair, and the remembered rates."""
+        """Return home, away, wins, ties and losses of every pair, and the remembered rates."""
         return {
             "counts": [[*pair, *counts] for pair, counts in self._counts.items()],
             "remembered": [[*pair, *each] for pair, each in self._remembered.items()],
@@ -106,7 +106,7 @@ class Ratings(Protocol):
         """Add a player; a known player keeps its rating."""
         ...
 
-    def book(self, home: str, away: str, result: Result) -> None:
+    def record(self, home: str, away: str, result: Result) -> None:
         """Add a game of two players; `result` is the result of `home`."""
         ...
 
@@ -139,7 +139,7 @@ class Elo:
         """Add a player with the rating of its parent, or `start`."""
         self._ratings.setdefault(name, self._ratings.get(parent or "", self.start))
 
-    def book(self, home: str, away: str, result: Result) -> None:
+    def record(self, home: str, away: str, result: Result) -> None:
         """Change both ratings by the same amount."""
         first, second = self._ratings[home], self._ratings[away]
         step = self.k * (SCORES[result] - expected(first, second))
@@ -190,7 +190,7 @@ class OpenSkill:
         """Add a player with the mean and deviation of its parent, or the initial ones."""
         self._ratings.setdefault(name, self._ratings.get(parent or "", self.start))
 
-    def book(self, home: str, away: str, result: Result) -> None:
+    def record(self, home: str, away: str, result: Result) -> None:
         """Change both ratings; the more uncertain rating changes more."""
         names, scores = (home, away), (SCORES[result], 1 - SCORES[result])
         teams = [[self._model.rating(*self._ratings[name])] for name in names]

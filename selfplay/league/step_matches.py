@@ -39,7 +39,7 @@ class MatchResult:
 
     match: MatchAssignment
     """The match."""
-    came: Result
+    result: Result
     """Result of the player."""
     paid: float
     """Return of the player's agent."""
@@ -218,7 +218,7 @@ class StepMatches:
         # In a game of three or more, the player is compared with one of the others: the best of
         # them would win more than half of the games against an equal policy.
         rival = others[len(self.results) % len(others)]
-        came = result(episode, match.seat, [match.seat, rival])
-        if came is not None:
+        found = result(episode, match.seat, [match.seat, rival])
+        if found is not None:
             paid = pay_by_agent(episode).get(match.seat, 0.0)
-            self.results.append(MatchResult(match=match, came=came, paid=paid))
+            self.results.append(MatchResult(match=match, result=found, paid=paid))

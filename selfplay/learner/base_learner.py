@@ -10,6 +10,7 @@ from random import Random
 from selfplay.config.schedule import Schedule
 from selfplay.errors import ConfigError
 from selfplay.learner.batch import computed_count, named, trainable_tokens
+from selfplay.learner.checked_calls import prepared
 from selfplay.learner.objective import BatchCounts, Objective
 from selfplay.learner.rollout_correction import check_logprobs_known
 from selfplay.models.position_limits import ContextBound
@@ -36,7 +37,7 @@ class BaseLearner(ABC):
 
     @abstractmethod
     def logprobs(self, samples: Sequence[Sample], *, reference: bool = False) -> list[list[float]]:
-        """Return [N, C] nats of each completion under the present weights, or under the reference.
+        """Return [S, C] nats of each completion under the present weights, or under the reference.
 
         A token that is not trainable gets the sampler's value, or 0 if that is not finite.
         """
@@ -78,7 +79,7 @@ class BaseLearner(ABC):
             "samples": len(samples),
             "samples_without_tokens": len(samples) - len(usable),
         }
-        prepared, prepared_metrics = self.objective.prepare(usable, self.logprobs)
+        ready, prepared_metrics = prepared(self.objective, usable, self.logprobs)
         metrics |= prepared_metrics
         weights = {"kl_weight": self.objective.kl, "entropy_weight": self.objective.entropy}
         metrics |= {
@@ -89,7 +90,7 @@ class BaseLearner(ABC):
         parts = [
             self._step(part, step)
             for epoch in range(self.epochs)
-            for part in self._split(prepared, step, epoch)
+            for part in self._split(ready, step, epoch)
         ]
         if parts and "policy_kl" in parts[0]:
             # Before the first step no weight has moved, so this difference is that of the sampler.

@@ -25,8 +25,8 @@ class DPO:
 
     Samples come in pairs (`Sample.pair`), as `credit=preference` and `credit=majority` make them:
     advantage above 0 for the better side, below 0 for the worse. A side is one completion, or all
-    completions of a trace, whose log-ratios add up. A pair of which only one side has trainable
-    tokens is left out and counted in the metric `preference_left_out`, because it has no margin.
+    completions of a trace, whose log-ratios add up. A pair with trainable tokens on only one side
+    is left out, because it has no margin; `preference_left_out` counts it.
     """
 
     beta: float = 0.1

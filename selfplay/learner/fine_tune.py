@@ -74,8 +74,8 @@ class FineTune:
         steps: int = 50,
         batch: int = 64,
         lr: float = 2e-5,
-        warmup: int = 5,
-        final: float = 0.1,
+        warmup_steps: int = 5,
+        final_lr: float = 0.1,
         weight_decay: float = 0.0,
         clip_norm: float = 1.0,
         lora: Lora | None = None,
@@ -92,8 +92,8 @@ class FineTune:
         steps: Number of optimizer steps.
         batch: Number of examples per step.
         lr: AdamW's learning rate; an adapter needs about ten times that of all weights.
-        warmup: Number of steps until the full learning rate.
-        final: Last learning rate, after a linear decay, as a fraction of `lr`.
+        warmup_steps: Number of steps until the full learning rate.
+        final_lr: Last learning rate, after a linear decay, as a fraction of `lr`.
         weight_decay: AdamW's weight decay.
         clip_norm: Largest gradient norm.
         lora: Settings of an adapter, such as {rank: 16}, that is trained in place of all weights
@@ -106,8 +106,10 @@ class FineTune:
             which is bfloat16 on a GPU. Weights and optimizer stay in float32.
         device: Device of the training; auto is the GPU if there is one.
         """
-        if min(steps, batch) < 1 or min(warmup, final) < 0:
-            raise ValueError("steps and batch must be at least 1, warmup and final at least 0")
+        if min(steps, batch) < 1 or min(warmup_steps, final_lr) < 0:
+            raise ValueError(
+                "steps and batch must be at least 1, warmup_steps and final_lr at least 0"
+            )
         if not isinstance(examples, DemonstrationStream | ChatExamples):
             raise ValueError(
                 f"examples: {str(examples)[:60]!r} is no source of examples; name a class with "
@@ -128,7 +130,7 @@ class FineTune:
             require_peft("warmstart.lora")
         self.source, self.roles, self.seed = examples, dict(roles or {}), seed
         self.steps, self.batch, self.lora = steps, batch, lora
-        self.warmup, self.final = warmup, final
+        self.warmup_steps, self.final_lr = warmup_steps, final_lr
         self.until, self.device = until, device
 
     def prepare(self, report: Report) -> None:
@@ -180,8 +182,8 @@ class FineTune:
         with TrainingProgress(report, self.steps, first=first) as progress:
             for step, shown in enumerate(batches, first):
                 samples, totals = self.samples(shown, renderer, learner)
-                warm = min(1.0, (step + 1) / max(self.warmup, 1))
-                learner.lr = self.settings.lr * warm * max(self.final, 1 - step / self.steps)
+                warm = min(1.0, (step + 1) / max(self.warmup_steps, 1))
+                learner.lr = self.settings.lr * warm * max(self.final_lr, 1 - step / self.steps)
                 loss = learner.optimize(samples, totals, step=step)["loss"]
                 done = self.until is not None and loss < self.until
                 progress.show(step, loss, last=done)

@@ -15,6 +15,7 @@ from selfplay.errors import ConfigError, DivergedError
 from selfplay.learner.activation_checkpointing import recompute, recomputes
 from selfplay.learner.base_learner import BaseLearner
 from selfplay.learner.batch import Batch, cut, nothing, pad
+from selfplay.learner.checked_calls import loss_of
 from selfplay.learner.learner_settings import LearnerSettings
 from selfplay.learner.logprobs import Divergence, NextTokens, Scorer, TokenScores
 from selfplay.learner.objective import BatchCounts, LossInputs, Objective, PolicyLoss
@@ -32,7 +33,8 @@ FUSED_FROM = 2**24
 """Number of trained parameters from which AdamW runs in one pass over memory; smaller models gain
 nothing."""
 PRETRAINED_FROM = 50_000_000
-"""Number of weights from which a model is taken for a pretrained one; made ones are smaller."""
+"""Number of weights from which a model counts as pretrained; models that a run makes are
+smaller."""
 HIGH_RATE = 1e-4
 """Learning rate from which a note is shown for a pretrained model whose weights all learn."""
 LESS_MEMORY = (
@@ -219,7 +221,8 @@ class Learner(BaseLearner):
         with ACTIVITY.counting("samples", len(samples)) as tally:
             for batch in self._micro_batches(samples):
                 with self._passes():
-                    loss, diagnostics = objective.loss(self._scores(batch, objective), totals)
+                    scores = self._scores(batch, objective)
+                    loss, diagnostics = loss_of(objective, scores, totals)
                     value = float(loss.detach())
                     if not math.isfinite(value):
                         fault = fault or _complaint(f"the loss is {value}", step, batch.samples)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from selfplay.config.schedule import Schedule, value_at, values_of
+from selfplay.errors import ConfigError
 from selfplay.learner.logprobs import Divergence
 from selfplay.learner.rollout_correction import Correction, correct
 from selfplay.types import Sample
@@ -329,7 +330,8 @@ class PolicyLoss:
         if self.ratio == "none":
             surrogate = scores.logprobs * advantages
         else:
-            surrogate, bounded = self.clipped(self._ratio(scores, difference), scores, advantages)
+            found = self.clipped(self._ratio(scores, difference), scores, advantages)
+            surrogate, bounded = _per_token(found, mask, f"{type(self).__name__}.clipped")
             sums["clipped"] = float((bounded & (mask > 0)).sum())
         value = surrogate
         if self.kl:
@@ -400,6 +402,33 @@ class PolicyLoss:
         if self.aggregate == "sequence_sum":
             return per_sequence.sum() / totals.sequences
         return per_sequence.sum() / (totals.sequences * self.length)
+
+
+def described(found: object) -> str:
+    """Return the types of what an author's code returned, with the shapes of tensors."""
+    if isinstance(found, Tensor):
+        return f"a tensor of {str(found.dtype).removeprefix('torch.')} {list(found.shape)}"
+    if isinstance(found, tuple | list):
+        few = ", ".join(map(described, found)) if 0 < len(found) < 4 else f"{len(found)} values"
+        return f"{type(found).__name__} of {few}"
+    return type(found).__name__
+
+
+def _per_token(found: object, mask: Tensor, call: str) -> tuple[Tensor, Tensor]:
+    """Return what `clipped` returned, which may be an author's own.
+
+    Raises ConfigError unless there are two tensors of the shape of `mask`, the second one of bools;
+    others would be broadcast to a wrong loss.
+    """
+    if isinstance(found, tuple | list) and len(found) == 2:
+        surrogate, bounded = found
+        both = isinstance(surrogate, Tensor) and isinstance(bounded, Tensor)
+        if both and surrogate.shape == bounded.shape == mask.shape and bounded.dtype == torch.bool:
+            return surrogate, bounded
+    raise ConfigError(
+        f"objective: {call} returned {described(found)}, not two tensors of {list(mask.shape)}: "
+        "the surrogate of each token, and True where it was bounded"
+    )
 
 
 def kl_estimate(

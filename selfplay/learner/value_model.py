@@ -50,8 +50,8 @@ class TransformerCritic:
         positions: Context length in tokens; only the last tokens of a longer state are read.
         lr: AdamW's learning rate. 1e-3 suits a fresh small decoder, 1e-5 a copied large one.
         epochs: Number of optimizer steps per batch of returns.
-        clip: Largest change of a value by one batch that lowers the loss (PPO: 0.5); 0 for no
-            limit.
+        clip: Largest change of a value in one batch; beyond it, a further change does not lower the
+            loss (PPO: 0.5). 0: no limit.
         clip_norm: Largest gradient norm.
         max_tokens: Largest number of tokens of one forward pass, with padding.
         device: Device of the critic; auto is the GPU if there is one.

@@ -36,7 +36,7 @@ def cached(folder: Path, write: Callable[[Path], None]) -> Path:
     with reporting_disk(folder.parent):
         folder.parent.mkdir(parents=True, exist_ok=True)
         # A lock marks a temporary folder in use: another process may be making the same model.
-        files.sweep(folder.parent, ".*-*")
+        files.remove_abandoned(folder.parent, ".*-*")
         with (
             TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as place,
             files.held(Path(place)),

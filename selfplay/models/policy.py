@@ -297,6 +297,7 @@ def load_model(model: str, *, where: str, dtype: str) -> PreTrainedModel:
                 source,
                 dtype=kind,
                 output_loading_info=True,
+                ignore_mismatched_sizes=True,  # the error below says which
                 weights_only=True,
                 trust_remote_code=False,
             )
@@ -313,6 +314,13 @@ def load_model(model: str, *, where: str, dtype: str) -> PreTrainedModel:
         raise ConfigError(
             f"{where}: the weights in {model!r} lack {len(absent)} tensors of the model, "
             f"{absent[0]} among them; its config.json is of another model"
+        )
+    if unlike := sorted(loading[1]["mismatched_keys"]):
+        name, stored, wanted = unlike[0]
+        raise ConfigError(
+            f"{where}: {len(unlike)} tensors in {model!r} have another shape than the model, such "
+            f"as {name} with {list(stored)} and not {list(wanted)}; its config.json is of another "
+            "model"
         )
     compute_logits_in_float32(loaded)
     return loaded

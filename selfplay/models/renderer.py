@@ -371,11 +371,6 @@ class ChatRenderer:
         )
 
     @property
-    def control_tokens(self) -> tuple[str, ...]:
-        """Texts of control tokens, which messages cannot inject."""
-        return tuple(self._control)
-
-    @property
     def notes(self) -> tuple[str, ...]:
         """Lines for the user about messages that the chat template cannot take as they are."""
         return self._template.notes

@@ -122,8 +122,8 @@ class WarmStart:
         matrix_lr: float = 0.02,
         lr: float = 3e-3,
         weight_decay: float = 0.01,
-        warmup: int = 30,
-        final: float = 0.05,
+        warmup_steps: int = 30,
+        final_lr: float = 0.05,
         micro_batch: int = 64,
         model: Mapping[str, int] | None = None,
     ) -> None:
@@ -136,21 +136,26 @@ class WarmStart:
         matrix_lr: Muon's learning rate, for the hidden matrices.
         lr: AdamW's learning rate, for all other weights.
         weight_decay: Weight decay of both optimizers.
-        warmup: Steps until the full learning rates.
-        final: Last learning rates, after a linear decay, as a fraction of the full ones.
+        warmup_steps: Steps until the full learning rates.
+        final_lr: Last learning rates, after a linear decay, as a fraction of the full ones.
         micro_batch: Demonstrations per forward pass.
         model: Sizes for `selfplay.models.tiny.build_model`. The default of `positions` is
             1024, or more if the demonstrations are longer.
         """
         if (
             min(steps, batch, micro_batch) < 1
-            or min(matrix_lr, lr, weight_decay, warmup, final) < 0
+            or min(matrix_lr, lr, weight_decay, warmup_steps, final_lr) < 0
         ):
             raise ValueError(
-                "steps, batch and micro_batch are at least 1, rates, decay, warmup and final at "
-                "least 0"
+                "steps, batch and micro_batch are at least 1, rates, decay, warmup_steps and "
+                "final_lr at least 0"
             )
-        rates = {"matrix_lr": matrix_lr, "lr": lr, "weight_decay": weight_decay, "final": final}
+        rates = {
+            "matrix_lr": matrix_lr,
+            "lr": lr,
+            "weight_decay": weight_decay,
+            "final_lr": final_lr,
+        }
         for name, rate in rates.items():
             if not isfinite(rate):
                 raise ValueError(f"{name}: {rate} does not fit: a finite number is needed")
@@ -158,7 +163,8 @@ class WarmStart:
         self.demonstrations, self.roles, self.seed = demonstrations, roles, seed
         self.steps, self.batch, self.micro_batch = steps, batch, micro_batch
         self.matrix_lr, self.lr, self.weight_decay = matrix_lr, lr, weight_decay
-        self.warmup, self.final, self.model_sizes = warmup, final, dict(model or {})
+        self.warmup_steps, self.final_lr = warmup_steps, final_lr
+        self.model_sizes = dict(model or {})
 
     def prepare(self, report: Report) -> None:
         """Find the situations of the demonstrations, if they have any."""
@@ -222,7 +228,7 @@ class WarmStart:
         loss = self._backward(model, rows)
         if not isfinite(loss):
             raise DivergedError(f"warm start: the loss is not finite at step {step}; lower lr")
-        scale = min(1.0, (step + 1) / max(self.warmup, 1)) * max(self.final, 1 - progress)
+        scale = min(1.0, (step + 1) / max(self.warmup_steps, 1)) * max(self.final_lr, 1 - progress)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer, rate in optimizers:
             for group in optimizer.param_groups:

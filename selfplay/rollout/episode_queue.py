@@ -10,15 +10,15 @@ from weakref import WeakKeyDictionary
 from selfplay.engines import Engine
 from selfplay.errors import StalledError
 from selfplay.rollout.arena_threads import ArenaThreads
-from selfplay.rollout.asked import (
+from selfplay.rollout.episode_runner import EpisodeRunner, EpisodeSpec
+from selfplay.rollout.requests_in_flight import (
     Answered,
-    Asked,
     Calling,
     InFlight,
+    RequestInFlight,
     begun_episodes,
     waiting_episodes,
 )
-from selfplay.rollout.episode_runner import EpisodeRunner, EpisodeSpec
 from selfplay.rollout.shared_prompts import sharing_prompts
 from selfplay.rollout.tool_loop import ToolLoop
 from selfplay.run.activity import Tally
@@ -59,7 +59,7 @@ class EpisodePlayer(Protocol):
         """Send the requests of all agents of the stage."""
         ...
 
-    def ask_again(self, asked: Asked, turn: Turn, in_flight: InFlight) -> None:
+    def ask_again(self, asked: RequestInFlight, turn: Turn, in_flight: InFlight) -> None:
         """Send the request after the tool calls of a turn."""
         ...
 

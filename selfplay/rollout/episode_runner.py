@@ -26,7 +26,7 @@ class EpisodeSpec:
     """
 
     task: Task
-    """Initial state of the episode."""
+    """Task of the episode; with `seed` it fixes the initial state."""
     seed: int
     """Seed of the arena, equal for all episodes of a group; sampling also depends on `member`."""
     member: int = 0
@@ -44,8 +44,8 @@ class EpisodeSpec:
     seats: Sequence[str] = ()
     """Agents of a match; ConfigError is raised if one of them takes no part in the task."""
     step: int | None = None
-    """Training step whose limits of sampling and turns apply; None, outside of training: the last
-    values of all schedules. The step's batch sets it."""
+    """Training step whose scheduled limits apply (`schedule.sampled_at` sets it); None outside of
+    training: the last value of each schedule."""
 
 
 def notes_of(turn: Turn, role: Role) -> dict[str, Any]:

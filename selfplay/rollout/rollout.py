@@ -17,9 +17,9 @@ from selfplay.number_array import NumberArray
 from selfplay.rng import derive
 from selfplay.role import BrokenRole
 from selfplay.rollout.agent_spec import AgentSpec
-from selfplay.rollout.asked import Asked, Calling, InFlight
 from selfplay.rollout.episode_queue import EpisodeQueue, RolloutCall
 from selfplay.rollout.episode_runner import EpisodeRunner, EpisodeSpec, notes_of
+from selfplay.rollout.requests_in_flight import Calling, InFlight, RequestInFlight
 from selfplay.rollout.rollout_settings import RolloutSettings
 from selfplay.rollout.shared_loop import SharedLoop
 from selfplay.rollout.tool_loop import CALL_LIMIT, ToolLoop, spent
@@ -168,7 +168,7 @@ class Rollout:
             except PromptTooLong as error:
                 runner.run_out(error)
                 return
-            in_flight[request.id] = Asked(
+            in_flight[request.id] = RequestInFlight(
                 runner=runner,
                 agent=agent,
                 agent_spec=agent_spec,
@@ -177,7 +177,7 @@ class Rollout:
                 spoken=agent in speakers,
             )
 
-    def ask_again(self, asked: Asked, turn: Turn, in_flight: InFlight) -> None:
+    def ask_again(self, asked: RequestInFlight, turn: Turn, in_flight: InFlight) -> None:
         """Send the request after the tool calls of a turn; without room for it the move ends."""
         runner, agent, agent_spec = asked.runner, asked.agent, asked.agent_spec
         if runner.error or runner.too_long:
@@ -331,7 +331,7 @@ class Rollout:
 
     def _turn(
         self,
-        asked: Asked,
+        asked: RequestInFlight,
         completion: Completion,
         text: str,
         *,
@@ -362,7 +362,9 @@ class Rollout:
             spoken=asked.spoken,
         )
 
-    def _end_move(self, asked: Asked, completion: Completion, text: str, *, refused: bool) -> None:
+    def _end_move(
+        self, asked: RequestInFlight, completion: Completion, text: str, *, refused: bool
+    ) -> None:
         """Parse the action of a completion, and store its turn as the agent's move.
 
         Args:
@@ -393,7 +395,7 @@ class Rollout:
         runner.moves[asked.agent] = self._turn(asked, completion, text, action=action, info=info)
 
 
-def _text(asked: Asked, completion: Completion) -> str:
+def _text(asked: RequestInFlight, completion: Completion) -> str:
     """Return the text of a completion, without a stop string that the role does not keep."""
     text = completion.text
     if text is None:

@@ -38,9 +38,9 @@ class RolloutSettings(ScheduledSettings):
     threads: int = 32
     """Number of arenas that advance at once if `Arena.blocking`."""
     overlap: float = 0.25
-    """Fraction, 0 to 1, that limits the episodes in threads while engines sample; 0: the engines
-    wait for all of them. The limit is this fraction of the episodes that engines have begun to
-    sample, or `threads` if that is more, but at most this fraction of all live episodes."""
+    """Fraction, 0 to 1, for episodes whose arenas still advance while engines sample: at most this
+    fraction of all live episodes, and at most the larger of `threads` and this fraction of the
+    episodes that engines have begun to sample. 0: the engines wait for all of them."""
     tool_threads: int = 64
     """Number of tool calls that run at once."""
     patience: int = 100_000

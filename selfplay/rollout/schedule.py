@@ -24,8 +24,8 @@ class ScheduledSettings:
     """Names of the scheduled settings that are whole numbers."""
 
     schedules: Mapping[str, Schedule] = field(default_factory=dict)
-    """Schedules of the settings that change with the training step, by name. The settings
-    themselves are those of episodes outside of training."""
+    """Schedules of the settings that change with the training step, by name. The
+    field itself holds the value for episodes outside of training."""
 
     def changed(self, *, schedules: Mapping[str, Schedule] | None = None, **values: Any) -> Self:
         """Return the settings with other values; each has a schedule only if `schedules` has it."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from selfplay.arena import Arena
+from selfplay.author_code import check_members
 from selfplay.config.instantiate import TARGET, build, call, check_arguments, make, resolve
 from selfplay.config.plain_data import COLLECTIONS
 from selfplay.config.shipped_configs import with_keys
@@ -26,18 +27,6 @@ from selfplay.rollout.rollout_settings import RolloutSettings
 from selfplay.rollout.sampling_settings import SamplingSettings
 from selfplay.rollout.schedule import make_scheduled
 from selfplay.rollout.service import Closable, Measured
-
-METHODS = {
-    "run": "keeps_checkpoint",
-    "curriculum": "tasks",
-    "population": "policy_of",
-    "sampler": "sample",
-    "credit": "assign",
-    "collapse": "seed",
-    "league": "named",
-    "runtime": "check",
-}
-"""Name of the method that the object of each config key must have."""
 
 
 class Components:
@@ -81,17 +70,13 @@ class Components:
         """Return the object of a config key, built with the services and with `provided`.
 
         None for an empty key, which needs no object. Raises ConfigError if it cannot be built, or
-        lacks the method that its key needs.
+        lacks an attribute that its key needs.
         """
         node = self.config[key]
         if not node and key not in COLLECTIONS:
             return None
         built = build(node, where=key, provided={**self.services, **provided})
-        if key in METHODS and not hasattr(built, METHODS[key]):
-            raise ConfigError(
-                f"{key}.{TARGET}: {node[TARGET]} has no method {METHODS[key]!r}, so it is not a "
-                f"valid {key}; see selfplay list {key}"
-            )
+        check_members(built, key, f"{key}.{TARGET}")
         return built
 
     def arena_factory(self, node: Mapping[str, Any], *, where: str) -> Callable[[], Arena]:
@@ -123,10 +108,11 @@ class Components:
 
 def _role_hint(role: str, needed: Collection[str], known: Collection[str]) -> str:
     """Return what to choose for a role that is missing: at most 4 shipped configs with all needed
-    roles, those with the fewest others first."""
+    roles, first the one with the name of the role, then those with the fewest others."""
     if (close := closest(role, known)) is not None:
         return f"rename roles.{close} to {role}, or add roles.{role}"
-    named = [f"roles={name}" for name in with_keys("roles", needed)[:4]]
+    fitting = sorted(with_keys("roles", needed), key=lambda name: name != role)
+    named = [f"roles={name}" for name in fitting[:4]]
     return f"choose {' or '.join(named or ['roles=NAME'])}, or add roles.{role}._target_"
 
 

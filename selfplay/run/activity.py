@@ -72,7 +72,7 @@ class Activity:
     def __init__(self) -> None:
         self.phase, self.since = "starting", time.time()
         self.notes: list[str] = []
-        """Lines about work that was not necessary, such as a warm start that was in the cache."""
+        """Lines for the user, such as that a warm start came from the cache; each is shown once."""
         self._tallies: list[Tally] = []
         self._lock = threading.Lock()
 

@@ -38,8 +38,8 @@ class Selection:
     min_reward: float | None = None
     """Smallest sum of an agent's rewards in an episode."""
     best: float | None = None
-    """Fraction of the agents of each role, over all episodes, those with the largest sums of
-    rewards first."""
+    """Fraction of the trajectories (one agent in one episode) of each role that is exported, those
+    with the largest returns first."""
 
     def __post_init__(self) -> None:
         if self.best is not None and not 0 < self.best <= 1:

@@ -45,7 +45,7 @@ def appearing(folder: Path) -> Iterator[Path]:
     """
     partial = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
     shutil.rmtree(partial, ignore_errors=True)  # left by a killed process with the same id
-    sweep(folder.parent, ".*.[0-9]*.partial")
+    remove_abandoned(folder.parent, ".*.[0-9]*.partial")
     try:
         partial.mkdir(parents=True)
         with held(partial):
@@ -56,7 +56,7 @@ def appearing(folder: Path) -> Iterator[Path]:
         raise
 
 
-def sweep(parent: Path, pattern: str) -> list[Path]:
+def remove_abandoned(parent: Path, pattern: str) -> list[Path]:
     """Remove folders of a pattern that a killed process left; return the removed ones.
 
     A link is not followed. A folder that cannot be removed stays; this is not an error.

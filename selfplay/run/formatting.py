@@ -34,7 +34,12 @@ def format_value(metric: Metric, value: float | None) -> str:
         return "-"
     if metric.unit == "alarm":
         return "fired" if value else "not fired"
-    return f"{100 * value:.1f}%" if metric.unit == "fraction" else number(value)
+    return percent(value) if metric.unit == "fraction" else number(value)
+
+
+def percent(fraction: float) -> str:
+    """Format a finite fraction as per cent, such as "8.3%"."""
+    return f"{100 * fraction:.1f}%"
 
 
 def change(metric: Metric, before: float | None, after: float | None) -> str:

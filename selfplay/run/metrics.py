@@ -192,7 +192,7 @@ def commonest_error(episodes: Iterable[Episode]) -> str:
     return f"{count} of {len(errors)} with {error}"
 
 
-def of_age(samples: Iterable[Sample], *, version: int) -> dict[str, float]:
+def of_staleness(samples: Iterable[Sample], *, version: int) -> dict[str, float]:
     """Return `staleness_mean` and `staleness_max` over the tokens that the policy sampled.
 
     The staleness of a token is `version`, the version of the weights that learn from it, minus the

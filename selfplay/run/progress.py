@@ -50,6 +50,11 @@ _SHORT = {
 }
 
 
+def _name(prefix: str, metric: str) -> str:
+    """Return a metric's name for readers. A valid turn parsed; its move may be illegal."""
+    return "parsed" if (prefix, metric) == ("role", "valid") else metric
+
+
 class Progress:
     """Shows the progress of a run. Use it as a context manager; it is safe to call from threads."""
 
@@ -231,7 +236,7 @@ class Progress:
             rows, metrics = self._rows(prefix)
             for row in rows:
                 shown = [
-                    f"{metric} {self._newest(key)}"
+                    f"{_name(prefix, metric)} {self._newest(key)}"
                     for metric in metrics[:most]
                     if (key := f"{prefix}/{row}/{metric}") in self._history
                 ]
@@ -301,7 +306,8 @@ class Progress:
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", expand=False)
         table.add_column(title, no_wrap=True)
         for metric in metrics:
-            table.add_column(_SHORT.get(metric, words(metric)), no_wrap=True)
+            named = _name(prefix, metric)
+            table.add_column(_SHORT.get(named, words(named)), no_wrap=True)
         for row in rows:
             cells = [
                 self._cell(f"{prefix}/{row}/{m}" if row else f"{prefix}/{m}", bars) for m in metrics

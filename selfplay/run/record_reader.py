@@ -76,6 +76,12 @@ class Recorded:
     episode: Episode
 
 
+def nearest_steps(steps: Sequence[int], step: int) -> str:
+    """Return the recorded steps nearest to a step, as a part of an error."""
+    near = sorted(sorted(steps, key=lambda each: abs(each - step))[:5])
+    return f"near it are those of {', '.join(map(str, near))}"
+
+
 def recorded_steps(run: Path) -> list[int]:
     """Return the steps of a run whose episodes were recorded.
 

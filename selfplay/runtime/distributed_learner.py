@@ -98,7 +98,7 @@ class DistributedLearner(BaseLearner):
         self._unread = False
 
     def logprobs(self, samples: Sequence[Sample], *, reference: bool = False) -> list[list[float]]:
-        """Return log-probabilities [N][C] in nats; each sample is computed by one rank."""
+        """Return log-probabilities [S, C] in nats; each sample is computed by one rank."""
         cut = partition_by_work(samples, self.ranks.count, packed=self._packed)
         parts = [[samples[index] for index in indices] for indices in cut]
         answers = self.ranks.ask_each("logprobs", self.policy.name, parts, reference=reference)

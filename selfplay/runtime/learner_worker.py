@@ -255,7 +255,7 @@ class LearnerWorker:
     def logprobs(
         self, name: str, samples: Sequence[Sample], *, reference: bool = False
     ) -> list[list[float]]:
-        """Return the log-probabilities [N][C] of this rank's samples, in nats."""
+        """Return the log-probabilities [S, C] of this rank's samples, in nats."""
         return self._learner(name).logprobs(samples, reference=reference)
 
     def optimize(

@@ -6,7 +6,7 @@ from selfplay.credit import Credit
 from selfplay.credit.base import GroupBy
 from selfplay.credit.signal import has_signal, returns_differ
 from selfplay.curriculum import Curriculum
-from selfplay.curriculum.asked import is_ready, show, tasks_of
+from selfplay.curriculum.checked_calls import is_ready, show, tasks_of
 from selfplay.errors import CollapsedError
 from selfplay.rollout.rollout import RolloutFn
 from selfplay.sampler.independent import play_groups

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from selfplay.curriculum import Curriculum
-from selfplay.curriculum.asked import show, tasks_of
+from selfplay.curriculum.checked_calls import show, tasks_of
 from selfplay.errors import ConfigError
 from selfplay.rng import derive
 from selfplay.rollout.rollout import EpisodeSpec, RolloutFn

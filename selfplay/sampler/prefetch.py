@@ -11,12 +11,12 @@ from typing import Any, Protocol
 
 from selfplay.author_code import saved_state
 from selfplay.curriculum import Curriculum, reads_outcomes
-from selfplay.curriculum.asked import metrics_of
+from selfplay.curriculum.checked_calls import metrics_of
 from selfplay.curriculum.step_tasks import StepTasks
 from selfplay.errors import StalledError
 from selfplay.rollout.rollout import EpisodeSpec, RolloutFn
 from selfplay.rollout.schedule import sampled_at
-from selfplay.sampler import Sampler, asked
+from selfplay.sampler import Sampler, checked_calls
 from selfplay.types import Episode, Group
 
 BATCH_TIMEOUT = 24 * 3600.0
@@ -55,7 +55,8 @@ class Batches(Protocol):
         ...
 
     def learned(self, step: int) -> None:
-        """Report that the weights of this step are published and its results are recorded."""
+        """Report that the weights of this step are published and that the league has counted its
+        results; a later step may now begin."""
         ...
 
     def curriculum_state(self) -> Mapping[str, Any]:
@@ -109,12 +110,16 @@ class OnDemandBatches:
         if self.wrap is not None:
             rollout_fn = self.wrap(step, rollout_fn)
         sampler = self.sampler
-        groups = asked.groups_of(sampler, self.curriculum, rollout_fn, step=step, seed=self.seed())
+        groups = checked_calls.groups_of(
+            sampler, self.curriculum, rollout_fn, step=step, seed=self.seed()
+        )
         metrics = {
             f"curriculum/{name}": value for name, value in metrics_of(self.curriculum).items()
         }
-        metrics |= {f"sampler/{name}": value for name, value in asked.metrics_of(sampler).items()}
-        played = asked.played_of(sampler)
+        metrics |= {
+            f"sampler/{name}": value for name, value in checked_calls.metrics_of(sampler).items()
+        }
+        played = checked_calls.played_of(sampler)
         return StepBatch(step=step, groups=groups, played=played, metrics=metrics)
 
     def learned(self, step: int) -> None:

@@ -5,7 +5,7 @@ from random import Random
 from typing import ClassVar
 
 from selfplay.curriculum import Curriculum
-from selfplay.curriculum.asked import show, tasks_of
+from selfplay.curriculum.checked_calls import show, tasks_of
 from selfplay.rng import derive
 from selfplay.rollout.rollout import RolloutFn
 from selfplay.sampler.independent import play_groups
@@ -23,9 +23,9 @@ class Resample:
     successes have the proportion in which they occurred: failures are drawn uniformly, so that all
     kinds of failure remain, and successes are kept in ascending order of their penalty. The penalty
     is the fraction of its moves without a valid action, plus the fraction of its tool calls that
-    failed, plus the arena's metric `penalty` if one is named. An episode in which a role with tools
-    acts and no tool is called counts as one in which half of the calls failed, so a success without
-    calls is kept after a success whose calls all worked.
+    failed, plus the arena metric that the setting `penalty` names, if it is set. An episode in
+    which a role with tools acts and no tool is called counts as one in which half of the calls
+    failed, so a success without calls is kept after a success whose calls all worked.
 
     Failure mode: the kept successes are not a fair sample of the policy, so the gradient is biased
     towards a low penalty, which the arena's own reward does not ask for. Failed episodes are kept

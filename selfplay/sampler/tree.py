@@ -10,7 +10,7 @@ from random import Random
 from typing import ClassVar, Literal, TypeAlias, get_args
 
 from selfplay.curriculum import Curriculum
-from selfplay.curriculum.asked import show, tasks_of
+from selfplay.curriculum.checked_calls import show, tasks_of
 from selfplay.errors import check_choice
 from selfplay.rng import derive
 from selfplay.rollout.rollout import EpisodeSpec, RolloutFn

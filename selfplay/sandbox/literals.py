@@ -9,6 +9,7 @@ library, because the sandboxed process loads it too.
 import ast
 import math
 import re
+import warnings
 from _thread import allocate_lock
 
 MAX_CHARACTERS = 1_000_000
@@ -18,6 +19,9 @@ _MAX_BITS = math.ceil(MAX_DIGITS * math.log2(10))
 
 
 _PARSING = allocate_lock()
+# Python warns about some valid texts, such as "1if 2 else 3". This filter is permanent, because
+# `catch_warnings` for each text is not safe with threads and makes Python repeat other warnings.
+warnings.filterwarnings("ignore", category=SyntaxWarning, module=re.escape("<unknown>"))
 
 
 class LiteralError(ValueError):

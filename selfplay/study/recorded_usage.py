@@ -173,7 +173,7 @@ def table_of(usage: AgentUsage, step: int, whole: UsageTable | None, title: str)
         for action in actions:
             found = chance(table, view, action, whole)
             cells.append(
-                f"{100 * found.value:.0f} % ({100 * found.low:.0f} to {100 * found.high:.0f})"
+                f"{100 * found.value:.0f}% ({100 * found.low:.0f} to {100 * found.high:.0f})"
             )
         uses = sum(len(lines) for cell, lines in (whole or table).lines.items() if cell[0] == view)
         rows.append([label(usage.kind, view), *cells, uses])
@@ -301,8 +301,8 @@ def word_rows(words: Sequence[Word], now: Mapping[str, float]) -> list[list[Cell
             word.first,
             word.last,
             word.times,
-            f"{100 * word.peak:.0f} % at step {word.peak_step}",
-            f"{100 * now.get(word.text, 0.0):.0f} %",
+            f"{100 * word.peak:.0f}% at step {word.peak_step}",
+            f"{100 * now.get(word.text, 0.0):.0f}%",
         ]
         for word in words
     ]

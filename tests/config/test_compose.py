@@ -65,6 +65,10 @@ def test_what_is_saved_is_read_back(values: dict[str, Any], tmp_path: Path) -> N
             r"unknown key .*; to add it, write \+evaluations\.hands\.seats=\.\.\.$",
         ),
         (
+            ["+experiment=tiny/kuhn", "evaluations.nope.samples=3"],
+            r"unknown key 'evaluations\.nope\.samples'; choose from: evaluations\.hands$",
+        ),
+        (
             ["+experiment=tiny/kuhn", "evaluations.hands.sample=1"],
             r"did you mean 'evaluations\.hands\.samples'",
         ),
@@ -86,6 +90,8 @@ def test_what_is_saved_is_read_back(values: dict[str, Any], tmp_path: Path) -> N
         (["arena=null"], "arena=null: arena takes the name of a config"),
         (["+experiment=nothing"], "no experiment named 'nothing'; choose from: .*paper/r_zero"),
         (["+experiment=nothing"], "--config-dir FOLDER adds configs of your own"),
+        (["+experiment=nothing"], "of your own; selfplay list experiment shows all$"),
+        (["runtime=nothing"], "choose from: [^.]+; --config-dir FOLDER adds configs of your own$"),
         (["+nothing=grpo", "seed=["], "cannot read"),
     ],
 )

@@ -1,6 +1,6 @@
 """Objects from config nodes, with every key and type checked before anything is built."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
@@ -17,6 +17,10 @@ HERE = __name__
 @runtime_checkable
 class Judge(Protocol):
     def fault(self, question: str) -> str: ...
+
+
+class Scorer(Protocol):
+    def __call__(self, answer: str) -> float: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,3 +270,35 @@ def test_a_module_that_fails_to_import_is_one_line_with_the_place(
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(ConfigError, match=r"AttributeError: .*failing_on_import\.py, line 2"):
         check({"x": {"_target_": "failing_on_import.Thing"}})
+
+
+def verify(answer: str) -> float:
+    return float(bool(answer))
+
+
+class Asked:
+    def __init__(
+        self,
+        *,
+        verifier: Scorer | None = None,
+        rule: Callable[[str], float] | None = None,
+        plain: Any = None,
+    ) -> None:
+        self.verifier = verifier
+
+
+def test_a_function_in_the_place_of_an_object_that_is_called_is_explained() -> None:
+    for key in ("verifier", "rule"):
+        words = (
+            rf"^x\.{key}\.answer: missing; .*\.verify needs it; a config calls a function at once"
+        )
+        with pytest.raises(ConfigError, match=words):
+            check(node("Asked", **{key: node("verify")}), where="x")
+    for wrong in (node("Asked", plain=node("verify")), {"plain": node("verify")}):
+        with pytest.raises(ConfigError, match=r"plain\.answer: missing; \S+\.verify needs it$"):
+            check(wrong)
+
+
+def test_a_class_without_settings_says_so() -> None:
+    with pytest.raises(ConfigError, match=r"^x\.a: unknown key; \S+\.Bare takes no settings$"):
+        check({"x": node("Bare", a=1)})

@@ -1,6 +1,7 @@
 """Checks of the samples that a credit method returns, and of the errors that it raises."""
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -137,6 +138,40 @@ def test_a_state_is_plain_data() -> None:
     by_role = ByRole(methods={"solver": Wrong(state={"key": len})})
     with pytest.raises(ConfigError, match=r"credit.methods.solver: Wrong.state_dict has 'key'"):
         saved(by_role)
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ({1: 0.5}, "has the key 1; keys must be texts: a checkpoint would give '1' back for 1"),
+        ({"means": {1: 0.5}}, "has the key 1 in 'means'; keys must be texts: a checkpoint would"),
+        ({"means": [0, {"a": {2.5: 1}}]}, "has the key 2.5 in 'means'; keys must be texts"),
+        ({"means": ({None: 1},)}, "has the key None in 'means'; keys must be texts: a checkpoint"),
+        ({True: 1}, "has the key True; keys must be texts: a checkpoint would give 'true' back"),
+    ],
+)
+def test_the_keys_of_a_state_are_texts(state: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^credit: Wrong\.state_dict {re.escape(words)}"):
+        saved(Wrong(state=state))
+    assert json.loads(json.dumps(state)) != state  # the state would change without a word
+
+
+def test_a_state_with_keys_that_are_texts_is_passed_on() -> None:
+    state = {"means": {"1": [0.5, {"a": None}], "x": (1, 2)}}
+    assert saved(Wrong(state=state)) == state
+
+
+def test_a_method_of_a_role_that_lacks_members_is_named() -> None:
+    class Plain:
+        """Has `assign` alone."""
+
+        def assign(self, groups: Sequence[Group]) -> list[Sample]:
+            return []
+
+    plain: Any = Plain()
+    words = r"^credit\.methods\.solver: Plain is not a valid credit, because it lacks metrics, mod"
+    with pytest.raises(ConfigError, match=words):
+        ByRole(methods={"solver": plain})
 
 
 def test_another_number_of_advantages_than_of_turns_is_named() -> None:

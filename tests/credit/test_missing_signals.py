@@ -10,8 +10,8 @@ from selfplay.credit.base import GroupBy
 from selfplay.credit.by_role import ByRole
 from selfplay.credit.magrpo import MAGRPO
 from selfplay.credit.missing_signals import (
-    Silence,
     Unfinished,
+    ZeroAdvantages,
     unbranched,
     unmeasured,
     zero_fraction,
@@ -34,7 +34,7 @@ def match(paid: float) -> Group:
 
 
 def line(credit: Credit, groups: list[Group], step: int = 1) -> str | None:
-    return Silence(credit).line(step, groups, credit.assign(groups))
+    return ZeroAdvantages(credit).line(step, groups, credit.assign(groups))
 
 
 @pytest.mark.parametrize(
@@ -97,10 +97,10 @@ def test_a_step_whose_episodes_all_failed_says_so() -> None:
 
 def test_it_is_said_once_where_such_steps_begin() -> None:
     credit = RLOO()
-    silence = Silence(credit)
+    zero_advantages = ZeroAdvantages(credit)
     flat, fine = solos(1.0, 1.0), solos(1.0, 0.0)
     said = [
-        silence.line(step, groups, credit.assign(groups))
+        zero_advantages.line(step, groups, credit.assign(groups))
         for step, groups in enumerate([fine, flat, flat, fine, flat], 1)
     ]
     assert [each is not None for each in said] == [False, True, False, False, True]

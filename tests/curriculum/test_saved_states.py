@@ -51,3 +51,28 @@ def test_a_state_that_is_not_plain_data_is_one_line(wrap: Any, where: str) -> No
 def test_the_state_of_a_step_that_is_sampled_ahead_is_checked_too() -> None:
     with pytest.raises(ConfigError, match=r"^curriculum: Careless\.state_dict has 'rng'"):
         StepTasks(Careless(tasks=[Task(id="t")], batch=1), 1)
+
+
+@pytest.mark.parametrize(
+    ("wrap", "where"),
+    [
+        (
+            lambda own: ScheduledTasks(curriculum=own, key="p", start=0, end=1, steps=1),
+            "curriculum.curriculum",
+        ),
+        (
+            lambda own: MixtureCurriculum(parts={"a": own}, batch=1, shares={"a": 1}),
+            "curriculum.parts.a",
+        ),
+    ],
+)
+def test_a_curriculum_inside_another_has_all_methods(wrap: Any, where: str) -> None:
+    class Short:
+        """Has `tasks` alone."""
+
+        def tasks(self, step: int, attempt: int = 0) -> list[Task]:
+            return []
+
+    words = rf"^{where}: Short is not a valid curriculum, because it lacks observe, ready, metrics"
+    with pytest.raises(ConfigError, match=words):
+        wrap(Short())

@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import replace
+from functools import partial
 
 from transformers import PreTrainedModel
 
@@ -33,6 +34,18 @@ def test_requests_of_other_groups_and_turns_are_equal(model: PreTrainedModel) ->
     serves.drain_metrics()
     later = replace(second, group=7, turns_taken=3)
     check(model, [later], answer(serves, [later]))
+    assert serves.drain_metrics()["computed_tokens"] == 0
+
+
+def test_requests_with_equal_stop_strings_are_equal(model: PreTrainedModel) -> None:
+    serves = endless(model, prefix_tokens=0)
+    first, second = (
+        replace(request, stop=("zzz",), decode=partial(str))
+        for request in ask(PROMPT, 2, temperature=0.0)
+    )
+    answer(serves, [first])
+    serves.drain_metrics()
+    answer(serves, [second])
     assert serves.drain_metrics()["computed_tokens"] == 0
 
 

@@ -10,6 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 from selfplay.engines.decoding import inverse
+from selfplay.engines.transformers import TransformersEngine
 from selfplay.errors import ConfigError, DivergedError
 from selfplay.types import Completion, Request, StopReason
 from tests.helpers.engine_requests import END, answer, ask, engine, teacher
@@ -181,3 +182,14 @@ def test_weights_that_are_not_finite_are_one_line_that_names_the_policy(
         twin.get_output_embeddings().weight[3] = broken
     with pytest.raises(DivergedError, match="policy 'p': its weights give probabilities that are"):
         answer(serves, ask(3))
+
+
+def test_weights_that_are_not_finite_are_no_matter_of_the_cache(model: PreTrainedModel) -> None:
+    broken = copy.deepcopy(model)
+    with torch.no_grad():
+        next(iter(broken.parameters())).fill_(math.nan)
+    with pytest.raises(
+        DivergedError, match=r"^policy 'p': its weights give .* not finite"
+    ) as caught:
+        TransformersEngine(max_rows=4).serve("p", broken, [END])
+    assert "rows of different lengths" not in str(caught.value)

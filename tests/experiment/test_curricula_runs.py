@@ -44,7 +44,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     sizes = {"hidden": 32, "layers": 1, "heads": 2, "intermediate": 64, "positions": 512}
     warm = WarmStart(
-        demonstrations=shown, roles=roles, steps=60, batch=32, warmup=5, lr=0.02, model=sizes
+        demonstrations=shown, roles=roles, steps=60, batch=32, warmup_steps=5, lr=0.02, model=sizes
     )
     trained_model, tokenizer = warm.train()
     place = tmp_path_factory.mktemp("model")

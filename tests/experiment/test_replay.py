@@ -127,7 +127,7 @@ def test_an_episode_that_ends_elsewhere_is_counted_and_not_compared(tmp_path: Pa
             "step 2: credit selfplay.credit.rae.RAE keeps",
         ),
         (("credit=rlo",), "no credit named 'rlo'; did you mean 'rloo'?"),
-        (("--steps", "9"), "no episodes of these steps; recorded are 1 to 3"),
+        (("--steps", "9"), ": no episodes of --steps 9; near it are those of 1, 2, 3"),
         (("curriculum=arithmetic",), "cannot read the state of the run's curriculum"),
         (("arena.nothing=1",), "unknown key 'arena.nothing'"),
     ],

@@ -94,3 +94,31 @@ def test_passes_in_bfloat16_on_a_cpu_without_instructions_for_them_are_named(
     notes = check(compose.load([QUICK, "learner.precision=bfloat16", "policy.device=cpu"]))
     assert any("no instructions" in note for note in notes) == slow
     assert not any("no instructions" in note for note in check(compose.load([QUICK])))
+
+
+class Bare:
+    """Has one method of every part alone."""
+
+    def sample(self) -> None: ...
+
+    assign = tasks = loss = sample
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("credit", "metrics, modules, state_dict, load_state_dict; derive it from selfplay.credit"),
+        ("sampler", "played, metrics; `selfplay new sampler NAME` writes a class"),
+        ("curriculum", "observe, ready, metrics, state_dict, load_state_dict; `selfplay new"),
+        ("objective", "prepare, at, kl, divergence, reference, ema_rate, reads_reference, entropy"),
+    ],
+)
+def test_a_class_that_lacks_members_is_refused_before_a_model_is_loaded(
+    key: str, words: str
+) -> None:
+    config = compose.load(["+experiment=tiny/kuhn"])
+    config[key] = {"_target_": f"{__name__}.Bare"}
+    with pytest.raises(ConfigError) as caught:
+        check(config)
+    start = f"{key}._target_: Bare is not a valid {key}, because it lacks "
+    assert str(caught.value).startswith(start + words)

@@ -134,8 +134,13 @@ def test_the_seats_are_those_of_one_main_player() -> None:
     three = Arena({"player": 2, "judge": 1})
     judged = plan(three, "league.seats=[player_0, player_1]", roles={"judge": "referee"})
     assert judged.contested == ["player_0", "player_1"]
-    with pytest.raises(ConfigError, match=r"different policies \(base, referee\); let their roles"):
+    named = (
+        r"agents player_0, player_1, judge_0 belong to different policies \(base, referee\); let "
+    )
+    with pytest.raises(ConfigError, match=f"{named}.*, or name in league.seats only agents of one"):
         plan(three, roles={"judge": "referee"})
+    with pytest.raises(ConfigError, match=r"one \(population=shared\)$"):  # two cannot be fewer
+        plan(Arena({"player": 1, "judge": 1}), roles={"judge": "referee"})
     with pytest.raises(ConfigError, match=r"no agent 'player_2'; did you mean 'player_"):
         plan(Two(), "league.seats=[player_0, player_2]")
     with pytest.raises(ConfigError, match=r"two agents are needed, and there is \['player_0'\]"):

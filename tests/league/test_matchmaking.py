@@ -35,7 +35,7 @@ def table(
     payoff = Payoff(decay=1.0)
     for (home, away), rate in (rates or {}).items():
         for game in range(10):
-            payoff.book(home, away, "won" if game < round(10 * rate) else "lost")
+            payoff.record(home, away, "won" if game < round(10 * rate) else "lost")
     split = [name.split("@") for name in snapshots]
     return LeagueState(
         players=players or {"base": Current()},
@@ -243,7 +243,7 @@ def circle() -> LeagueState:
             rate = beats[f"base@{newest}", f"base@{older}"]
             made.payoff.forget("base")
             for _ in range(10):
-                made.payoff.book("base", f"base@{older}", "won" if rate else "lost")
+                made.payoff.record("base", f"base@{older}", "won" if rate else "lost")
             made.payoff.remember(f"base@{newest}", "base")
     return made
 
@@ -264,7 +264,7 @@ def test_nash_meets_only_the_best_of_an_order() -> None:
     for newest in (2, 3):
         made.payoff.forget("base")
         for older in range(1, newest):
-            made.payoff.book("base", f"base@{older}", "won")
+            made.payoff.record("base", f"base@{older}", "won")
         made.payoff.remember(f"base@{newest}", "base")
     assert Nash().chances("base", made) == {"base@3": 1.0}
 

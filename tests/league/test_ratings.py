@@ -16,8 +16,8 @@ RESULTS: list[Result] = ["won", "won", "drawn", "lost"]
 
 def booked(decay: float) -> Payoff:
     payoff = Payoff(decay=decay)
-    for came in RESULTS:
-        payoff.book("a", "b", came)
+    for result in RESULTS:
+        payoff.record("a", "b", result)
     return payoff
 
 
@@ -34,17 +34,17 @@ def test_every_result_makes_the_earlier_ones_of_its_pair_count_less() -> None:
     assert payoff.games("a", "b") == 15 / 8
     assert payoff.rate("a", "b") == pytest.approx((3 / 8 + 1 / 4) / (15 / 8))
     assert payoff.rate("b", "a") == pytest.approx((1 + 1 / 4) / (15 / 8))
-    payoff.book("a", "c", "won")
+    payoff.record("a", "c", "won")
     assert payoff.games("a", "b") == 15 / 8, "another pair"
     endless = Payoff(decay=0.99)
     for _ in range(5000):
-        endless.book("a", "b", "won")
+        endless.record("a", "b", "won")
     assert endless.games("a", "b") == pytest.approx(100)
 
 
 def test_who_is_dropped_is_forgotten_and_a_state_is_read_back() -> None:
     payoff = booked(0.5)
-    payoff.book("a", "c", "won")
+    payoff.record("a", "c", "won")
     again = Payoff(decay=0.5)
     again.load_state_dict(payoff.state_dict())
     assert again.state_dict() == payoff.state_dict()
@@ -61,9 +61,9 @@ def test_elo_against_golden_numbers() -> None:
     ratings = Elo(k=16)
     ratings.add("a")
     ratings.add("b")
-    ratings.book("a", "b", "won")
+    ratings.record("a", "b", "won")
     assert (ratings.rating("a"), ratings.rating("b")) == (1508, 1492)
-    ratings.book("a", "b", "drawn")  # expected 1 / (1 + 10^-0.04) = 0.5230095
+    ratings.record("a", "b", "drawn")  # expected 1 / (1 + 10^-0.04) = 0.5230095
     assert ratings.rating("a") == pytest.approx(1508 + 16 * (0.5 - 0.5230095), abs=1e-5)
     assert ratings.rating("a") + ratings.rating("b") == pytest.approx(3000)
 
@@ -77,17 +77,17 @@ def test_openskill_agrees_with_its_paper() -> None:
     ratings = OpenSkill()
     for name in "ab":
         ratings.add(name)
-    ratings.book("a", "b", "won")
+    ratings.record("a", "b", "won")
     s2 = (25 / 3) ** 2 + (25 / 300) ** 2
     c = math.sqrt(2 * (s2 + (25 / 6) ** 2))
     mu, sigma = 25 + s2 / c / 2, math.sqrt(s2 * (1 - math.sqrt(s2) / c * s2 / c**2 / 4))
     state = ratings.state_dict()["ratings"]
     assert state["a"] == pytest.approx([mu, sigma], abs=1e-9)
     assert state["b"] == pytest.approx([50 - mu, sigma], abs=1e-9)
-    ratings.book("b", "a", "lost")
+    ratings.record("b", "a", "lost")
     assert ratings.rating("a") > mu
     before = ratings.rating("a") - ratings.rating("b")
-    ratings.book("b", "a", "drawn")
+    ratings.record("b", "a", "drawn")
     assert 0 < ratings.rating("a") - ratings.rating("b") < before
 
 
@@ -97,11 +97,11 @@ def test_a_snapshot_has_its_parents_rating(kind: type[Elo] | type[OpenSkill]) ->
     for name in ("base", "random"):
         ratings.add(name)
     start = ratings.rating("base")
-    ratings.book("base", "random", "won")
+    ratings.record("base", "random", "won")
     now = ratings.rating("base")
     ratings.add("base@1", "base")
     assert ratings.rating("base@1") == now > start
-    ratings.book("base", "base@1", "won")
+    ratings.record("base", "base@1", "won")
     assert ratings.rating("base") > now > ratings.rating("base@1")
     ratings.add("base@1", "base")
     assert ratings.rating("base@1") < now, "it is there already"
@@ -155,8 +155,8 @@ def test_the_most_beaten_go() -> None:
         ("b", "a@4", ["won"]),
     ]
     for home, away, results in rates:
-        for came in results:
-            payoff.book(home, away, came)
+        for result in results:
+            payoff.record(home, away, result)
     everybody = table("a@1", "a@2", "a@3", "a@4", payoff=payoff)
     assert EvictWeakest(most=4).dropped(everybody) == []
     assert EvictWeakest(most=3).dropped(everybody) == ["a@1"]
@@ -170,10 +170,10 @@ def test_the_most_beaten_go() -> None:
 
 def test_a_copy_keeps_the_rates_of_its_player_and_no_games() -> None:
     payoff = Payoff(decay=1.0)
-    for came in ("won", "won", "drawn", "lost"):
-        payoff.book("base", "base@1", came)
+    for result in ("won", "won", "drawn", "lost"):
+        payoff.record("base", "base@1", result)
     payoff.remember("base@2", "base")
-    payoff.book("base", "base@1", "lost")  # the player goes on, and the copy does not
+    payoff.record("base", "base@1", "lost")  # the player goes on, and the copy does not
     assert payoff.between("base@2", "base@1") == (0.625, 4.0)
     assert payoff.between("base@1", "base@2") == (0.375, 4.0)
     assert payoff.between("base", "base@1") == (0.5, 5.0)

@@ -68,7 +68,7 @@ def echo(**settings: Any) -> dict[str, Any]:
         "steps": 2,
         "batch": 4,
         "lr": 1e-2,
-        "warmup": 1,
+        "warmup_steps": 1,
         **settings,
     }
 
@@ -414,10 +414,9 @@ def test_a_run_folder_may_name_it(tmp_path: Path) -> None:
     with limited(TrustLimit()):
         admit_config({"warmstart": node})
         assert WarmStartSettings(config=node).tunes and isinstance(build(node), FineTune)
-    with limited(TrustLimit()), pytest.raises(ConfigError, match="is not trusted"):
-        build({"_target_": "selfplay.learner.fine_tune.Counter"})
-    with limited(TrustLimit()), pytest.raises(ConfigError, match="not a class for configs"):
-        build({"_target_": "selfplay.learner.fine_tune.load_with_renderer"})
+    for name in ("Counter", "load_with_renderer"):
+        with limited(TrustLimit()), pytest.raises(ConfigError, match="not a component for configs"):
+            build({"_target_": f"selfplay.learner.fine_tune.{name}"})
 
 
 def test_a_base_or_an_example_that_does_not_fit_is_one_line(

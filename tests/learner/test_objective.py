@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from selfplay.config.schedule import Schedule
+from selfplay.errors import ConfigError
 from selfplay.learner.dpo import DPO
 from selfplay.learner.logprobs import read_logits
 from selfplay.learner.objective import BatchCounts, LossInputs, PolicyLoss, kl_estimate
@@ -366,3 +367,33 @@ def test_numbers_of_dpo_are_finite(name: str, broken: float) -> None:
     given: Any = {name: broken}
     with pytest.raises(ValueError, match="objective: beta must be finite and above 0"):
         DPO(**given)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda surrogate, bounded: surrogate, "a tensor of float64 [2, 4]"),
+        (
+            lambda surrogate, bounded: (surrogate.mean(), bounded),
+            "tuple of a tensor of float64 [], a tensor of bool [2, 4]",
+        ),
+        (
+            lambda surrogate, bounded: (surrogate.mean(0), bounded),
+            "tuple of a tensor of float64 [4], a tensor of bool [2, 4]",
+        ),
+        (
+            lambda surrogate, bounded: (surrogate, bounded.any(1, keepdim=True)),
+            "a tensor of float64 [2, 4], a tensor of bool [2, 1]",
+        ),
+        (lambda surrogate, bounded: (surrogate, bounded * 1.0), "a tensor of float32 [2, 4]"),
+        (lambda surrogate, bounded: (surrogate, None), "a tensor of float64 [2, 4], NoneType"),
+    ],
+)
+def test_a_clip_of_other_shapes_is_refused(change: Any, words: str) -> None:
+    class Own(PolicyLoss):
+        def clipped(self, *given: Any) -> Any:
+            return change(*super().clipped(*given))
+
+    with pytest.raises(ConfigError, match=r"^objective: Own\.clipped returned ") as caught:
+        Own().loss(scores(), TOTALS)
+    assert f"{words}, not two tensors of [2, 4]: the surrogate of each token" in str(caught.value)

@@ -143,7 +143,7 @@ def test_no_content_has_control_tokens(family: Family, renderer: ChatRenderer) -
     hostile = "".join(own) * 2 + "\ue0000\ue000" + own[-1]
     special = set(renderer.tokenizer.all_special_ids)
     special |= set(renderer.tokenizer.convert_tokens_to_ids(own))
-    assert set(renderer.control_tokens) == {*own}
+    assert set(renderer._control) == {*own}
 
     def count(ids: tuple[int, ...] | None) -> int:
         assert ids is not None
@@ -185,7 +185,7 @@ def test_other_added_tokens_stay_tokens() -> None:
     tokenizer.add_tokens([*markers, *plain])
     tokenizer.chat_template = template
     renderer = ChatRenderer(tokenizer)
-    assert {*renderer.control_tokens} == {*SMOLLM2.special, *markers}
+    assert {*renderer._control} == {*SMOLLM2.special, *markers}
     for text in (*markers, *plain):
         number = tokenizer.convert_tokens_to_ids(text)
         calm, found = (renderer.start([message("user", each)]) for each in ("x", text))
@@ -313,7 +313,7 @@ def test_thinking_of_control_tokens_is_dropped_too() -> None:
     tokenizer = QWEN3_THINKING.tokenizer()
     tokenizer.add_special_tokens({"additional_special_tokens": ["<think>", "</think>"]})
     renderer = ChatRenderer(tokenizer)
-    assert "</think>" in renderer.control_tokens
+    assert "</think>" in renderer._control
     talk = [message("user", "U"), message("assistant", THOUGHT + "A"), message("user", "three")]
     assert "First I think." not in tokenizer.decode(renderer.start(talk))
     closing = tokenizer.convert_tokens_to_ids("</think>")

@@ -164,7 +164,7 @@ def test_a_slow_one_tells_how_far_it_has_come(cache: Path, monkeypatch: pytest.M
     ("settings", "words"),
     [
         ({"lr": float("inf")}, "lr: inf does not fit"),
-        ({"final": float("inf")}, "final: inf does not fit"),
+        ({"final_lr": float("inf")}, "final_lr: inf does not fit"),
         ({"demonstrations": {"_target_": f"{__name__}.Mute"}}, "Mute.stream yields no demonstr"),
         ({"seed": 2**64}, "a seed has at most 64 bits"),
         ({"model": {"hidden": 15}}, "hidden: 15 does not fit: 4 heads need"),

@@ -56,6 +56,7 @@ AUTHORS = {
         "credit.rewards",
         "tools",
         "config.trust",
+        "config.regular_files",
     },
 }
 """Modules of `selfplay` that roles and arenas may import. Neither imports the other."""
@@ -266,6 +267,7 @@ def test_no_class_name_is_used_twice() -> None:
 
 
 PROBED = {
+    "selfplay/author_code.py": "an object that a config names",
     "selfplay/config/instantiate.py": "the module that a config names",
     "selfplay/config/threads.py": "the platform",
     "selfplay/engines/vllm/adapter_arrival.py": "layers of vLLM and of peft",

@@ -38,6 +38,10 @@ def test_entries_may_stand_at_the_margin_or_below_a_summary() -> None:
     assert documentation("`a` is one.") == {"a": "one."}
 
 
+def test_a_text_is_no_column_and_no_link() -> None:
+    assert make_docs.cell("a|b  of\n[0][2]") == r"a\|b of [0]\[2]"
+
+
 def test_every_key_has_a_meaning_and_one_row() -> None:
     for table in make_docs.page().split("| key | type | default | meaning |")[1:]:
         rows = [line for line in table.partition("\n\n")[0].splitlines() if line.startswith("| `")]

@@ -189,8 +189,8 @@ def test_staleness_is_counted_in_tokens_that_the_policy_chose() -> None:
         versions=((4, 2), (6, 3)),
         loss_mask=(1, 0, 1, 1, 0),
     )
-    found = metrics.of_age([fresh, mixed], version=7)
+    found = metrics.of_staleness([fresh, mixed], version=7)
     # 2 tokens of age 0, 1 of age 3, 2 of age 1
     assert found == {"staleness_mean": (3 + 2) / 5, "staleness_max": 3.0}
-    assert metrics.of_age([], version=7) == {}
-    assert metrics.of_age([sample([1], [5], 1.0, loss_mask=(0,))], version=7) == {}
+    assert metrics.of_staleness([], version=7) == {}
+    assert metrics.of_staleness([sample([1], [5], 1.0, loss_mask=(0,))], version=7) == {}

@@ -1,5 +1,6 @@
 import ast
 import gc
+import subprocess
 import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -309,3 +310,9 @@ def test_threads_parse_at_the_same_time() -> None:
         sys.setswitchinterval(interval)
         gc.set_threshold(*thresholds)
     assert len(trees) == 160 and set(trees) == {whole}
+
+
+def test_a_text_about_which_python_warns_is_parsed_without_a_word() -> None:
+    code = "from selfplay.sandbox.literals import parse_program as p; p('1if 2 else 3')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == ""

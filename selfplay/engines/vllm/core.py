@@ -56,7 +56,7 @@ def folder() -> TemporaryDirectory[str]:
 @cache
 def _home(process: int) -> tuple[TemporaryDirectory[str], IO[str]]:
     """Return the folder that contains all temporary folders of a process, and its lock."""
-    sweep()
+    remove_abandoned()
     made = TemporaryDirectory(prefix=PREFIX)
     new = Path(made.name, f"{LOCK}.new")
     lock = new.open("w")
@@ -65,7 +65,7 @@ def _home(process: int) -> tuple[TemporaryDirectory[str], IO[str]]:
     return made, lock
 
 
-def sweep() -> None:
+def remove_abandoned() -> None:
     """Remove the temporary folders of killed processes of this user."""
     for lock in Path(gettempdir()).glob(f"{PREFIX}*/{LOCK}"):
         # The owner is alive, or another process is already cleaning up.

@@ -189,7 +189,7 @@ class Response(Protocol):
         alarms: Sequence[Alarm],
         *,
         step: int,
-        returned: int,
+        rollbacks: int,
         checkpoints: Path,
         league: AnchorMixer | None,
     ) -> Path | None:
@@ -198,7 +198,7 @@ class Response(Protocol):
         Args:
             alarms: The rules that fire, at least one.
             step: Number of the step.
-            returned: Number of earlier rollbacks of the run.
+            rollbacks: Number of earlier rollbacks of the run.
             checkpoints: Folder of the checkpoints.
             league: The league of the run, if it has one.
         """
@@ -224,7 +224,7 @@ class CollapseMonitor:
             if node is not None
             for where in (f"collapse.rules.{name}",)
         }
-        self.returned = 0
+        self.rollbacks = 0
         """Number of rollbacks of the run."""
         self._traces: dict[tuple[str, str], RuleState] = {}
         self._step = -1
@@ -239,7 +239,7 @@ class CollapseMonitor:
                 trace.observe(step, value)
         firing = {alarm.rule for alarm in self.alarms()}
         fires = {f"collapse/{name}": float(name in firing) for name, _ in self._traces}
-        return fires | ({"collapse/returned": float(self.returned)} if self.returned else {})
+        return fires | ({"collapse/returned": float(self.rollbacks)} if self.rollbacks else {})
 
     def alarms(self) -> list[Alarm]:
         """Return the rules that fire now."""
@@ -270,15 +270,16 @@ class CollapseMonitor:
         if not alarms:
             return None
         return self.response.answer(
-            alarms, step=step, returned=self.returned, checkpoints=checkpoints, league=league
+            alarms, step=step, rollbacks=self.rollbacks, checkpoints=checkpoints, league=league
         )
 
     def seed(self, seed: int) -> int:
         """Return the seed of the episodes: the run's seed, or another one after each rollback."""
-        return derive(seed, "returned", self.returned) if self.returned else seed
+        return derive(seed, "returned", self.rollbacks) if self.rollbacks else seed
 
     def spare(self) -> int | None:
-        """Return the step whose newest earlier checkpoint must stay for a rollback, if any."""
+        """Return the last step before any possible collapse: the newest checkpoint up to it must
+        stay for a rollback. None if the response never rolls back."""
         if not self.response.returns:
             return None
         current = [each for each in self._traces.values() if not each.has_ended(self._step)]
@@ -287,11 +288,11 @@ class CollapseMonitor:
     def state_dict(self) -> dict[str, Any]:
         """Return the state of all rules and the number of rollbacks."""
         traces = [[*key, trace.state_dict()] for key, trace in self._traces.items()]
-        return {"returned": self.returned, "traces": traces}
+        return {"returned": self.rollbacks, "traces": traces}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state of `state_dict`; states of removed rules are dropped."""
-        self.returned = int(state["returned"])
+        self.rollbacks = int(state["returned"])
         self._traces = {
             (name, metric): RuleState.restored(self.rules[name], seen)
             for name, metric, seen in state["traces"]

@@ -89,13 +89,13 @@ class RollBack:
         alarms: Sequence[Alarm],
         *,
         step: int,
-        returned: int,
+        rollbacks: int,
         checkpoints: Path,
         **situation: Any,
     ) -> Path | None:
         """Return the checkpoint; raise CollapsedError if there is none, or too many rollbacks."""
-        if returned >= self.times:
-            again = f"collapsing again after going back {returned} time(s)"
+        if rollbacks >= self.times:
+            again = f"collapsing again after going back {rollbacks} time(s)"
             raise CollapsedError(f"step {step}: {again}: {diagnosis(alarms)}; {ADVICE}")
         begun = min(alarm.begun for alarm in alarms)
         place = checkpoint.before(checkpoints, max(1, begun))

@@ -164,7 +164,8 @@ def _chance(views: Sequence[str], actions: Sequence[str | None], seed: int) -> f
 
 @dataclass(kw_only=True)
 class Word:
-    """History of one action of a table over the steps. `vocabulary_of` and the index make it."""
+    """History of one action of a table over the steps. The studies of recorded
+    usage and the viewer's index of usage make it."""
 
     text: str
     """The action."""

@@ -47,7 +47,7 @@ def test_what_a_killed_process_left_is_removed_and_what_a_living_one_has_stays(
         killed.kill()
         killed.communicate()
         assert gone.is_dir()
-        core.sweep()
+        core.remove_abandoned()
         assert set(tmp_path.iterdir()) == {home, stranger}
         assert len([*home.glob("*/config.json")]) == 1
     finally:

@@ -10,7 +10,7 @@ from selfplay.types import Message, Request, ToolCall, Turn
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Asked:
+class RequestInFlight:
     """A request in flight."""
 
     runner: EpisodeRunner
@@ -27,9 +27,9 @@ class Asked:
     """True if the action is a message that other agents read."""
 
 
-InFlight: TypeAlias = dict[int, Asked]
+InFlight: TypeAlias = dict[int, RequestInFlight]
 """Requests in flight by their id."""
-Calling: TypeAlias = tuple[Asked, Turn]
+Calling: TypeAlias = tuple[RequestInFlight, Turn]
 """A completion that calls tools: its request and its turn."""
 Answered: TypeAlias = tuple[Calling, tuple[ToolCall, ...]]
 """A completion that calls tools, with all its answers."""
@@ -38,7 +38,7 @@ Answered: TypeAlias = tuple[Calling, tuple[ToolCall, ...]]
 def begun_episodes(
     live: Collection[EpisodeRunner], in_flight: InFlight, waiting_ids: Iterable[int]
 ) -> int:
-    """Return the number of live episodes of which a token has been sampled, or is being sampled.
+    """Return the number of live episodes that have at least one sampled token or are being sampled.
 
     Args:
         live: Episodes that are in memory and not ended.

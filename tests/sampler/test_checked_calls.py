@@ -9,7 +9,7 @@ import pytest
 from selfplay.curriculum.fixed import FixedTasks
 from selfplay.errors import ConfigError
 from selfplay.rollout.rollout import EpisodeSpec
-from selfplay.sampler.asked import groups_of, metrics_of, played_of
+from selfplay.sampler.checked_calls import groups_of, metrics_of, played_of
 from selfplay.sampler.independent import Independent
 from selfplay.sampler.prefetch import OnDemandBatches
 from selfplay.types import Episode, Group, Task
@@ -66,7 +66,7 @@ def test_groups_are_passed_on() -> None:
         ),
         (
             lambda groups: 1 / 0,
-            r"^sampler: Mine\.sample raised ZeroDivisionError: .*test_asked\.py, line \d+\)$",
+            r"^sampler: Mine\.sample raised ZeroDivisionError: .*test_checked_calls\.py, line \d+",
         ),
     ],
 )

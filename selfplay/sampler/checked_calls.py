@@ -1,11 +1,9 @@
 """The calls of a sampler, which may be an author's own, and the checks of their results."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from selfplay.author_code import naming, stated_list, stated_metrics
 from selfplay.curriculum import Curriculum
-from selfplay.errors import ConfigError
 from selfplay.rollout.rollout import EpisodeSpec, RolloutFn
 from selfplay.sampler import Sampler
 from selfplay.types import Episode, Group
@@ -39,17 +37,8 @@ def groups_of(
             raise
 
     name = _named(sampler, "sample")
-    groups: Any = None
-    of_rollout: BaseException | None = None
-    try:
-        with naming(name, sampler):
-            groups = sampler.sample(curriculum, play, step=step, seed=seed)
-    except ConfigError as error:
-        of_rollout = next((each for each in raised if each is error.__cause__), None)
-        if of_rollout is None:
-            raise
-    if of_rollout is not None:
-        raise of_rollout
+    with naming(name, sampler, passing=raised):
+        groups = sampler.sample(curriculum, play, step=step, seed=seed)
     return stated_list(groups, Group, name)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from selfplay.curriculum.asked import is_ready, metrics_of, show, tasks_of
+from selfplay.curriculum.checked_calls import is_ready, metrics_of, show, tasks_of
 from selfplay.errors import ConfigError
 from selfplay.types import Group, Task
 
