@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from selfplay.study.measures.pass_at_k import AnswerVotes, ballots, majority_at_k
+from selfplay.study.stats.majority_vote import AnswerVotes, ballots, majority_at_k
 
 
 def enumerated(samples: list[tuple[str, bool]], k: int) -> Fraction:
