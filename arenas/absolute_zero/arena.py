@@ -300,9 +300,16 @@ def solver_view(kind: str, problem: Mapping[str, Any]) -> Observation:
     return Observation(fields={"type": kind, **hidden, **seen})
 
 
-def solve_task(kind: str, problem: Mapping[str, Any]) -> Task:
-    """Return the task to solve `problem`; its id is a hash of type, program and inputs."""
-    content = json.dumps([kind, normal_form(problem["program"]), problem["inputs"]])
+def solve_task(kind: str, problem: Mapping[str, Any], *, normal: str | None = None) -> Task:
+    """Return the task to solve `problem`; its id is a hash of type, program and inputs.
+
+    Args:
+        kind: Type of the task.
+        problem: Problem in the arena's format; `outputs` may be missing.
+        normal: Normal form of the program. If None, it is computed, in milliseconds.
+    """
+    normal = normal_form(problem["program"]) if normal is None else normal
+    content = json.dumps([kind, normal, problem["inputs"]])
     name = blake2b(content.encode("utf-8", "replace"), digest_size=8).hexdigest()
     return Task(id=f"{kind}-{name}", type=kind, payload={"mode": "solve", **problem})
 

@@ -250,7 +250,7 @@ def task_of(kind: str, program: Program, inputs: Sequence[str]) -> Task:
     """Return a task to solve without its outputs: the arena's executor computes them in `setup`."""
     content = problem(program, inputs)
     del content["outputs"]
-    return solve_task(kind, content)
+    return solve_task(kind, content, normal=program.source)  # such a program is its normal form
 
 
 def held_out(*, per_type: int = 100, pairs: int = 4, seed: int = 20261121) -> list[Task]:

@@ -396,7 +396,7 @@ def test_evaluate_uses_the_engine_of_an_override_with_a_plus(
     shutil.copytree(finished(), run)
     text = (run / "config.yaml").read_text()
     assert "TransformersEngine" in text
-    engine = "selfplay.engines.vllm.VLLMEngine"
+    engine = "selfplay.engines.vllm.engine.VLLMEngine"
     text = text.replace("selfplay.engines.transformers.TransformersEngine", engine)
     (run / "config.yaml").write_text(text)
     monkeypatch.setattr("selfplay.experiment.experiment.Experiment", build)

@@ -85,7 +85,7 @@ def test_the_loop_records_what_its_evaluations_played(
         batches=SimpleNamespace(paused=nullcontext),
         curriculum=SimpleNamespace(ready=lambda: True),
         outcomes=SimpleNamespace(complete=dict),
-        watch=SimpleNamespace(observe=lambda step, figures: {}),
+        collapse=SimpleNamespace(observe=lambda step, figures: {}),
         service_metrics=dict,
         settings=SimpleNamespace(steps=9, async_checkpoints=False),
         credit=GRPO(),

@@ -10,6 +10,7 @@ from arenas.absolute_zero.arena import AbsoluteZero, programs_of, solve_task
 from arenas.absolute_zero.demonstrations import TinyDemonstrations, solution
 from arenas.absolute_zero.normal_form import normal_form
 from arenas.absolute_zero.program_checks import fault
+from arenas.absolute_zero.rare_lines import RARE
 from arenas.absolute_zero.tiny_python import (
     LINES,
     OPERATIONS,
@@ -31,6 +32,15 @@ KINDS = ("deduction", "abduction", "induction")
 def executor() -> Iterator[Executor]:
     with Executor(workers=1) as running:
         yield running
+
+
+def test_a_program_is_its_normal_form() -> None:
+    """So `task_of` need not compute it, and a task has the id of the same proposal."""
+    for line in (*LINES.values(), *RARE):
+        program = Program(lines=(line, line))
+        assert normal_form(program.source) == program.source
+    (task,) = held_out(per_type=1)[:1]
+    assert task.id == solve_task(task.type, task.payload).id
 
 
 def test_held_out_tasks_are_fixed_and_all_different() -> None:
