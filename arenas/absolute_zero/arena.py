@@ -306,7 +306,7 @@ def solve_task(kind: str, problem: Mapping[str, Any], *, normal: str | None = No
     Args:
         kind: Type of the task.
         problem: Problem in the arena's format; `outputs` may be missing.
-        normal: Normal form of the program. If None, it is computed, in milliseconds.
+        normal: Normal form of the program. If None, it is computed, which takes milliseconds.
     """
     normal = normal_form(problem["program"]) if normal is None else normal
     content = json.dumps([kind, normal, problem["inputs"]])

@@ -77,7 +77,7 @@ def _bound(nodes: Iterable[ast.AST]) -> Iterator[str]:
         if isinstance(node, _Comprehension):
             inside = ast.walk(node)
             yield from (each.target.id for each in inside if isinstance(each, ast.NamedExpr))
-        elif not isinstance(node, ast.Lambda | ast.ClassDef):
+        elif not isinstance(node, ast.FunctionDef | ast.Lambda | ast.ClassDef):
             yield from _bound(ast.iter_child_nodes(node))
 
 

@@ -132,6 +132,12 @@ def _seat(env: Any, agent: str) -> int:
     return int(env.possible_agents.index(agent))
 
 
+def _poker_format(name_move: Callable[[Any, str, int], str], *, least_return: float) -> Format:
+    """Return the format of a game of poker, which is a zero-sum game."""
+    stakes = Stakes(least_return=least_return, zero_sum=True)
+    return Format(show=show_poker, name_move=name_move, stakes=stakes)
+
+
 _CLASSIC = "pettingzoo.classic"
 FORMATS: Mapping[str, Format] = {
     f"{_CLASSIC}.chess.chess": Format(
@@ -145,21 +151,11 @@ FORMATS: Mapping[str, Format] = {
         stakes=Stakes(least_return=0.0, zero_sum=False),
     ),
     # blinds and all raises, in big blinds
-    f"{_CLASSIC}.rlcard_envs.leduc_holdem": Format(
-        show=show_poker,
-        name_move=name_limit_move,
-        stakes=Stakes(least_return=-7.0, zero_sum=True),
-    ),
-    f"{_CLASSIC}.rlcard_envs.texas_holdem": Format(
-        show=show_poker,
-        name_move=name_limit_move,
-        stakes=Stakes(least_return=-25.0, zero_sum=True),
-    ),
+    f"{_CLASSIC}.rlcard_envs.leduc_holdem": _poker_format(name_limit_move, least_return=-7.0),
+    f"{_CLASSIC}.rlcard_envs.texas_holdem": _poker_format(name_limit_move, least_return=-25.0),
     # all chips
-    f"{_CLASSIC}.rlcard_envs.texas_holdem_no_limit": Format(
-        show=show_poker,
-        name_move=name_no_limit_move,
-        stakes=Stakes(least_return=-100.0, zero_sum=True),
+    f"{_CLASSIC}.rlcard_envs.texas_holdem_no_limit": _poker_format(
+        name_no_limit_move, least_return=-100.0
     ),
 }
 """Format by the module of the env's class."""

@@ -77,7 +77,6 @@ def resolve(
 ) -> tuple[Any, dict[str, Any]]:
     """Return the target of a node and its checked arguments, with inner nodes built."""
     target = import_target(node[TARGET], where)
-    trust.admit_settings(str(node[TARGET]), node, where)
     trust.admit_class(target, node, where)
     inner = {key: value for key, value in node.items() if key != TARGET}
     values = {k: build(v, where=join(where, k), provided=provided) for k, v in inner.items()}
@@ -126,7 +125,6 @@ def check(node: Any, *, where: str = "", provided: Collection[str] = ()) -> None
     expected: dict[str, Any] = {}
     for path, inner in _targets(node, where):
         target = import_target(inner[TARGET], path)
-        trust.admit_settings(str(inner[TARGET]), inner, path)
         trust.admit_class(target, inner, path)
         values = {key: value for key, value in inner.items() if key != TARGET}
         pending = {key for key, value in values.items() if any(_targets(value, ""))}

@@ -261,7 +261,7 @@ class RayRuntime:
         # Only the actors build the engine, and they know no limit of trust.
         node = players.config["engine"]
         engine_class = import_target(node[TARGET], "engine")
-        trust.admit_settings(node[TARGET], node, "engine")
+        trust.admit_class(engine_class, node, "engine")
         exact = dtype is None and getattr(engine_class, "exact", False)
         limits: dict[str, Any] = {
             "timeout": self.timeout,

@@ -88,3 +88,8 @@ def test_the_normal_form_is_a_program_with_letters_that_it_does_not_use_otherwis
 )
 def test_other_programs_have_other_normal_forms(one: str, other: str) -> None:
     assert normal_form(one) != normal_form(other)
+
+
+def test_a_name_of_an_inner_function_is_none_of_the_outer_one() -> None:
+    inner = "def f(a):\n    def g(x):\n        {0} = x\n        return {0}\n    return {0}(a)"
+    assert normal_form(inner.format("len")) != normal_form(inner.format("sum"))
