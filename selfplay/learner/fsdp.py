@@ -125,6 +125,14 @@ class ShardedProcessGroup:
         most = [max(counts) for counts in zip_longest(*by_rank, fillvalue=1)]
         return list(zip([*rows, *([] for _ in most[len(rows) :])], most, strict=True))
 
+    def begin_micro_batch(self, scorer: ShardedScorer, *, last: bool) -> None:
+        """Add gradients over the copies of the state (HSDP) in the last micro-batch only.
+
+        Copies are usually on different nodes, whose network is slow. Until then each rank adds the
+        gradients of its own copy, which take the memory that the sum over all copies takes later.
+        """
+        scorer.set_requires_all_reduce(last)  # type: ignore[operator]  # FSDP's
+
     def sum_metrics(self, metrics: dict[str, float], fault: str) -> tuple[dict[str, float], str]:
         """Return metrics added over all ranks, in the order of ranks, and the first fault of any
         rank."""

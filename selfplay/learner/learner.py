@@ -18,10 +18,11 @@ from selfplay.learner.batch import Batch, cut, nothing, pad
 from selfplay.learner.checked_calls import loss_of
 from selfplay.learner.learner_settings import LearnerSettings
 from selfplay.learner.logprobs import Divergence, NextTokens, Scorer, TokenScores
-from selfplay.learner.objective import BatchCounts, LossInputs, Objective, PolicyLoss
+from selfplay.learner.objective import BatchCounts, LossInputs, Objective
 from selfplay.learner.packing import packer
 from selfplay.learner.precision import check_masters, in_bfloat16, mixed_precision
 from selfplay.learner.process_group import ProcessGroup, SingleProcess, shard, whole
+from selfplay.learner.settings_notes import rate_note, ratio_note
 from selfplay.learner.state_memory import check_state_fits
 from selfplay.models.offload import offload
 from selfplay.models.out_of_memory import explained
@@ -32,11 +33,6 @@ from selfplay.types import Sample
 FUSED_FROM = 2**24
 """Number of trained parameters from which AdamW runs in one pass over memory; smaller models gain
 nothing."""
-PRETRAINED_FROM = 50_000_000
-"""Number of weights from which a model counts as pretrained; models that a run makes are
-smaller."""
-HIGH_RATE = 1e-4
-"""Learning rate from which a note is shown for a pretrained model whose weights all learn."""
 LESS_MEMORY = (
     "lower learner.max_tokens, set learner.activation_checkpointing=true, learn an adapter "
     "(policy.lora={rank: 16}), or use more ranks (runtime.learners) and one copy of the state "
@@ -125,8 +121,8 @@ class Learner(BaseLearner):
         with attending(settings.attention, *models):
             self.packer = packer(settings.packing, models, device=device)
         self.longest = self.packer.longest
-        rate = _rate_note(model, settings.lr)
-        notes = (self.packer.note, scorer.note, _ratio_note(objective, settings), rate)
+        rate = rate_note(model, settings.lr)
+        notes = (self.packer.note, scorer.note, ratio_note(objective, settings), rate)
         self.notes = tuple(filter(None, notes))
         """Notes for the user about how this model is computed."""
         self.recomputes = recomputes(settings.activation_checkpointing, model, device)
@@ -194,8 +190,10 @@ class Learner(BaseLearner):
     def _micro_batches(self, samples: Sequence[Sample]) -> Iterator[Batch]:
         rows = self.packer.rows(samples, max_tokens=self.max_tokens)
         parts = [*cut(rows, max_tokens=self.max_tokens, mask=self.packer.mask)]
-        for rows, least in self.peers.pad_passes(parts):
+        padded = self.peers.pad_passes(parts)
+        for number, (rows, least) in enumerate(padded, start=1):
             self.micro_batches_begun += 1
+            self.peers.begin_micro_batch(self.scorer, last=number == len(padded))
             yield pad(rows or [nothing()], least=least, masked=self.packer.sparse)
 
     def optimize(
@@ -410,34 +408,6 @@ def ema_pairs(
     adapter's base."""
     pairs = zip(average.named_parameters(), model.parameters(), strict=True)
     return ((name, mean.detach(), now.detach()) for (name, mean), now in pairs if now.requires_grad)
-
-
-def _ratio_note(objective: Objective, settings: LearnerSettings) -> str | None:
-    """Return a line if later optimizer steps of a batch learn without the ratio that they need."""
-    biased = isinstance(objective, PolicyLoss) and objective.needs_present_weights
-    if settings.updates == 1 or not biased:
-        return None
-    return (
-        f"learner.mini_batches and learner.epochs: a batch has {settings.updates} optimizer steps, "
-        "and this objective has no ratio, so that all but the first learn from samples of other "
-        "weights; set objective.ratio=token, or both keys to 1"
-    )
-
-
-def _rate_note(model: PreTrainedModel, lr: float) -> str | None:
-    """Return a line if the learning rate is that of a tiny model, and the model is pretrained.
-
-    Adapters are left out: they are trained with up to 1e-3.
-    """
-    weights = sum(p.numel() for p in model.parameters())
-    adapter = not all(p.requires_grad for p in model.parameters())
-    if adapter or weights < PRETRAINED_FROM or lr < HIGH_RATE:
-        return None
-    return (
-        f"learner.lr={lr:g} trains {weights:,} weights; a rate this high suits tiny models, and "
-        "pretrained ones usually learn with 1e-6 to 1e-5: set learner.lr=1e-6, or train an adapter "
-        "(policy.lora={rank: 16}), whose rates are 1e-5 to 1e-3"
-    )
 
 
 def _complaint(what: str, step: int, samples: Sequence[Sample]) -> str:

@@ -1,7 +1,7 @@
 """The processes that compute an optimizer step together, and tensors that are sharded over them."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -23,6 +23,13 @@ class ProcessGroup(Protocol):
         """
         ...
 
+    def begin_micro_batch(self, scorer: Any, *, last: bool) -> None:
+        """Prepare the scorer of the learner's model for a micro-batch of an optimizer step.
+
+        The gradients of all micro-batches have to be added over all processes after the `last` one.
+        """
+        ...
+
     def sum_metrics(self, metrics: dict[str, float], fault: str) -> tuple[dict[str, float], str]:
         """Return metrics added over all processes, and the first fault of any process."""
         ...
@@ -33,6 +40,9 @@ class SingleProcess:
 
     def pad_passes(self, rows: Sequence[list[PackedRow]]) -> Sequence[tuple[list[PackedRow], int]]:
         return [(part, 1) for part in rows]
+
+    def begin_micro_batch(self, scorer: Any, *, last: bool) -> None:
+        pass
 
     def sum_metrics(self, metrics: dict[str, float], fault: str) -> tuple[dict[str, float], str]:
         return metrics, fault

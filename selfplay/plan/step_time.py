@@ -270,7 +270,7 @@ def _communication(
 
     Weights are gathered in every forward and backward pass, and gradients are reduced in every
     backward pass. Copies of a sharded state also sum their gradients, 4 P / N bytes over the
-    network.
+    network, once in an optimizer step.
     """
     shards = cluster.sharded
     if cluster.learners == 1:
@@ -278,11 +278,10 @@ def _communication(
     share = (shards - 1) / shards
     learned = outline.adapter(member.rank) if member.rank else outline.parameters
     gathered = passes * (2 * lesson.epochs + lesson.passes) * 2 * outline.parameters * share
-    reductions = passes * lesson.epochs
-    reduced = reductions * 4 * learned * share
+    reduced = passes * lesson.epochs * 4 * learned * share
     seconds = (gathered + reduced) / cluster.collective
     if shards < cluster.learners:
-        seconds += reductions * 4 * learned / shards / (cluster.network * GB)
+        seconds += lesson.updates * 4 * learned / shards / (cluster.network * GB)
     return seconds
 
 

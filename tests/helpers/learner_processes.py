@@ -145,6 +145,15 @@ class Rank(LearnerWorker):
     def release(self) -> None:
         self._held.set()
 
+    def count_sums(self, tokens: int) -> tuple[int, int]:
+        """Make an optimizer step; return its numbers of micro-batches and of sums over copies."""
+        (learner,) = self.learners.values()
+        learner.max_tokens, begun = tokens, learner.micro_batches_begun
+        with mock.patch.object(dist, "all_reduce", side_effect=dist.all_reduce) as summed:
+            learner.optimize(batch(), BatchCounts(tokens=30, sequences=9), step=1)
+        over = [call for call in summed.call_args_list if call.args[0].numel() > 1]
+        return learner.micro_batches_begun - begun, len(over)
+
     def held(self) -> int:
         parameters = self.learners["base"].parameters
         return sum(shard(parameter).numel() for parameter in parameters)

@@ -85,6 +85,18 @@ def test_so_do_two_copies_on_one_rank_each(case: str, two: Forks) -> None:
     assert two.ask("held") == [size, size]
 
 
+@pytest.mark.parametrize("model", ["llama", "adapter"])
+def test_copies_add_their_gradients_once_in_an_optimizer_step(model: Any, four: Forks) -> None:
+    make = Make(model=model, dtype=torch.float32, settings={"lr": 0.01, "packing": "rows"})
+    counts = []
+    for tokens in (8, 10_000):
+        ranked(four, make, replicas=2)
+        counts.append(four.ask("count_sums", tokens)[0])
+    (several, first), (one, second) = counts
+    assert several > 2 and one == 1
+    assert first == second > 0
+
+
 def assert_learned_alike(forks: Forks, make: Make, given: list[Sample], replicas: int = 1) -> None:
     alone, together = make(), ranked(forks, make, replicas)
     for step in (1, 2):

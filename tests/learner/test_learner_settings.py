@@ -42,7 +42,7 @@ def test_numbers_that_no_step_can_be_made_with_are_refused(
 def test_the_rate_of_a_tiny_model_is_a_note_for_a_pretrained_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("selfplay.learner.learner.PRETRAINED_FROM", 1000)
+    monkeypatch.setattr("selfplay.learner.settings_notes.PRETRAINED_FROM", 1000)
     high, low = LearnerSettings(lr=1e-3), LearnerSettings(lr=1e-5)
     (note,) = Learner(llama(), objective=PolicyLoss(), settings=high).notes
     assert note.startswith("learner.lr=0.001 trains ")

@@ -137,6 +137,20 @@ def test_links_that_are_too_slow_show() -> None:
     assert found.exposed == pytest.approx(found.communication - 0.8 * found.train)
 
 
+def test_copies_add_their_gradients_once_in_an_optimizer_step() -> None:
+    lesson = workload(64, 500, 500, cv=0.0).lessons["base"]
+    member = Member(outline=QWEN_7B)
+    layout = cluster(16, shards=8, network=2.0)
+    found = [
+        learning(replace(lesson, updates=updates), member, layout, micro_batch=tokens).communication
+        for updates, tokens in ((1, 1024), (2, 1024))
+    ]
+    # Four passes; a part of a gradient has 4 P / 8 bytes.
+    passes = 4 * (2 * 2 + 4) * QWEN_7B.parameters * 7 / 8 / layout.collective
+    copies = 4 * QWEN_7B.parameters / 8 / 2e9
+    assert found == pytest.approx([passes + copies, passes + 2 * copies])
+
+
 def test_slow_likely_fast_are_in_order() -> None:
     prediction = predicted(workload(512, 1000, 4000), QWEN_7B, cluster(8))
     slow, likely, fast = prediction.step(SLOW), prediction.step(), prediction.step(FAST)
