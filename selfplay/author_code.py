@@ -4,9 +4,11 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from numbers import Real
-from typing import Any, Protocol, TypeVar
+from random import Random
+from typing import Any, Protocol, TypeVar, get_args, runtime_checkable
 
 from selfplay.errors import HERE, ConfigError, SelfplayError, raised_by_author, with_place
+from selfplay.types import Metric, Task, Unit
 
 T = TypeVar("T")
 
@@ -104,6 +106,56 @@ def stated_list(found: Any, kind: type[T], call: str) -> list[T]:
                 f"{call} returned a list with {type(each).__name__}, not of {kind.__name__}"
             )
     return list(found)
+
+
+@runtime_checkable
+class TaskMaker(Protocol):
+    """The part of an arena that makes tasks; every `selfplay.Arena` has it."""
+
+    def default_task(self, rng: Random) -> Task:
+        """Return a task of the arena's own, whose random draws come from `rng`."""
+        ...
+
+
+def default_task_of(arena: TaskMaker, rng: Random) -> Task:
+    """Return a task of an arena's own. Raises ConfigError if the arena returns anything else."""
+    task: Any = arena.default_task(rng)
+    if not isinstance(task, Task):
+        raise ConfigError(
+            f"{type(arena).__name__}.default_task returned {type(task).__name__}, not a Task"
+        )
+    return task
+
+
+class DeclaresMetrics(Protocol):
+    """An object that declares its metrics, as every arena does."""
+
+    measures: Mapping[str, Metric]
+    chief: tuple[str, ...]
+
+
+def check_declared(arena: DeclaresMetrics) -> None:
+    """Raise ConfigError if `measures` or `chief` of an arena is not what its type says."""
+    kind = type(arena).__name__
+    measures: Any = arena.measures
+    chief: Any = arena.chief
+    if not isinstance(measures, Mapping):
+        raise ConfigError(
+            f"{kind}.measures is {measures!r}, not a mapping of names to Metric; write for example "
+            "{'solved': Metric(unit='fraction')}"
+        )
+    for name, metric in measures.items():
+        if not isinstance(name, str) or not isinstance(metric, Metric):
+            unit = metric if metric in get_args(Unit) else "fraction"
+            raise ConfigError(
+                f"{kind}.measures: {name!r} is {metric!r}, not a Metric; write "
+                f"{{{str(name)!r}: Metric(unit={unit!r})}}"
+            )
+    if not isinstance(chief, tuple | list) or not all(isinstance(name, str) for name in chief):
+        raise ConfigError(
+            f"{kind}.chief is {chief!r}, not a tuple of names; write for example "
+            f"({next(iter(measures), 'solved')!r},)"
+        )
 
 
 class Saved(Protocol):

@@ -11,6 +11,8 @@ HERE = Path(__file__).parent
 """Folder of this library."""
 LIBRARY = tuple(str(folder) + os.sep for folder in (HERE, HERE.parent / "arenas" / "external"))
 """Folders of this library's own code, and of its adapters for other libraries' games."""
+SHIPPED = tuple(str(HERE.parent / name) + os.sep for name in ("arenas", "roles"))
+"""Folders of the arenas and roles that come with this library."""
 INSTALLED = tuple(sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib"))
 """Folders of installed packages."""
 PYTHON = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib"))
@@ -54,9 +56,19 @@ class DivergedError(SelfplayError):
     finite."""
 
 
-class CollapsedError(SelfplayError):
+class RunEnded(SelfplayError):
+    """Base class of errors that end a run because further steps would teach its policies nothing
+    good. The report of the run shows the cause."""
+
+
+class CollapsedError(RunEnded):
     """Raised if a metric crosses the collapse threshold of the config, e.g. the fraction of valid
     actions."""
+
+
+class NothingToLearn(RunEnded):
+    """Raised if the games give nothing to learn from: too many of them fail, no group has a signal,
+    or the curriculum does not get its first tasks."""
 
 
 class LearnersLost(SelfplayError):
@@ -119,11 +131,13 @@ def with_place(error: BaseException) -> str:
     """Return `one_line(error)` with the file and line of the author's code that raised the error.
 
     The place is the innermost call outside this library, Python and installed packages; without
-    such a call, it is the innermost one in an installed package. A file under the current folder is
-    named relative to it. Nothing is added if the library alone was running.
+    such a call, it is the innermost one in a shipped arena or role, or else in an installed
+    package. A file under the current folder is named relative to it. Nothing is added if the
+    library alone was running.
     """
     own, installed = _calls(error)
-    if not (calls := own or installed):
+    authored = [call for call in own if not call.filename.startswith(SHIPPED)]
+    if not (calls := authored or own or installed):
         return one_line(error)
     file, here = Path(calls[-1].filename), Path.cwd()
     shown = file.relative_to(here) if file.is_relative_to(here) else file

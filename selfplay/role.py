@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 from jinja2 import StrictUndefined, TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from selfplay.errors import ConfigError, SelfplayError, nearest, with_place
+from selfplay.errors import ConfigError, SelfplayError, SettingError, nearest, with_place
 from selfplay.sandbox.templates import bounded, check_template
 from selfplay.tools.toolbox import Toolbox, check_toolbox
 from selfplay.types import (
@@ -33,6 +33,8 @@ THINKING = (
 """Opening and closing tags of thinking, as models with thinking write them."""
 
 
+UNNAMED = "unnamed"
+"""Reason of an invalid action whose `InvalidAction` names none."""
 MOST_KEPT = 4096
 """Largest number of user messages that a role keeps, for observations that come again."""
 LONGEST_KEPT = 8192
@@ -62,7 +64,9 @@ class Role:
     template: ClassVar[str] = "{{ text }}"
     system: ClassVar[str] = ""
     skip_thinking: bool = False
+    """True if the role parses only the text after the thinking; a config may replace it."""
     tools: Toolbox | None = None
+    """Tools that the agents can call before they answer; a config may replace them."""
     where: str = ""
     """Config key of the role, such as "roles.solver", for errors; "" for a role without one."""
 
@@ -72,7 +76,7 @@ class Role:
         template: str | None = None,
         system: str | None = None,
         memory: Memory = "none",
-        skip_thinking: bool = False,
+        skip_thinking: bool | None = None,
         tools: Toolbox | None = None,
     ) -> None:
         """Args:
@@ -81,17 +85,23 @@ class Role:
         memory: "conversation" appends each observation to the agent's earlier prompts and
             completions; "none" starts every turn from a fresh prompt.
         skip_thinking: True to parse only the text after the thinking, such as that after
-            `</think>`, for models that think before they answer.
-        tools: Tools that the agents can call before they answer; None for no tools.
+            `</think>`, for models that think before they answer. None takes the class's own
+            value, which is False for the roles of this library.
+        tools: Tools that the agents can call before they answer; None takes the class's own,
+            which the roles of this library do not have.
 
-        Raises ConfigError for tools that are no toolbox.
+        Raises ConfigError for tools that are no toolbox, and for a template that is no text.
         """
-        check_toolbox(tools, where=type(self).__name__)
-        self.tools = tools
+        self.tools = type(self).tools if tools is None else tools
+        check_toolbox(self.tools, where=type(self).__name__)
         self._template = type(self).template if template is None else template
         self._system = type(self).system if system is None else system
+        for name, text in (("template", self._template), ("system", self._system)):
+            if not isinstance(text, str):
+                raise SettingError(f"{name} of {type(self).__name__} is {text!r}, not a text")
         self.memory: Memory = memory
-        self.skip_thinking = skip_thinking
+        self.skip_thinking = type(self).skip_thinking if skip_thinking is None else skip_thinking
+        # A template that draws at random shows one observation in different ways: it is not kept.
         self._random = re.search("random|lipsum", self._template) is not None
         self._rendered: dict[Any, str] = {}
 
@@ -180,7 +190,7 @@ class Role:
             raise
         except InvalidAction as reason:
             if method == "parse":
-                return None, {**noted, "invalid": str(reason)}
+                return None, {**noted, "invalid": str(reason) or UNNAMED}
             raise self.broken(method, reason) from reason
         except Exception as error:  # the author's code may raise any error
             raise self.broken(method, error) from error
@@ -221,16 +231,7 @@ class TaggedRole(Role):
 
     def split(self, text: str) -> tuple[str, str]:
         """Return (action, the rest). Raises `InvalidAction` with the problem of the tags."""
-        opened, closed = text.count(self.opening), text.count(self.closing)
-        if opened == 0 and closed == 0:
-            raise InvalidAction("no_action")
-        if opened > 1 or closed > 1:
-            raise InvalidAction("several_actions")
-        before, _, tail = text.partition(self.opening)
-        action, end, after = tail.partition(self.closing)
-        if not end or not opened:
-            raise InvalidAction("unclosed_action")
-        return action.strip(), (before + after).strip()
+        return split_at_tags(text, self.opening, self.closing)
 
     def parse(self, text: str) -> Action:
         """Return the text between the tags."""
@@ -311,6 +312,23 @@ def without_thinking(text: str) -> str:
         if opening in text:
             raise InvalidAction("unfinished_thinking")
     return text
+
+
+def split_at_tags(text: str, opening: str, closing: str) -> tuple[str, str]:
+    """Return (the text between the only pair of tags, the rest).
+
+    Raises `InvalidAction` with the problem of the tags.
+    """
+    opened, closed = text.count(opening), text.count(closing)
+    if opened == 0 and closed == 0:
+        raise InvalidAction("no_action")
+    if opened > 1 or closed > 1:
+        raise InvalidAction("several_actions")
+    before, _, tail = text.partition(opening)
+    inside, end, after = tail.partition(closing)
+    if not end or not opened:
+        raise InvalidAction("unclosed_action")
+    return inside.strip(), (before + after).strip()
 
 
 def fenced(text: str, language: str) -> list[str]:

@@ -1,6 +1,6 @@
 """The training loop."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from itertools import count
@@ -11,7 +11,7 @@ from selfplay.credit import missing_signals
 from selfplay.credit.assigned import assigned, measured, saved
 from selfplay.curriculum.checked_calls import is_ready
 from selfplay.curriculum.gathering import check_gathering
-from selfplay.errors import CollapsedError, LearnersLost, nearest, one_line
+from selfplay.errors import CollapsedError, LearnersLost, NothingToLearn, nearest, one_line
 from selfplay.experiment.experiment import Experiment
 from selfplay.learner import checkpoint
 from selfplay.learner.checkpoint_writer import CheckpointWriter
@@ -98,10 +98,10 @@ class Trainer:
         experiment, clock = self.experiment, StepTimer()
         with clock("gather"):
             self.fill_curriculum()
-        row = experiment.outcomes.complete(experiment.service_metrics())
+        row = experiment.outcomes.complete(experiment.drain_service_metrics())
         with clock("evaluation"):
             evaluations, episodes = self.evaluate("before")
-        experiment.service_metrics()  # reset the counters: the evaluation is not part of step 1
+        experiment.drain_service_metrics()  # the evaluation is not part of step 1
         experiment.evaluations_before = evaluations
         if not self.steps:
             experiment.evaluations_after = evaluations
@@ -140,7 +140,7 @@ class Trainer:
         # A prefetched step may begin now, after the league has counted this step: its matches
         # depend on that.
         experiment.batches.learned(step)
-        row |= experiment.service_metrics()
+        row |= experiment.drain_service_metrics()
         row = experiment.outcomes.complete(row)
         experiment.step = step
         with clock("evaluation"):
@@ -161,7 +161,7 @@ class Trainer:
             self.save()
 
     def evaluate(
-        self, when: str, names: Mapping[str, object] | None = None
+        self, when: str, names: Collection[str] | None = None
     ) -> tuple[dict[str, dict[str, float]], list[Group]]:
         """Run all evaluations, or those of `names`.
 
@@ -183,7 +183,8 @@ class Trainer:
                 for line in evaluation.notes(name, episodes):
                     progress.note(line)
             progress.evaluation(name, when, results[name])
-        experiment.players.counts()  # reset the counters: the evaluation is not part of a step
+        if groups:  # without an evaluation, the counts are of games that are sampled ahead
+            experiment.players.drain_counts()  # the evaluation is not part of a step
         return results, groups
 
     def evaluate_due(self, step: int) -> tuple[dict[str, float], list[Group]]:
@@ -196,11 +197,11 @@ class Trainer:
             results, groups = self.evaluate("after")
             experiment.evaluations_after = results
             return evaluation_row(results), groups
-        due = {
-            name: evaluation
+        due = [
+            name
             for name, (evaluation, _) in experiment.evaluations.items()
             if evaluation.every and step % evaluation.every == 0
-        }
+        ]
         results, groups = self.evaluate("now", due)
         return evaluation_row(results), groups
 
@@ -228,11 +229,11 @@ class Trainer:
         """
         self.writer.wait()
         experiment, run = self.experiment, self.run_folder
-        number, seconds = experiment.collapse.rollbacks + 1, experiment.seconds_before
+        number = experiment.collapse.rollbacks + 1
         why = {"from": experiment.step, "to": int(path.name), "alarms": list(alarms)}
         run.set_aside(int(path.name), number, why)
         experiment.restore(path)
-        experiment.collapse.rollbacks, experiment.seconds_before = number, seconds
+        experiment.collapse.rollbacks = number
         self.save()
         self.writer.wait()
         checkpoint.drop_after(self.checkpoints, experiment.step)
@@ -253,11 +254,9 @@ class Trainer:
         if path is None:  # no step was learned yet
             self.save()
         else:
-            seconds = experiment.seconds_before
             experiment.restore(path)
-            experiment.seconds_before = seconds
             self.run_folder.rewind(experiment.step)
-        experiment.service_metrics()  # the counts of the lost attempt are no part of its repetition
+        experiment.drain_service_metrics()  # the lost attempt is not part of its repetition
 
     def respond_to_collapse(self, row: Mapping[str, float]) -> bool:
         """Report collapse alarms and apply the configured response.
@@ -267,8 +266,9 @@ class Trainer:
         experiment, progress = self.experiment, self.progress
         monitor, step = experiment.collapse, experiment.step
         known = {**evaluation_row(experiment.evaluations_before or {}), **row}
-        for line in monitor.unseen(known) if step == 1 else ():
-            progress.note(line)
+        if step == 1:
+            for line in monitor.unseen(known):
+                progress.note(line)
         alarms = monitor.alarms()
         for alarm in alarms:
             if alarm.new:
@@ -281,16 +281,19 @@ class Trainer:
         return True
 
     def check_health(self, row: Mapping[str, float], step: int, *, error: str = "") -> None:
-        """Raise CollapsedError if too many episodes failed, or a metric is below its minimum.
+        """Raise an error that ends the run if its metrics show that it cannot go on.
 
         Args:
             row: The metrics of the step.
             step: Number of the step.
             error: The most common error of the step's failed episodes, quoted in the diagnosis.
+        Raises:
+            NothingToLearn: If too many episodes failed.
+            CollapsedError: If a metric is below its minimum.
         """
         settings = self.experiment.settings
         if fault := self._failures(row, error):
-            raise CollapsedError(f"step {step}: {fault}; the newest file in failed/ has all errors")
+            raise NothingToLearn(f"step {step}: {fault}; the newest file in failed/ has all errors")
         for name, least in settings.minimum.items():
             if name not in row and step == 1:
                 self.progress.note(
@@ -318,7 +321,7 @@ class Trainer:
     def fill_curriculum(self) -> None:
         """Play rounds without updates (steps -1, -2, ...) until the curriculum has its tasks.
 
-        Raises CollapsedError if too many episodes of a round failed, and ConfigError if the
+        Raises NothingToLearn if too many episodes of a round failed, and ConfigError if the
         curriculum does not get ready (`check_gathering`).
         """
         experiment = self.experiment
@@ -338,7 +341,7 @@ class Trainer:
             ]
             error = metrics.commonest_error(played)
             if fault := self._failures(metrics.of_episodes(played), error):
-                raise CollapsedError(f"gathering first tasks, round {attempt}: {fault}")
+                raise NothingToLearn(f"gathering first tasks, round {attempt}: {fault}")
             check_gathering(experiment.curriculum, attempt)
 
     @property

@@ -228,7 +228,7 @@ class Request:
     """Name of the agent that moves, for scripted engines."""
     observation: Observation = Observation()
     """The agent's observation, for scripted engines."""
-    group: int = 0
+    group_seed: int = 0
     """Seed of the group of episodes, whose prompts have a common prefix: one worker answers all."""
     turns_taken: int = 0
     """Number of turns already sampled in this episode; an engine whose batch is full serves the
@@ -253,7 +253,7 @@ class Completion:
     """Versions of all tokens if the weights changed during the completion; else empty."""
     text: str | None = None
     """Text of the completion if the engine returns text; if None, the ids are decoded."""
-    too_long: str = ""
+    too_long_reason: str = ""
     """Reason why the prompt does not fit the model, if a remote engine refused it; the completion
     then has no tokens. Else empty."""
 

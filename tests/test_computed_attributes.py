@@ -38,12 +38,11 @@ class Careless(Arena):
         self.finish()
 
 
-@pytest.mark.parametrize("name", ["stage", "status"])
 @pytest.mark.parametrize("method", ["__init__", "setup", "advance"])
-def test_a_computed_attribute_is_named_if_it_is_assigned(name: str, method: str) -> None:
-    words = rf"^careless_v0 changed self\.{name}, which Arena keeps; choose another name$"
+def test_a_computed_attribute_is_named_if_it_is_assigned(method: str) -> None:
+    words = r"^careless_v0 changed self\.stage, which Arena keeps; choose another name$"
     with pytest.raises(ValueError, match=words):
-        arena = Careless(assigned=name, method=method)
+        arena = Careless(assigned="stage", method=method)
         arena.begin(Task(id="t"), seed=0)
         arena.play_stage({"player_0": "a"})
 

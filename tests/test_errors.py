@@ -1,6 +1,11 @@
-"""Hints of errors."""
+"""Hints and places of errors."""
 
-from selfplay.errors import nearest, one_line, printable
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from selfplay.errors import HERE, nearest, one_line, printable, with_place
 
 
 def test_a_key_that_is_a_number_has_a_hint_too() -> None:
@@ -16,3 +21,34 @@ def test_an_error_is_printed_without_characters_that_a_terminal_obeys() -> None:
 def test_a_sentence_in_a_key_error_has_no_quotes() -> None:
     assert one_line(KeyError("game_v0: no agent 'x'")) == "KeyError: game_v0: no agent 'x'"
     assert one_line(KeyError("side")) == "KeyError: 'side'"
+
+
+def raised(folder: Path, *, inside: str) -> Exception:
+    """Return the error of a function of `folder` that the library's file `inside` raises."""
+
+    def function(file: str, body: str, **known: object) -> Callable[[], object]:
+        names = dict(known)
+        exec(compile(f"def run():\n    {body}", file, "exec"), names)
+        made: Callable[[], object] = names["run"]  # type: ignore[assignment]
+        return made
+
+    own = function(str(folder / "own.py"), "inner()", inner=function(inside, "return 1 / 0"))
+    with pytest.raises(ZeroDivisionError) as caught:
+        own()
+    error = caught.value
+    assert error.__traceback__ is not None
+    return error.with_traceback(error.__traceback__.tb_next)  # without the call of this test
+
+
+def test_the_place_of_an_error_is_in_code_of_the_author(tmp_path: Path) -> None:
+    for inside in ("arenas/games/kuhn.py", "roles/player/__init__.py", "selfplay/rng.py"):
+        error = raised(tmp_path, inside=str(HERE.parent / inside))
+        assert with_place(error).endswith(f"({tmp_path}/own.py, line 2)"), inside
+
+
+def test_a_shipped_arena_is_named_where_no_author_is(tmp_path: Path) -> None:
+    inside = str(HERE.parent / "arenas/games/kuhn.py")
+    error = raised(tmp_path, inside=inside)
+    assert error.__traceback__ is not None
+    alone = error.with_traceback(error.__traceback__.tb_next)
+    assert with_place(alone).endswith("arenas/games/kuhn.py, line 2)")

@@ -10,7 +10,7 @@ from roles.advised import Advised
 from roles.player import Player
 from roles.proposer import Proposer
 from roles.solver import Solver
-from selfplay.errors import ConfigError
+from selfplay.errors import ConfigError, SettingError
 from selfplay.role import Role, TaggedRole, ThinkingRole, fenced, without_thinking
 from selfplay.tools import Toolbox
 from selfplay.tools.calculator import Calculator
@@ -203,6 +203,30 @@ def test_tags_that_the_thinking_quotes_are_not_the_action() -> None:
     assert Advised(role=TaggedRole(skip_thinking=True)).parse_completion(text) == ("raise", {})
 
 
+def test_a_class_may_set_what_a_config_may_replace() -> None:
+    box = Toolbox(tools={"calculator": Calculator()})
+
+    class Mine(Role):
+        skip_thinking = True
+        tools = box
+
+    own = Mine()
+    assert own.parse_completion("<think>a</think> bet") == (" bet", {}) and own.tools is box
+    other = Toolbox(tools={"calculator": Calculator()})
+    replaced = Mine(skip_thinking=False, tools=other)
+    assert not replaced.skip_thinking and replaced.tools is other
+    assert not Role().skip_thinking and Role().tools is None
+    assert Advised(role=own).skip_thinking and Advised(role=own).tools is box
+
+
+def test_tools_of_a_class_that_are_no_toolbox_are_refused() -> None:
+    class Mine(Role):
+        tools: Any = [Calculator()]
+
+    with pytest.raises(ConfigError, match="Mine: tools is a toolbox"):
+        Mine()
+
+
 def test_a_role_that_reads_the_thinking_cannot_skip_it() -> None:
     with pytest.raises(ConfigError, match="Solver: it reads the thinking"):
         Solver(style="terse", skip_thinking=True)
@@ -288,3 +312,18 @@ def test_a_role_keeps_a_limited_number_of_messages(monkeypatch: pytest.MonkeyPat
     for number in range(20):
         assert role.prompt(Observation(text=str(number)))[0]["content"] == str(number)
         assert len(role._rendered) <= 3
+
+
+@pytest.mark.parametrize("name", ["template", "system"])
+def test_a_class_whose_template_is_no_text_is_refused(name: str) -> None:
+    kind = type("Wordless", (Role,), {name: None})
+    with pytest.raises(SettingError, match=f"^{name} of Wordless is None, not a text$"):
+        kind()
+
+
+def test_an_invalid_action_without_a_reason_has_a_name() -> None:
+    def refuse(self: Role, text: str) -> str:
+        raise InvalidAction
+
+    kind = type("Mute", (Role,), {"parse": refuse})
+    assert kind().parse_completion("x") == (None, {"invalid": "unnamed"})

@@ -250,7 +250,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_naming_step_and_samples(tmp_pat
     outcome = run(*wild, "learner.max_skipped=0", cwd=tmp_path)
     assert outcome.code == 2
     said = one_line(outcome.err)
-    assert "at step 1 on samples 1.0." in said and "the loss is" in said
+    assert "at step 1 on sample 1.0." in said and "the loss is" in said
     place = tmp_path / "runs/wild"
     assert [line["step"] for line in metrics(place)] == [0]
     assert (place / "report.html").exists()

@@ -8,10 +8,10 @@ Version history: v0, first version.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from random import Random
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
@@ -21,12 +21,14 @@ from arenas.absolute_zero.rewards import composite, learnability
 from arenas.quotes import in_one_line
 from selfplay.arena import Arena
 from selfplay.curriculum.task_buffer import TaskBuffer
+from selfplay.errors import check_choice
 from selfplay.sandbox import Call, Executor, Outcome
 from selfplay.sandbox.literals import LiteralError, canonical, parse_literal
 from selfplay.types import Action, Metric, Observation, Task
 
 TYPES = ("deduction", "abduction", "induction")
 IDENTITY = "def f(a):\n    return a"
+ProposerPay = Literal["learnability", "random"]
 
 
 class AbsoluteZero(Arena):
@@ -56,7 +58,7 @@ class AbsoluteZero(Arena):
         pairs: int = 10,
         degenerate_reward: float = 0.0,
         duplicate_reward: float | None = None,
-        proposer_pay: Literal["learnability", "random"] = "learnability",
+        proposer_pay: ProposerPay = "learnability",
         wrong: float = -0.5,
         malformed: float = -1.0,
         forbidden: frozenset[str] = frozenset(),
@@ -65,9 +67,10 @@ class AbsoluteZero(Arena):
         """Args:
         executor: Runs the programs.
         buffer: Earlier tasks; a proposal that it contains is a duplicate. None disables the rule.
-        solvers: Attempts per task; they estimate its solve rate and form the solvers' group.
-        pairs: Number of input-output pairs of an induction task (N in the paper); solvers see the
-            first half.
+        solvers: Attempts per task, at least 1; they estimate its solve rate and form the solvers'
+            group.
+        pairs: Number of input-output pairs of an induction task, at least 2 (N in the paper);
+            solvers see the first half.
         degenerate_reward: Proposer's reward for a task that all or no solvers solved (0 in the
             paper, -0.5 in the released code).
         duplicate_reward: Proposer's reward for a known or held-out task; None: `degenerate_reward`.
@@ -79,6 +82,10 @@ class AbsoluteZero(Arena):
         forbidden: Normal forms of held-out programs, which a proposal may not have.
         longest_value: Maximum characters of a proposal's inputs and outputs; it bounds prompts.
         """
+        check_choice("proposer_pay", proposer_pay, get_args(ProposerPay))
+        for name, number, least in (("solvers", solvers, 1), ("pairs", pairs, 2)):
+            if number < least:
+                raise ValueError(f"{name}: {number} does not fit: at least {least} is needed")
         super().__init__({"proposer": 1, "solver": solvers})
         self.executor, self.buffer = executor, buffer
         self.pairs, self.wrong, self.malformed = pairs, wrong, malformed
@@ -252,7 +259,10 @@ class AbsoluteZero(Arena):
         return [Call(program=answer, arguments=text) for text in inputs[len(inputs) // 2 :]]
 
     def _judge_by_running(
-        self, answers: Sequence[str], calls_of: Any, wanted: Sequence[str]
+        self,
+        answers: Sequence[str],
+        calls_of: Callable[[str], list[Call] | str],
+        wanted: Sequence[str],
     ) -> list[str]:
         plans = [calls_of(answer) for answer in answers]
         calls = [call for plan in plans if isinstance(plan, list) for call in plan]
@@ -317,6 +327,11 @@ def solve_task(kind: str, problem: Mapping[str, Any], *, normal: str | None = No
 def programs_of(tasks: Sequence[Task]) -> frozenset[str]:
     """Return the normal forms of the tasks' programs, for the argument `forbidden`."""
     return frozenset(normal_form(task.payload["program"]) for task in tasks)
+
+
+def sources_of(tasks: Sequence[Task]) -> frozenset[str]:
+    """Return the tasks' programs as they are written."""
+    return frozenset(task.payload["program"] for task in tasks)
 
 
 def identity_seeds(inputs: str = "'Hello world'") -> list[Task]:

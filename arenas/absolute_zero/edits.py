@@ -8,7 +8,7 @@ many additions as removals, so that a proposer that does not learn favours no le
 from collections.abc import Collection, Iterator, Sequence
 from random import Random
 
-from arenas.absolute_zero.arena import programs_of
+from arenas.absolute_zero.arena import programs_of, sources_of
 from arenas.absolute_zero.demonstrations import (
     TinyDemonstrations,
     proposed_deduction,
@@ -116,7 +116,7 @@ def shown(*, lines: Sequence[int], count: int, seed: int) -> list[Task]:
         count: Number of tasks.
         seed: Seed of the draw.
     """
-    return deductions(lines=lines, count=count, seed=seed, exclude=_held_out_sources())
+    return deductions(lines=lines, count=count, seed=seed, exclude=sources_of(_all_held_out()))
 
 
 def edited(program: Program, rng: Random, *, longest: int) -> Program:
@@ -158,7 +158,7 @@ class EditDemonstrations:
         low, self.longest = edited_lines
         self.edited = Domain(operations=(low, self.longest))
         self.proposals = proposals
-        self.exclude = _held_out_sources()
+        self.exclude = sources_of(_all_held_out())
 
     def stream(self, rng: Random, progress: float) -> Iterator[Demonstration]:
         """Yield demonstrations without end."""
@@ -181,10 +181,6 @@ class EditDemonstrations:
     def pieces(self) -> list[str]:
         """Return the fixed strings of prompts and completions, one token each."""
         return TinyDemonstrations().pieces()
-
-
-def _held_out_sources() -> frozenset[str]:
-    return frozenset(task.payload["program"] for task in _all_held_out())
 
 
 def _all_held_out() -> list[Task]:

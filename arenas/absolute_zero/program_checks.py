@@ -34,10 +34,10 @@ OPEN_DUNDERS = frozenset({"__name__", "__qualname__", "__doc__"})
 """Special attributes that a task may read. The others lead to the interpreter, or hash."""
 
 
-def fault(program: str, *, entry: str = "f") -> str | None:
+def fault(program: str) -> str | None:
     """Return the name of the reason why `program` is not a valid task, or None.
 
-    A task is a module of imports and exactly one function, named `entry`, that has a parameter and
+    A task is a module of imports and exactly one function, named `f`, that has a parameter and
     returns something.
     """
     if len(program) > LONGEST_PROGRAM:
@@ -50,7 +50,7 @@ def fault(program: str, *, entry: str = "f") -> str | None:
     functions = [
         node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
-    if not functions or functions[0] not in tree.body or functions[0].name != entry:
+    if not functions or functions[0] not in tree.body or functions[0].name != "f":
         return "no_entry"
     if len(functions) > 1:
         return "several_functions"

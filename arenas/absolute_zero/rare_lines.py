@@ -7,7 +7,7 @@ a program. So the warm start leaves solvers weak at these lines, and proposers s
 from collections.abc import Collection, Iterator
 from random import Random
 
-from arenas.absolute_zero.arena import programs_of
+from arenas.absolute_zero.arena import programs_of, sources_of
 from arenas.absolute_zero.demonstrations import (
     TinyDemonstrations,
     proposed_deduction,
@@ -111,7 +111,7 @@ def shown(*, rare: float, count: int, seed: int) -> list[Task]:
         count: Number of tasks.
         seed: Seed of the draw.
     """
-    rng, domain, exclude = Random(seed), Domain(), _held_out_sources()
+    rng, domain, exclude = Random(seed), Domain(), sources_of(_all_held_out())
     drawn: dict[str, Program] = {}
     while len(drawn) < count:
         new = program(rng, rare=rare, exclude=exclude)
@@ -137,7 +137,7 @@ class RareDemonstrations:
         """
         self.solved_rare, self.proposed_rare = solved_rare, proposed_rare
         self.proposals = proposals
-        self.domain, self.exclude = Domain(), _held_out_sources()
+        self.domain, self.exclude = Domain(), sources_of(_all_held_out())
 
     def stream(self, rng: Random, progress: float) -> Iterator[Demonstration]:
         """Yield demonstrations without end."""
@@ -160,10 +160,6 @@ class RareDemonstrations:
         """Return the fixed strings of prompts and completions, one token each."""
         new = [line.source for line in RARE] + [line.operation.name for line in RARE]
         return list(dict.fromkeys([*TinyDemonstrations().pieces(), *new]))
-
-
-def _held_out_sources() -> frozenset[str]:
-    return frozenset(task.payload["program"] for task in _all_held_out())
 
 
 def _all_held_out() -> list[Task]:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
-from arenas.debate.rewards import Horizon, Incentives, Whose, debate_return, persuasion
+from arenas.debate.rewards import RIGHT, Horizon, Incentives, Whose, debate_return, persuasion
 from arenas.questions.arithmetic import questions
 from arenas.questions.verifiers import (
     Matches,
@@ -145,12 +145,11 @@ class Debate(Arena):
 
     def view(self, agent: str) -> Observation:
         """Return the question and the last round's answers, own and others'."""
-        last = self.said[-1] if self.said else []
-        seat = self.debaters.index(agent) if agent != JUDGE else -1
-        others = [entry for place, entry in enumerate(last) if entry and place != seat]
-        own = last[seat] if last and seat >= 0 else None
         if agent == JUDGE and not self.judging:
             return Observation(text="wait")
+        last = dict(zip(self.debaters, self.said[-1] if self.said else [], strict=False))
+        own = last.pop(agent, None)
+        others = [entry for entry in last.values() if entry]
         return debater_view(self.question, len(self.said) + 1, self.rounds, own=own, others=others)
 
     def advance(self, actions: Mapping[str, Action | None]) -> None:
@@ -224,7 +223,7 @@ class Debate(Arena):
             self._end(self._score(fallback), verdict=False)
             return
         score = self._score(verdict)
-        self.note(JUDGE, verdict="correct" if score > 0.5 else "wrong")
+        self.note(JUDGE, verdict=_verdict({}, score))
         self.pay(JUDGE, score)
         self._end(score, verdict=True)
 
@@ -280,9 +279,10 @@ def _quoted(entry: Mapping[str, str]) -> dict[str, str]:
 
 
 def _verdict(entry: Mapping[str, str] | None, score: float) -> str:
+    """Return the verdict on an answer with this score; None is a move without an answer."""
     if entry is None:
         return "malformed"
-    return "correct" if score > 0.5 else "wrong"
+    return "correct" if score > RIGHT else "wrong"
 
 
 def raw_env(**settings: Any) -> Debate:

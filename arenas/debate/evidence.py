@@ -87,7 +87,7 @@ class EvidenceDebate(JudgedDebate):
             raise ValueError("exchange=true needs a judge; set judge=true")
         if stake <= 0:
             raise ValueError(f"stake is greater than 0, not {stake}")
-        self.facts, self.checked, self.judged_by_role = facts, checked, judge
+        self.judged_by_role = judge  # before the base class, which calls `_cast`
         super().__init__(
             rounds=1,
             stake=stake,
@@ -96,6 +96,7 @@ class EvidenceDebate(JudgedDebate):
             exchange=exchange,
             agreement=agreement,
         )
+        self.facts, self.checked = facts, checked
 
     def _cast(self, *, judges: int) -> dict[str, int]:
         """Return one agent for each side, and the judges if a role decides."""

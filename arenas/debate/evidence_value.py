@@ -160,25 +160,21 @@ def value(*, facts: int, checked: float, order: Order, rule: Rule | None = None)
 def rules(facts: int) -> Iterator[dict[tuple[int, int], bool]]:
     """Yield every deterministic rule: a pair (first fact, second fact) to True if the first wins.
 
-    For three facts these are 64 rules. For debates in which both speak at once, the first fact is
-    that of the side A.
+    For three facts these are 64 rules.
     """
     pairs = list(permutations(range(facts), 2))
     for chosen in product((True, False), repeat=len(pairs)):
         yield dict(zip(pairs, chosen, strict=True))
 
 
-def ruled_value(
-    rule: dict[tuple[int, int], bool], *, facts: int, checked: float, at_once: bool = False
-) -> float:
+def ruled_value(rule: dict[tuple[int, int], bool], *, facts: int, checked: float) -> float:
     """Return the probability of a right verdict under a rule that does not know who is honest.
 
-    It is the mean over the honest side's two places: first and second, or A and B if both speak
-    `at_once`.
+    The sides speak one after the other; it is the mean over the honest side's two places.
     """
     places: tuple[tuple[Order, Rule], ...] = (
-        ("together" if at_once else "honest_first", lambda h, d: float(rule[h, d])),
-        ("together" if at_once else "deceptive_first", lambda h, d: float(not rule[d, h])),
+        ("honest_first", lambda h, d: float(rule[h, d])),
+        ("deceptive_first", lambda h, d: float(not rule[d, h])),
     )
     found = [
         value(facts=facts, checked=checked, order=order, rule=verdict) for order, verdict in places

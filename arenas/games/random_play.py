@@ -20,6 +20,7 @@ from random import Random
 from typing import Literal, get_args
 
 from selfplay.arena import Arena
+from selfplay.arena.demonstrations import ExampleSource
 from selfplay.errors import ConfigError, SelfplayError, with_place
 from selfplay.types import Demonstration, Observation, role_of
 
@@ -54,7 +55,7 @@ class Found:
     """Largest number of turns that one agent took in one game."""
 
 
-class RandomPlay:
+class RandomPlay(ExampleSource):
     """Stream of legal moves, uniform in each situation that random play reaches."""
 
     def __init__(

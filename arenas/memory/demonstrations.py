@@ -119,26 +119,26 @@ class MemoryDemonstrations:
                     facts = extraction(seen, _drawn(self.extracting, rng, practice), rng)
                     actions[agent] = json.dumps({"facts": facts})
                     said = "\n".join(facts) or NONE
-                    shown["fact_extractor"].append(_shown("fact_extractor", seen, said))
+                    shown["fact_extractor"].append(demonstration("fact_extractor", seen, said))
                 elif agent == SUMMARIZER:
                     made = summaries(seen, _drawn(self.summarizing, rng, practice), rng)
                     memories = [{"summary": text, "reference": [n]} for text, n in made]
                     actions[agent] = json.dumps({"extracted_memories": memories})
                     said = "\n".join(f"{text} [{n}]" for text, n in made) or NONE
-                    shown["summarizer"].append(_shown("summarizer", seen, said))
+                    shown["summarizer"].append(demonstration("summarizer", seen, said))
                 elif agent == MANAGER:
                     habit = _drawn(self.managing, rng, practice)
                     said = operation(seen, habit, merging=self.merging)
                     actions[agent] = said
-                    shown["memory_manager"].append(_shown("memory_manager", seen, said))
+                    shown["memory_manager"].append(demonstration("memory_manager", seen, said))
                 elif agent.startswith("reflector_"):
                     chosen = reflection(seen, _drawn(self.reflecting, rng, practice), rng)
                     actions[agent] = json.dumps({"memories": chosen})
                     said = "".join(f"[{name}]" for name in chosen) or NONE
-                    shown["reflector"].append(_shown("reflector", seen, said))
+                    shown["reflector"].append(demonstration("reflector", seen, said))
                 else:  # an answer does not change any later observation
                     said = answer(seen, _drawn(self.answering, rng, practice), rng)
-                    shown["answer_agent"].append(_shown("answer_agent", seen, said))
+                    shown["answer_agent"].append(demonstration("answer_agent", seen, said))
             arena.play_stage(actions)
         return shown
 
@@ -159,7 +159,8 @@ class MemoryDemonstrations:
         return list(dict.fromkeys(found))
 
 
-def _shown(role: str, seen: Observation, said: str) -> Demonstration:
+def demonstration(role: str, seen: Observation, said: str) -> Demonstration:
+    """Return the demonstration of a role that sees an observation and says a text."""
     return Demonstration(role=role, observation=seen, completion=said)
 
 

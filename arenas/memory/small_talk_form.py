@@ -10,9 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 
 from arenas.memory.arena import MANAGER, Memory
+from arenas.memory.demonstrations import demonstration
 from arenas.memory.dialogues import UNKNOWN
 from arenas.memory.small_talk import stated
-from selfplay.types import Demonstration, Observation, Task
+from selfplay.types import Demonstration, Task
 
 
 class SmallTalkForm:
@@ -59,17 +60,15 @@ class SmallTalkForm:
                 if agent == MANAGER:
                     event, name = any_operation([memory["id"] for memory in memories], rng)
                     actions[agent] = json.dumps({"event": event, "id": name})
-                    operations.append(_shown("memory_manager", seen, f"{event} {name}".strip()))
+                    operations.append(
+                        demonstration("memory_manager", seen, f"{event} {name}".strip())
+                    )
                 else:  # an answer does not change any later observation
                     said = any_answer([memory["text"] for memory in memories], rng)
                     said = self.form.replace("{answer}", said)
-                    answers.append(_shown("answer_agent", seen, said))
+                    answers.append(demonstration("answer_agent", seen, said))
             arena.play_stage(actions)
         return operations, answers
-
-
-def _shown(role: str, seen: Observation, said: str) -> Demonstration:
-    return Demonstration(role=role, observation=seen, completion=said)
 
 
 def any_operation(ids: Sequence[str], rng: Random) -> tuple[str, str]:

@@ -1,31 +1,17 @@
 """Demonstrations for a mixture of arenas: those of each part, with the mixture's role names."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from random import Random
-from typing import Protocol
 
+from selfplay.arena.demonstrations import Demonstrations, ExampleSource, optional_members
 from selfplay.types import Demonstration
 
 
-class DemonstrationSource(Protocol):
-    """Source of the demonstrations of one arena."""
-
-    def pieces(self) -> Sequence[str]:
-        """Return frequent fixed strings, one token each."""
-        ...
-
-    def stream(self, rng: Random, progress: float) -> Iterator[Demonstration]:
-        """Yield demonstrations without end."""
-        ...
-
-
-class MixtureDemonstrations:
+class MixtureDemonstrations(ExampleSource):
     """Samples demonstrations from the parts with given weights."""
 
-    def __init__(
-        self, *, parts: Mapping[str, DemonstrationSource], shares: Mapping[str, float]
-    ) -> None:
+    def __init__(self, *, parts: Mapping[str, Demonstrations], shares: Mapping[str, float]) -> None:
         """Args:
         parts: Sources by the mixture's names of its arenas.
         shares: Weights by the same names.
@@ -33,6 +19,7 @@ class MixtureDemonstrations:
         if not parts or set(parts) != set(shares) or min(shares.values()) <= 0:
             raise ValueError("parts and shares must name the same arenas, each share above 0")
         self.parts, self.shares = dict(parts), {name: shares[name] for name in parts}
+        self._optional = [optional_members(part) for part in parts.values()]
 
     def stream(self, rng: Random, progress: float) -> Iterator[Demonstration]:
         """Yield demonstrations of all parts without end."""
@@ -43,10 +30,9 @@ class MixtureDemonstrations:
             yield replace(shown, role=f"{name}_{shown.role}")
 
     def prepare(self, report: Callable[[str], None]) -> None:
-        """Call `prepare` of each part that has it."""
-        for part in self.parts.values():
-            if prepare := getattr(part, "prepare", None):
-                prepare(report)
+        """Call `prepare` of each part."""
+        for part in self._optional:
+            part.prepare(report)
 
     def pieces(self) -> list[str]:
         """Return the pieces of all parts."""

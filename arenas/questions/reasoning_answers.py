@@ -11,12 +11,13 @@ from typing import Any
 
 from arenas.questions.arena import question_view
 from arenas.questions.reasoning_gym import ReasoningGym, ReasoningTasks
+from selfplay.arena.demonstrations import ExampleSource
 from selfplay.curriculum.levels import LevelDraw
 from selfplay.errors import ConfigError
 from selfplay.types import Demonstration
 
 
-class ReasoningAnswers:
+class ReasoningAnswers(ExampleSource):
     """Stream of the generators' own answers to questions of the training split."""
 
     def __init__(

@@ -10,11 +10,12 @@ from random import Random
 
 from arenas.questions.arena import question_view
 from arenas.questions.taskset import VerifiersTaskset, tasks
+from selfplay.arena.demonstrations import ExampleSource
 from selfplay.errors import ConfigError
 from selfplay.types import Demonstration, Task
 
 
-class TasksetAnswers:
+class TasksetAnswers(ExampleSource):
     """Stream of the answers in a field of the tasks, for questions that are not held out."""
 
     def __init__(

@@ -1,14 +1,12 @@
 """The answer agent: selects memories and answers a question (Memory-R1, 2508.19828)."""
 
 import json
-import re
 from typing import Any
 
+from roles.answer_text import REFERENCE
 from roles.prompts import load
 from selfplay.role import Role
 from selfplay.types import Action, InvalidAction
-
-MENTION = re.compile(r"\[([0-9.]{1,20})\]")
 
 
 class AnswerAgent(Role):
@@ -34,5 +32,5 @@ class AnswerAgent(Role):
         before, marked, answer = text.partition(self.marker)
         if not marked or not answer.strip():
             raise InvalidAction("no_answer")
-        named = list(dict.fromkeys(MENTION.findall(before)))
+        named = list(dict.fromkeys(REFERENCE.findall(before)))
         return json.dumps({"answer": answer.strip(), "memories": named})

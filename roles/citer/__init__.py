@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from roles.prompts import load
-from selfplay.role import TaggedRole
+from selfplay.role import TaggedRole, split_at_tags
 from selfplay.types import Action, InvalidAction
 
 
@@ -27,7 +27,6 @@ class Citer(TaggedRole):
         super().__init__(
             template=load("citer", style), opening=opening, closing=closing, **settings
         )
-        self.citation = TaggedRole(opening="<cite>", closing="</cite>")
 
     def parse(self, text: str) -> Action:
         """Return {"answer": ..., "cited": [...]}; raises `InvalidAction` without an answer, and for
@@ -37,6 +36,6 @@ class Citer(TaggedRole):
             raise InvalidAction("no_answer")
         cited = ""
         if "<cite>" in rest or "</cite>" in rest:
-            cited, _ = self.citation.split(rest)
+            cited, _ = split_at_tags(rest, "<cite>", "</cite>")
         ids = [each for part in cited.split(",") for each in part.split()]
         return json.dumps({"answer": answer, "cited": ids})

@@ -3,8 +3,9 @@
 import json
 from typing import Any, Literal, get_args
 
+from roles.answer_text import check_json
 from roles.prompts import load
-from selfplay.errors import ConfigError
+from selfplay.errors import check_choice
 from selfplay.role import Role
 from selfplay.types import Action, InvalidAction
 
@@ -23,8 +24,7 @@ class FactExtractor(Role):
         settings: Settings of `Role`.
         """
         super().__init__(template=load("fact_extractor", style), **settings)
-        if form not in get_args(Form):
-            raise ConfigError(f"FactExtractor: form is json or lines, not {form!r}")
+        check_choice("form", form, get_args(Form))
         self.form = form
 
     def parse(self, text: str) -> Action:
@@ -35,8 +35,4 @@ class FactExtractor(Role):
                 raise InvalidAction("no_facts")
             lines = [] if text.lower() == NOTHING else text.splitlines()
             return json.dumps({"facts": [line.strip() for line in lines if line.strip()]})
-        try:
-            json.loads(text)
-        except (ValueError, RecursionError):
-            raise InvalidAction("not_json") from None
-        return text
+        return check_json(text)

@@ -4,6 +4,7 @@ import json
 import re
 from typing import Any, Literal, get_args
 
+from roles.answer_text import check_json
 from roles.prompts import load
 from selfplay.errors import check_choice
 from selfplay.role import Role
@@ -36,8 +37,4 @@ class MemoryManager(Role):
                 raise InvalidAction("no_operation")
             event = said[1] or said[2]
             return json.dumps({"event": event, "id": said[3]} if said[3] else {"event": event})
-        try:
-            json.loads(text)
-        except (ValueError, RecursionError):
-            raise InvalidAction("not_json") from None
-        return text
+        return check_json(text)

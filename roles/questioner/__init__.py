@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from roles.prompts import load
-from selfplay.role import TaggedRole
+from selfplay.role import TaggedRole, split_at_tags
 from selfplay.types import Action, InvalidAction
 
 
@@ -31,7 +31,6 @@ class Questioner(TaggedRole):
         """
         super().__init__(template=load(game, style), opening=opening, closing=closing, **settings)
         self.answers = answers
-        self.answer_tags = TaggedRole(opening="<answer>", closing="</answer>")
 
     def parse(self, text: str) -> Action:
         """Return {"question": ..., "answer": ...}, the answer only if it is to be written; raises
@@ -41,7 +40,7 @@ class Questioner(TaggedRole):
             raise InvalidAction("empty")
         if not self.answers:
             return json.dumps({"question": question})
-        answer, _ = self.answer_tags.split(rest)
+        answer, _ = split_at_tags(rest, "<answer>", "</answer>")
         if not answer:
             raise InvalidAction("empty")
         return json.dumps({"question": question, "answer": answer})

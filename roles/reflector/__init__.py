@@ -1,14 +1,13 @@
 """The reflector: chooses the memories that an answer agent sees (RMM, 2503.08026)."""
 
 import json
-import re
 from typing import Any
 
+from roles.answer_text import REFERENCE
 from roles.prompts import load
 from selfplay.role import Role
 from selfplay.types import Action, InvalidAction
 
-CHOICE = re.compile(r"\[([0-9.]{1,20})\]")
 NOTHING = "none"
 """Whole choice of a reflector that finds no useful memory."""
 
@@ -39,8 +38,8 @@ class Reflector(Role):
             if not marked:
                 raise InvalidAction("no_choice")
         text = text.strip()
-        named = list(dict.fromkeys(CHOICE.findall(text)))
-        rest = CHOICE.sub("", text).replace(",", "").strip().lower()
+        named = list(dict.fromkeys(REFERENCE.findall(text)))
+        rest = REFERENCE.sub("", text).replace(",", "").strip().lower()
         if rest not in ("", NOTHING) or bool(rest) == bool(named):
             raise InvalidAction("no_choice")
         return json.dumps({"memories": named})

@@ -5,8 +5,9 @@ import json
 import re
 from typing import Any, Literal, get_args
 
+from roles.answer_text import check_json
 from roles.prompts import load
-from selfplay.errors import ConfigError
+from selfplay.errors import check_choice
 from selfplay.role import Role
 from selfplay.types import Action, InvalidAction
 
@@ -28,8 +29,7 @@ class Summarizer(Role):
         settings: Settings of `Role`.
         """
         super().__init__(template=load("summarizer", style), **settings)
-        if form not in get_args(Form):
-            raise ConfigError(f"Summarizer: form is json or lines, not {form!r}")
+        check_choice("form", form, get_args(Form))
         self.form = form
 
     def parse(self, text: str) -> Action:
@@ -38,11 +38,7 @@ class Summarizer(Role):
         if text in NOTHING:
             return json.dumps({"extracted_memories": []})
         if self.form == "json":
-            try:
-                json.loads(text)
-            except (ValueError, RecursionError):
-                raise InvalidAction("not_json") from None
-            return text
+            return check_json(text)
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         if not lines:
             raise InvalidAction("no_memories")

@@ -19,6 +19,7 @@ from gymnasium import spaces
 from pettingzoo import AECEnv
 
 from selfplay.arena.checks import Changing, Computed, check_entered, named_agents, role_counts
+from selfplay.author_code import check_declared, default_task_of
 from selfplay.drawing import StateDrawing
 from selfplay.errors import ConfigError, nearest
 from selfplay.rng import derive
@@ -27,7 +28,6 @@ from selfplay.types import (
     Action,
     Metric,
     Observation,
-    Status,
     Task,
     ToolCall,
     playable,
@@ -82,6 +82,7 @@ class Arena(AECEnv):
     def __init__(self, roles: Mapping[str, int] | None = None) -> None:
         super().__init__()
         self.roles = role_counts(type(self), type(self).roles if roles is None else roles)
+        check_declared(self)
         self.metadata = {"name": self.name, "render_modes": ["ansi"], "is_parallelizable": False}
         self.render_mode = "ansi"
         self.possible_agents = [
@@ -289,11 +290,6 @@ class Arena(AECEnv):
         """The agents that still have to move in the current stage."""
         return tuple(self._waiting)
 
-    @Computed
-    def status(self) -> Status | None:
-        """`FINISHED` once the arena ended the episode, else None."""
-        return Status.FINISHED if self.finished else None
-
     def agents_of(self, task: Task) -> list[str]:
         """Return the agents that can take part in a task, in order: all, unless a subclass chooses.
 
@@ -373,7 +369,7 @@ class Arena(AECEnv):
         if seed is None:
             seed = derive(getattr(self, "seed", 0), "next")
         task = (options or {}).get("task")
-        self.begin(task or self.default_task(Random(derive(seed, "task"))), seed)
+        self.begin(task or default_task_of(self, Random(derive(seed, "task"))), seed)
 
     def observe(self, agent: str) -> dict[str, str]:
         """Return PettingZoo's observation: the text of `view`."""

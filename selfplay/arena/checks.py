@@ -33,7 +33,7 @@ KEPT_BY_ARENA = (
 """Attributes that `Arena` keeps: `setup` and `advance` of a subclass assign nothing to them.
 
 They change through methods such as `pay`, `note` and `add`. `finished` may be assigned True or
-False. `stage` and `status` are computed: see `Computed`.
+False. `stage` is computed: see `Computed`.
 """
 _kept = itemgetter(*KEPT_BY_ARENA)
 
@@ -54,7 +54,7 @@ def role_counts(kind: type, given: Any) -> dict[str, int]:
                     f"{kind.__name__}.roles: {role!r} has {count!r} agents; the number of agents "
                     f"is an integer from 0: write {{{role!r}: 2}}"
                 )
-        return dict(given)
+        return {role: int(count) for role, count in given.items()}
     named = isinstance(given, Sequence) and not isinstance(given, str)
     first = next(iter(given), "player") if named else "player"
     raise ConfigError(
@@ -104,7 +104,7 @@ def check_entered(arena: Any, agent: str) -> None:
 class Computed(Generic[T]):
     """A property that an arena cannot assign: an assignment raises ValueError in one line.
 
-    `Arena` computes `stage` and `status` in this way.
+    `Arena` computes `stage` in this way.
     """
 
     def __init__(self, read: Callable[[Any], T]) -> None:

@@ -47,8 +47,12 @@ def load(
         tell: Called with a line per dropped setting of an experiment; the default prints it.
     """
     path: Path | None = getattr(options, "config_path", None)
-    name = "config" if path is not None and (path / "config.yaml").is_file() else compose.BASE
-    return compose.load(overrides, name=name, folder=path, search=options.config_dir, tell=tell)
+    search = options.config_dir
+    if path is None or not (path / f"{compose.RUN}.yaml").is_file():
+        return compose.load(overrides, folder=path, search=search, tell=tell)
+    if overrides:
+        return compose.load_changed(path, overrides, search=search)
+    return compose.load([], name=compose.RUN, folder=path)
 
 
 def no_flags(overrides: Sequence[str]) -> None:

@@ -19,7 +19,7 @@ from selfplay.config import compose, plain_data
 from selfplay.config.instantiate import TARGET
 from selfplay.config.threads import ProcessorTime, count_beside_others
 from selfplay.config.trust import flags, needed
-from selfplay.errors import CollapsedError, ConfigError, DivergedError, RunError, printable
+from selfplay.errors import ConfigError, DivergedError, RunEnded, RunError, printable
 from selfplay.run import signals
 from selfplay.run.declarations import TROUBLES
 from selfplay.run.formatting import change, counted, duration, format_value
@@ -292,7 +292,7 @@ def _go(experiment: Any, stage: _Stage, *, rewind: int | None = None) -> None:
             ) as tracking:
                 run.listeners.append(tracking.record)
                 Trainer(experiment, run, progress).run()
-        except (CollapsedError, DivergedError):
+        except (RunEnded, DivergedError):
             write_report(run.folder)  # the report shows the cause
             raise
         stage.close()

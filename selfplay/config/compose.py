@@ -14,7 +14,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from yaml import YAMLError
 
 from selfplay.config import trust
-from selfplay.config.composition import SINGLE, compose, parse, search_path
+from selfplay.config.composition import SINGLE, chosen, compose, parse, search_path
 from selfplay.config.group_choices import (
     ALGORITHM,
     Tell,
@@ -102,6 +102,7 @@ def load(
             check_folder_sizes(place)
         if folder is not None:
             trust.admit_file(home / f"{name}.yaml")  # builds the values, so the checks come first
+        _refuse_hidden(home, name, overrides, search)
         composed = _compose(home, name, overrides, search, tell)
         plain = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
     except MissingConfigException as error:
@@ -159,6 +160,31 @@ def _composed(home: Path, name: str, overrides: Sequence[str], search: Sequence[
         return _compose(home, name, overrides, search)
     except (HydraException, OmegaConfBaseException):
         return compose(home, name, [])
+
+
+def _refuse_hidden(home: Path, name: str, overrides: Sequence[str], search: Sequence[str]) -> None:
+    """Raise ConfigError for a chosen config that `home` and one of the folders `search` both have.
+
+    The run would take the file of `home`, and ignore the other one without a word.
+    """
+    folders = [Path(place) for place in search]
+    hidden = {
+        path.relative_to(home).with_suffix("").as_posix(): folder / path.relative_to(home)
+        for path in (home.glob("*/**/*.yaml") if name != RUN else ())
+        for folder in reversed(folders)
+        if folder.resolve() != home and (folder / path.relative_to(home)).is_file()
+    }
+    if not hidden:
+        return
+    whole = with_choices_of_algorithm(overrides, [home, *folders])
+    for path, _ in chosen(home, name, [*whole, *_search_path(search)]):
+        if path in hidden:
+            group, _, config = path.partition("/")
+            owner = "the library" if home == config_folder().resolve() else str(home)
+            raise ConfigError(
+                f"{group}={config}: {hidden[path]} has the name of a config of {owner}, which "
+                "would be taken instead; rename it"
+            )
 
 
 def _refuse_overrides(overrides: Sequence[str], folders: Sequence[Path]) -> None:
@@ -239,6 +265,7 @@ def _unresolved(override: str, search: Sequence[str]) -> dict[str, Any]:
     for folder in search:
         check_folder_sizes(Path(folder))
     try:
+        _refuse_hidden(home, BASE, [override], search)
         composed = _compose(home, BASE, [override], search)
     except (HydraException, OmegaConfBaseException, ValueError):
         load([override], search=search)  # raises the error in one line
@@ -322,8 +349,8 @@ def choices(group: str, search: Sequence[str] = ()) -> list[str]:
 def files_of(group: str, search: Sequence[str] = ()) -> dict[str, Path]:
     """Return the files of a group's configs by name, such as tiny/kuhn of experiment.
 
-    If several files have one name, the result has the file that a run takes: the shipped one, or
-    else that of the first folder.
+    If several folders have a file of one name, the result has that of the first. A run refuses a
+    name that a shipped file has too.
     """
     places = [folder / group for folder in (config_folder(), *map(Path, search))]
     found: dict[str, Path] = {}

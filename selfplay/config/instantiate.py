@@ -6,7 +6,6 @@ that a typo costs one line and not a run.
 
 import inspect
 import pkgutil
-import traceback
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -30,6 +29,7 @@ from selfplay.errors import (
     SettingError,
     closest,
     nearest,
+    one_line,
     raised_by_author,
     with_place,
 )
@@ -300,7 +300,9 @@ def import_target(name: Any, where: str, *, key: str = TARGET) -> Any:
             hint = "run in the folder that holds this package, or name the folder in PYTHONPATH"
         raise ConfigError(f"{at}: no module {missing!r} for {name!r}; {hint}") from error
     except Exception as error:  # the import of an author's module may raise any error
-        raise ConfigError(f"{at}: cannot import {module}: {_last_place(error)}") from error
+        # The message of a SyntaxError has its own place.
+        said = one_line(error) if isinstance(error, SyntaxError) else with_place(error)
+        raise ConfigError(f"{at}: cannot import {module}: {said}") from error
     if not hasattr(home, attribute):
         public = [
             key for key, value in vars(home).items() if callable(value) and not key.startswith("_")
@@ -415,13 +417,6 @@ def _modules_beside(module: str) -> list[str]:
         return [*(found.name for found in pkgutil.iter_modules([str(here)])), *folders]
     folders = getattr(import_module(parent), "__path__", [])
     return [f"{parent}.{found.name}" for found in pkgutil.iter_modules(folders)]
-
-
-def _last_place(error: BaseException) -> str:
-    """Return an error in one line, with the file and line that raised it."""
-    frames = traceback.extract_tb(error.__traceback__)
-    place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {error}{'' if isinstance(error, SyntaxError) else place}"
 
 
 def _title(target: Any) -> str:

@@ -90,7 +90,7 @@ def pay_by_agent(episode: Episode) -> dict[str, float]:
     return {agent: own_pay(episode, agent) for agent in agents}
 
 
-def numbers(episode: Episode) -> list[int]:
+def turn_numbers(episode: Episode) -> list[int]:
     """Return, for every turn, its index among the turns of its agent."""
     seen: dict[str, int] = {}
     numbers = []
@@ -111,7 +111,7 @@ def by_stage(turns: Iterable[Turn]) -> Iterator[list[Turn]]:
         yield [turn for _, turn in same]
 
 
-def moves(episode: Episode) -> list[int]:
+def move_numbers(episode: Episode) -> list[int]:
     """Return, for every turn, the index of its move among the moves of its agent."""
     made: dict[str, int] = {}
     found = []
@@ -135,9 +135,8 @@ def learnable_turns(groups: Sequence[Group], returns: Returns) -> list[CreditedT
             first: dict[str, Turn] = {}
             for turn in episode.turns:
                 first.setdefault(turn.agent, turn)
-            rows = zip(
-                episode.turns, numbers(episode), moves(episode), returns(episode), strict=True
-            )
+            numbers, moves = turn_numbers(episode), move_numbers(episode)
+            rows = zip(episode.turns, numbers, moves, returns(episode), strict=True)
             for place, (turn, number, move, value) in enumerate(rows):
                 if not turn.trainable:
                     continue
@@ -194,18 +193,32 @@ def group_advantages(
     """Return one advantage per turn, from comparing the values of a policy under the same key.
 
     Agents of one role may be played by different policies; values of different policies are never
-    compared. Each trajectory (one agent in one episode) counts once per key and value, however many
-    turns it has, so that long episodes do not weigh more in a mean. With `each="turn"` every turn
-    counts; use it if a trajectory may have several values under one key. `absent` is for keys under
-    which a sibling may have no value: see `_with_absent`.
+    compared. Each trajectory (one agent in one episode) counts once per key, with the value that
+    all its turns under this key have, so that long episodes do not weigh more in a mean. With
+    `each="turn"` every turn counts. `absent` is for keys under which a sibling may have no value,
+    see `_with_absent`; it needs the function `centred` or `leave_one_out` itself as `advantage`.
+
+    Raises ValueError for `absent` with another `advantage`, and for turns of a trajectory that have
+    different values under one key, unless `each="turn"`.
     """
+    if absent is not None and advantage not in (centred, leave_one_out):
+        raise ValueError(
+            "credit: values of absent siblings correct only the advantages `centred` and "
+            "`leave_one_out`; pass one of these functions itself, or absent=None"
+        )
     members: dict[Hashable, dict[tuple[str, int, str, int], float]] = {}
     first: dict[Hashable, AnyCreditedTurn] = {}
     places = []
     for credited in credited_turns:
         name = (credited.turn.policy, key(credited))
         place = (*credited.trajectory, credited.number if each == "turn" else 0)
-        members.setdefault(name, {}).setdefault(place, credited.value)
+        value = members.setdefault(name, {}).setdefault(place, credited.value)
+        if value != credited.value:
+            raise ValueError(
+                f"credit: turns of {credited.turn.agent} in one episode have the values {value} "
+                f"and {credited.value} under one key; compare each turn, with "
+                'group_advantages(..., each="turn"), or give the turns different keys'
+            )
         first.setdefault(name, credited)
         places.append((name, place))
     by_trajectory = {}
@@ -232,9 +245,9 @@ def _with_absent(
     A value is compared with the mean of the other values, or, if it is the only one, with the mean
     of `absent` over the other siblings. Within an agent both means are of other, independent
     episodes, so the expected gradient stays exact. `centred` keeps its usual factor (K-1)/K, where
-    K is the number of values if all siblings were present. Other advantages, and groups whose
-    episodes branch, are compared without this correction. A sibling in which a turn of the agent is
-    left out has no known value, and is no part of the comparison.
+    K is the number of values if all siblings were present. Groups whose episodes branch are
+    compared without this correction. A sibling in which a turn of the agent is left out has no
+    known value, and is no part of the comparison.
     """
     siblings = credited.group.episodes
     away = [
@@ -244,8 +257,7 @@ def _with_absent(
         and episode.status is not Status.FAILED
         and all(turn.trainable for turn in episode.turns if turn.agent == credited.turn.agent)
     ]
-    exact = advantage in (centred, leave_one_out)
-    if absent is None or not away or not exact or any(e.branch_of is not None for e in siblings):
+    if absent is None or not away or any(e.branch_of is not None for e in siblings):
         return advantage(values)
     whole = len(values) * (len(present) + len(away)) / len(present)
     factor = 1.0 if advantage is leave_one_out else (whole - 1) / whole
@@ -346,6 +358,14 @@ class CreditMethod:
     differ."""
     metrics_read: Mapping[str, str] = MappingProxyType({})
     """Setting of the method to the arena metric that the setting names."""
+    replays: bool = False
+    """True if the method judges by replays of the arena, whose rewards shaping does not change.
+    `check` then prints a line for a config with shaping."""
+
+    def has_signal(self, group: Group) -> bool | None:
+        """Return True if the method can learn from a group, for `sampler=dynamic`; None: as
+        `signal.has_signal` decides by `team` and `group_by`."""
+        return None
 
     @property
     def min_group_size(self) -> int:

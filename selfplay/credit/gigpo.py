@@ -66,6 +66,8 @@ class GiGPO(GroupRelative):
             raise ValueError(f"no mode {mode!r}; {get_args(Mode)} are known")
         self.weight, self.returns = weight, partial(own_return_to_go, discount=discount)
         self.scale = centred if mode == "mean_norm" else partial(standardized, epsilon=epsilon)
+        if mode != "mean_norm":
+            self.absent = None
 
     def assign(self, groups: Sequence[Group]) -> list[Sample]:
         """Return advantages of all turns."""

@@ -61,6 +61,7 @@ class MAGRPO(StatelessCredit):
             raise ValueError(f"no joint actions {joint!r}; {get_args(Joint)} are known")
         self.returns = TeamReturns(discount=discount)
         self.scale = partial(standardized, epsilon=epsilon) if std else centred
+        self.absent = None if std else self.returns.absent
         self.replays = joint == "cross"
         make = partial(CrossedReturns, arena, over=over, most=most_joint_actions)
         self.crossed = make() if self.replays else None
@@ -83,6 +84,6 @@ class MAGRPO(StatelessCredit):
             turns,
             key=lambda c: (c.group.id, c.turn.agent, c.move, c.node),
             advantage=self.scale,
-            absent=self.returns.absent,
+            absent=self.absent,
         )
         return samples(turns, advantages)

@@ -8,6 +8,7 @@ import numpy as np
 
 from selfplay.credit import Credit
 from selfplay.credit.base import own_pay
+from selfplay.credit.nested_methods import methods_of
 from selfplay.credit.team_return import team_return
 from selfplay.errors import nearest
 from selfplay.types import Episode, Group, Sample, Status, StopReason
@@ -20,10 +21,10 @@ class ZeroAdvantages:
         """Args:
         credit: The run's method; one with `team` judges by the mean pay of all agents.
         """
-        self.team = any(getattr(method, "team", False) for method in _methods(credit).values())
-        found = {getattr(method, "group_by", "") for method in _methods(credit).values()}
-        self.group_by = found - {""}
-        needs = (getattr(method, "signal_needs", "") for method in _methods(credit).values())
+        methods = methods_of(credit, "credit").values()
+        self.team = any(getattr(method, "team", False) for method in methods)
+        self.group_by = {getattr(method, "group_by", "") for method in methods} - {""}
+        needs = (getattr(method, "signal_needs", "") for method in methods)
         self.needs = list(dict.fromkeys(filter(None, needs)))
         self._before = False
 
@@ -196,18 +197,10 @@ def unmeasured(parts: Mapping[str, object], groups: Sequence[Group]) -> Iterator
     finished = [episode for episode in every if episode.status is Status.FINISHED]
     known = {metric for episode in finished for metric in episode.metrics}
     for name, part in parts.items():
-        for where, method in _methods(part, name).items():
+        for where, method in methods_of(part, name).items():
             for setting, metric in getattr(method, "metrics_read", {}).items():
                 if finished and metric not in known:
                     yield (
                         f"{where}.{setting}: none of {len(finished)} finished episodes has a "
                         f"metric {metric!r}, so it counts as 0; {nearest(metric, known)}"
                     )
-
-
-def _methods(part: object, name: str = "") -> dict[str, object]:
-    """Return the component, or the methods that it consists of."""
-    methods = getattr(part, "methods", None)
-    if not isinstance(methods, Mapping):
-        return {name: part}
-    return {f"{name}.methods.{role}": method for role, method in methods.items()}

@@ -51,6 +51,8 @@ class MTGRPO(GroupRelative):
         super().__init__(group_by=group_by)
         self.weight = weight
         self.scale = partial(standardized, epsilon=epsilon) if std else centred
+        if std:
+            self.absent = None
 
     def assign(self, groups: Sequence[Group]) -> list[Sample]:
         """Return advantages of all turns."""

@@ -20,10 +20,10 @@ from selfplay.types import Group, Status
 def has_signal(credit: Credit, group: Group, where: str = "credit") -> bool:
     """Return True if two returns of the group that a credit method compares are different.
 
-    `sampler=dynamic` drops all other groups. A credit method with a method `has_signal(group)`
-    decides itself. Otherwise a method with `team` compares the team's returns of the episodes
-    (`team_returns_differ`), and any other method the returns of agents under its `group_by`, or
-    within a role if it has none (`returns_differ`).
+    `sampler=dynamic` drops all other groups. A credit method whose `has_signal(group)` returns True
+    or False decides itself. Otherwise a method with `team` compares the team's returns of the
+    episodes (`team_returns_differ`), and any other method the returns of agents under its
+    `group_by`, or within a role if it has none (`returns_differ`).
 
     Args:
         credit: The credit method.
@@ -35,7 +35,9 @@ def has_signal(credit: Credit, group: Group, where: str = "credit") -> bool:
     decide = getattr(credit, "has_signal", None)
     if decide is not None:
         with naming(f"{where}: {type(credit).__name__}.has_signal", credit):
-            return bool(decide(group))
+            decided = decide(group)
+        if decided is not None:
+            return bool(decided)
     if getattr(credit, "team", False):
         return team_returns_differ(group)
     return returns_differ(group, getattr(credit, "group_by", "role"))

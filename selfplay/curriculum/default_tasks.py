@@ -3,23 +3,15 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from random import Random
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar
 
+from selfplay.author_code import TaskMaker, default_task_of
 from selfplay.errors import ConfigError
 from selfplay.rng import derive
 from selfplay.types import Group, Task
 
 GAME = "game"
 """Id of a task without content."""
-
-
-@runtime_checkable
-class TaskMaker(Protocol):
-    """The part of an arena that makes tasks; every `selfplay.Arena` has it."""
-
-    def default_task(self, rng: Random) -> Task:
-        """Return a task of the arena's own, whose random draws come from `rng`."""
-        ...
 
 
 class DefaultTasks:
@@ -53,7 +45,7 @@ class DefaultTasks:
         if isinstance(self.arena, Mapping):
             raise ConfigError("curriculum.arena: no arena is chosen")
         rng = Random(derive(self.seed, "default task", step, attempt, number))
-        task = self.arena.default_task(rng)
+        task = default_task_of(self.arena, rng)
         return task if task.payload else replace(task, id=GAME)
 
     def observe(self, groups: Sequence[Group], step: int) -> None:

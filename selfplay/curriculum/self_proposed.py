@@ -7,7 +7,7 @@ from random import Random
 from typing import Any, Literal
 
 from selfplay.curriculum.task_buffer import BufferEntry, TaskBuffer
-from selfplay.errors import CollapsedError, ConfigError
+from selfplay.errors import ConfigError, NothingToLearn
 from selfplay.rng import derive
 from selfplay.types import Group, Status, Task
 
@@ -221,7 +221,7 @@ class ProposalCurriculum:
                 for task in episode.created or (episode.task,):
                     self.buffer.record(task, attempts=attempts, solved=solved)
         if not self.ready() and step <= -self.seeding_steps:
-            raise CollapsedError(
+            raise NothingToLearn(
                 f"seeding: after {self.seeding_steps} rounds the buffer holds "
                 f"{ {kind: self.buffer.count(kind) for kind in self.types} }, not {self.seed_size} "
                 "of each type; the policy proposes too few valid tasks: set more steps for the "

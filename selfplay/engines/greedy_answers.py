@@ -4,7 +4,7 @@ from dataclasses import fields, replace
 
 from selfplay.types import Completion, Request
 
-OWN = frozenset({"id", "seed", "agent", "observation", "group", "turns_taken"})
+OWN = frozenset({"id", "seed", "agent", "observation", "group_seed", "turns_taken"})
 """Compared fields of a request that do not change a greedy completion."""
 KEPT = 4096
 """Maximum number of completions that are kept."""

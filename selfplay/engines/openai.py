@@ -51,8 +51,8 @@ class _Answer:
     """True if the token limit ended the text."""
     counts: Mapping[str, float]
     """Metrics of the request by name."""
-    too_long: str = ""
-    """See `Completion.too_long`."""
+    too_long_reason: str = ""
+    """See `Completion.too_long_reason`."""
 
 
 class OpenAIEngine(Engine):
@@ -236,7 +236,7 @@ class OpenAIEngine(Engine):
             logprobs=(0.0,) * len(ids),
             stop_reason=StopReason.LENGTH if longer else StopReason.STOP,
             text=text,
-            too_long=answer.too_long,
+            too_long_reason=answer.too_long_reason,
         )
 
     def _answer(self, request: Request) -> _Answer:
@@ -260,8 +260,12 @@ class OpenAIEngine(Engine):
         except APIError as error:
             status, code = getattr(error, "status_code", 0), str(error.code or "")
             if status in REFUSED and FULL.search(f"{code} {error}"):
-                refused = {"requests": 1, "refused": 1}
-                return _Answer(text="", cut=False, counts=refused, too_long=self._full(error))
+                return _Answer(
+                    text="",
+                    cut=False,
+                    counts={"requests": 1, "refused": 1},
+                    too_long_reason=self._full(error),
+                )
             if self._answered and status in REFUSED and not code.startswith("unsupported_"):
                 # The fault is in this conversation, not in the endpoint.
                 return _Answer(text="", cut=False, counts={"requests": 1, "refused": 1})

@@ -30,9 +30,9 @@ def serving_problem(model: PreTrainedModel) -> str:
 
     Prompts of different lengths, rows that split and second turns that continue the keys and values
     of the first are compared with the model alone. The difference must be rounding, or much smaller
-    than the change that another first token makes. A model in 16 bits is tested with its first
-    layers in float32 (`tree_attention.exact`). Raises DivergedError for weights that give
-    probabilities that are not finite.
+    than the change that another first token makes. A model in 16 bits, and a large one on a CPU, is
+    tested with its first layers in float32 (`tree_attention.exact`). Raises DivergedError for
+    weights that give probabilities that are not finite.
     """
     return _problem([exact(model)], siblings=SIBLINGS, turns=2)
 

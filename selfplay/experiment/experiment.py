@@ -142,6 +142,9 @@ class Experiment:
         """
         try:
             self._load_policies(saved)
+            self._make_learners()
+            self._make_rollouts()
+            self._make_batches()
             if saved is not None:
                 self._resume(saved, learning=learning)
         except BaseException:
@@ -150,6 +153,7 @@ class Experiment:
         return self
 
     def _load_policies(self, saved: Path | None) -> None:
+        """Start the engine, and load the policies of the config or of a checkpoint into it."""
         players = self.players
         set_up_process(self.settings, self.seed)
         ACTIVITY.begin("loading models")
@@ -162,6 +166,10 @@ class Experiment:
         )
         self.policies = players.policies
         players.check_context_length(self.policies)
+
+    def _make_learners(self) -> None:
+        """Fit the objective to the precision of engine and learners, and make the learners."""
+        players = self.players
         if isinstance(self.objective, PolicyLoss):
             ranks = self.runtime.learner_device
             rounded = any(
@@ -172,18 +180,25 @@ class Experiment:
             exact = self.engine.exact and not rounded and not players.truncated()
             self.objective = self.objective.resolved(exact=exact)
         self.learners = self.runtime.trainers(players, self.objective)
+
+    def _make_rollouts(self) -> None:
+        """Make the functions that play the games of training and of the evaluations."""
+        players = self.players
         self.rollout_fn = self.runtime.rollout_fn(players)
         self.evaluations = {
             name: (each, self.runtime.rollout_fn(players, name))
             for name, each in players.evaluations.items()
         }
+
+    def _make_batches(self) -> None:
+        """Make the league, if the config has one, and the source of the batches of each step."""
         if self._league is not None:
             named = self._league.named().items()
             again = [name for name, player in named if player.matchmaking.reset]
             self.league = League(
                 self._league,
                 snapshots=Snapshots(
-                    self.policies, players.policy_pool, self.engine, begin_again=again
+                    self.policies, self.players.policy_pool, self.engine, begin_again=again
                 ),
                 learners=self.learners,
                 learning=self.learning,
@@ -207,7 +222,7 @@ class Experiment:
 
     def _resume(self, saved: Path, *, learning: bool) -> None:
         try:
-            self.restore(saved, learning=learning)
+            self.seconds_before = self.restore(saved, learning=learning)
             if self.step != step_of(saved):
                 raise ValueError(f"state.json is of step {self.step}")
         except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
@@ -232,7 +247,7 @@ class Experiment:
         assert self._batches is not None
         return self._batches
 
-    def restore(self, path: Path, *, learning: bool = True) -> None:
+    def restore(self, path: Path, *, learning: bool = True) -> float:
         """Restore a checkpoint; episodes that were sampled but not learned from are discarded.
 
         First it waits until the games in progress have ended.
@@ -240,6 +255,8 @@ class Experiment:
         Args:
             path: Folder of the checkpoint.
             learning: Restore the learners too; False for an experiment that only plays.
+        Returns:
+            The wall-clock seconds of the run up to the checkpoint.
         """
         self.batches.drain()
         learners = self.trained() if learning else None
@@ -251,11 +268,11 @@ class Experiment:
         self.evaluations_before = state["evaluations_before"]
         self.evaluations_after = state["evaluations_after"]
         self.outcomes.load_state_dict(state.get("outcomes", ()))  # absent in older runs
-        self.seconds_before = state["seconds"]
         for name, policy in self.policies.items():
             self.engine.publish(name, policy.model.state_dict(), policy.version)
         if self.league is not None:
             self.league.load_state_dict(state["league"], path, step=self.step)
+        return float(state["seconds"])
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state besides weights and optimizers, as plain JSON data."""
@@ -284,9 +301,9 @@ class Experiment:
         policy.version += 1
         self.engine.publish(name, self.learners[name].weights(), policy.version)
 
-    def service_metrics(self) -> dict[str, float]:
+    def drain_service_metrics(self) -> dict[str, float]:
         """Return the counts of services and engines since the last call, in all processes."""
-        here, elsewhere = self.players.counts(), self.runtime.counts()
+        here, elsewhere = self.players.drain_counts(), self.runtime.counts()
         return {
             name: here.get(name, 0.0) + elsewhere.get(name, 0.0) for name in {**here, **elsewhere}
         }
@@ -307,7 +324,7 @@ class Experiment:
     def limits(self, step: int) -> dict[str, float]:
         """Return the limits of sampling and turns that have a schedule, at a training step."""
         rollout = self.players.rollout
-        return scheduled_limits(rollout.agent_specs, rollout.schedules, step=step)
+        return scheduled_limits(rollout.agent_specs, rollout.settings.schedules, step=step)
 
     def begin_step(self, step: int) -> None:
         """Seed the global generator of torch (e.g. for dropout), and tell the league the step."""

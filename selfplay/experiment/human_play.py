@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 
 from selfplay.arena import Arena
+from selfplay.author_code import default_task_of
 from selfplay.config import compose, plain_data
 from selfplay.config.instantiate import TARGET, import_target, signature
 from selfplay.engines.human import Ask, HumanEngine, HumanQuestion, Refusal, news
@@ -22,7 +23,7 @@ from selfplay.rollout.rollout import EpisodeSpec, Rollout
 from selfplay.rollout.rollout_settings import RolloutSettings
 from selfplay.rollout.sampling_settings import SamplingSettings
 from selfplay.rollout.setup import Components
-from selfplay.run.directory import record, reporting_disk, write_atomic
+from selfplay.run.directory import Run, record, reporting_disk, write_atomic
 from selfplay.run.formatting import number
 from selfplay.run.json_lines import JsonLines
 from selfplay.run.report.html import visible
@@ -93,7 +94,7 @@ class PlaySetup:
         """Return a task that has this agent; a task of a mixture may have only some agents."""
         rng, arena = Random(chance), self.arena()
         for _ in range(DRAWS):
-            task = arena.default_task(rng)
+            task = default_task_of(arena, rng)
             try:
                 arena.begin(task, chance)
             except Exception:  # the game will fail too, and its record has the error
@@ -182,7 +183,6 @@ def play(
 def _run(folder: Path, ask: Ask, step: int | None, overrides: Sequence[str]) -> Iterator[PlaySetup]:
     from selfplay.experiment.experiment import Experiment
     from selfplay.learner import checkpoint
-    from selfplay.run.directory import Run
 
     run = Run.open(folder)
     place = checkpoint.choose(folder, step=step)

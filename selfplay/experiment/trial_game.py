@@ -1,5 +1,6 @@
 """A trial game of a config: its arena and roles play at random, without a model."""
 
+import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isclose, isfinite
@@ -7,14 +8,17 @@ from random import Random
 from typing import Any
 
 from selfplay.arena import Arena
+from selfplay.author_code import saved_state
 from selfplay.credit.base import pay_by_agent
 from selfplay.credit.replay import stages_of
 from selfplay.curriculum.checked_calls import is_ready, metrics_of, tasks_of
+from selfplay.curriculum.default_tasks import DefaultTasks
 from selfplay.engines.scripted import Script, ScriptedEngine
-from selfplay.errors import SelfplayError, nearest, one_line, with_place
+from selfplay.errors import SelfplayError, nearest, printable, with_place
 from selfplay.experiment.odd_moves import faults_of_odd_moves
 from selfplay.rng import derive
-from selfplay.role import Role
+from selfplay.role import BrokenRole, Role
+from selfplay.rollout.draws import observed
 from selfplay.rollout.evaluation import Evaluation
 from selfplay.rollout.policy_pool import PolicyPool
 from selfplay.rollout.rollout import EpisodeSpec
@@ -45,6 +49,8 @@ WIDTH = 100
 """Maximum number of characters of a text that are shown."""
 NOT_REPRODUCIBLE = "all random draws must come from the rng of setup, or later from self.rng"
 """Advice if a game is not the same when it is played again."""
+NOT_REPRODUCIBLE_TASK = "all of its random draws must come from that rng"
+"""Advice if a task is not the same when it is made again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,9 +84,13 @@ def games(config: Mapping[str, Any], *, seed: int) -> Iterator[CheckedGame]:
             require_tasks(tasks, step=1)
             is_ready(curriculum)
             metrics_of(curriculum)
+            saved_state(curriculum, "curriculum")
         except SelfplayError as error:
             yield CheckedGame(title="curriculum", faults=[str(error)])
         else:
+            if isinstance(curriculum, DefaultTasks) and tasks_of(curriculum, 1) != tasks:
+                fault = f"default_task makes other tasks of an equal rng; {NOT_REPRODUCIBLE_TASK}"
+                yield CheckedGame(title="arena", faults=[f"arena: {fault}"])
             yield _game("arena", players.arena, lambda: tasks[0], players, seed)
         for name, each in players.evaluations.items():
             title = f"evaluations.{name}"
@@ -107,7 +117,7 @@ def _game(
             roles=roles,
             policy_of=lambda role: PLAYER,
             sampling=dict.fromkeys(roles, SamplingSettings(max_tokens=1_000_000)),
-            rollout=players.limits.changed(max_turns=MOST_TURNS),
+            rollout=players.rollout_settings.changed(max_turns=MOST_TURNS),
         )
         odd: dict[str, None] = {}
         pool.add(PLAYER, ScriptedEngine({PLAYER: _player(roles, odd)}))
@@ -119,7 +129,8 @@ def _game(
         if not faults:
             stages = stages_of(episode)
             faults = [*faults_of_odd_moves(arena(), episode.task, episode.seed, stages)]
-        notes = [] if evaluation is None else [*_unmeasured(title, evaluation, episode)]
+        notes = [*_unknown_chief(title, arena(), episode)]
+        notes += [] if evaluation is None else _unmeasured(title, evaluation, episode)
     except SelfplayError as error:
         return CheckedGame(title=title, faults=[f"{title}: {error}"])
     except Exception as error:  # an author's arena, role or curriculum
@@ -150,6 +161,21 @@ def _unmeasured(title: str, evaluation: Evaluation, episode: Episode) -> Iterato
             )
 
 
+def _unknown_chief(title: str, arena: Arena, episode: Episode) -> Iterator[str]:
+    """Yield a line for each chief metric that the arena neither declares nor measured.
+
+    A game of a mixture measures only what its own part measures.
+    """
+    declared = measured_by(arena)
+    known = {*episode.metrics, *declared.metrics}
+    for name in declared.chief:
+        if declared.of(name) is None and name.rpartition("/")[2] not in known:
+            yield (
+                f"{title}: {type(arena).__name__}.chief has {name!r}, which is not in measures; "
+                f"{nearest(name, known)}"
+            )
+
+
 def _player(roles: Mapping[str, Role], odd: dict[str, None]) -> Script:
     """Return a script that answers with a random legal move, in a form that the role parses.
 
@@ -170,7 +196,12 @@ def _player(roles: Mapping[str, Role], odd: dict[str, None]) -> Script:
         words = str(rng.choice(list(legal))) if legal else WORDS
         role = roles[role_of(agent)]
         said = [form.format(words) for form in FORMS]
-        return next((text for text in said if role.parse_completion(text)[0] is not None), words)
+        try:
+            return next(
+                (text for text in said if role.parse_completion(text)[0] is not None), words
+            )
+        except BrokenRole as error:
+            raise BrokenRole(f"roles.{role_of(agent)}: {error}") from error
 
     return script
 
@@ -198,11 +229,11 @@ def _faults_of_class(arena: Arena) -> Iterator[str]:
     kind = type(arena).__name__
     if arena.name == Arena.name:
         yield f"{kind} has no name; write for example name = 'my_game_v0' in the class"
-    for role, count in arena.roles.items():
+    for role in arena.roles:
         if not role.isidentifier():
             yield f"{kind}.roles: {role!r} is no name; use letters, digits and _, such as player"
-        if not isinstance(count, int) or count < 1:
-            yield f"{kind}.roles: {role} has {count!r} agents; at least 1 is needed"
+    if not arena.possible_agents:
+        yield f"{kind}.roles: no role has an agent; at least 1 is needed"
 
 
 def _faults(episode: Episode) -> Iterator[str]:
@@ -232,12 +263,12 @@ def _faults(episode: Episode) -> Iterator[str]:
 def _faults_of_replay(arena: Callable[[], Arena], episode: Episode) -> Iterator[str]:
     """Play the moves of a game again, twice; yield a line if the game is not the same."""
     try:
-        first, second = (_played_again(arena(), episode) for _ in range(2))
+        first, second = (_played_again(arena(), episode, looks=looks) for looks in (1, 2))
     except _CopyError as error:
         cause = error.__cause__ or error
         yield (
-            f"the arena cannot be copied in mid-game: {with_place(cause)}; name attributes that "
-            "reach outside in services"
+            f"the arena cannot be {error} in mid-game: {with_place(cause)}; its state is plain "
+            "data: name attributes that reach outside in services"
         )
         return
     except SelfplayError:
@@ -254,6 +285,12 @@ def _faults_of_replay(arena: Callable[[], Arena], episode: Episode) -> Iterator[
                 f"{number(paid.get(agent, 0.0))} before; {NOT_REPRODUCIBLE}"
             )
             return
+    for agent in second.changing:
+        yield (
+            f"view({agent!r}) differs when it is called again; view may neither change the state "
+            "nor draw at random"
+        )
+        return
     for agent, text, other in zip(first.agents, first.seen, second.seen, strict=True):
         if text != other:
             yield f"view({agent!r}) differs for the same seed and moves; {NOT_REPRODUCIBLE}"
@@ -267,36 +304,48 @@ class _Replayed:
     agents: Sequence[str]
     """Agents that moved, in order."""
     seen: Sequence[str]
-    """Text of the observation before each move."""
+    """Observation before each move, as text."""
+    changing: Sequence[str]
+    """Agents whose observation differed when it was asked for again."""
     paid: Mapping[str, float]
     """All pay of each agent."""
 
 
 class _CopyError(Exception):
-    """Raised if an arena cannot be copied; the cause has the reason."""
+    """Raised if an arena cannot be "copied" or "pickled"; the cause has the reason."""
 
 
-def _played_again(arena: Arena, episode: Episode) -> _Replayed:
-    """Play the moves of an episode in an arena, and from the middle of the game on in a copy."""
+def _played_again(arena: Arena, episode: Episode, *, looks: int) -> _Replayed:
+    """Play the moves of an episode in an arena, and from the middle of the game on in a copy.
+
+    `looks` is the number of times that each observation is asked for.
+    """
     stages = stages_of(episode)
     arena.begin(episode.task, episode.seed)
-    agents, seen = list[str](), list[str]()
+    agents, seen, changing = list[str](), list[str](), list[str]()
     for played, moves in enumerate(stages):
         if played == len(stages) // 2:  # once: a copy of a wrapped game plays all its moves again
             try:
                 arena = arena.fork()
             except Exception as error:
-                raise _CopyError from error
+                raise _CopyError("copied") from error
+            try:
+                pickle.dumps(arena)
+            except Exception as error:
+                raise _CopyError("pickled") from error
         for agent in moves:
+            looked = [observed(arena, agent) for _ in range(looks)]
             agents.append(agent)
-            seen.append(arena.view(agent).text)
+            seen.append(looked[0])
+            if len(set(looked)) > 1:
+                changing.append(agent)
         arena.play_stage(moves)
-    return _Replayed(agents=agents, seen=seen, paid=dict(arena.paid))
+    return _Replayed(agents=agents, seen=seen, changing=changing, paid=dict(arena.paid))
 
 
 def _seen(turn: Turn) -> str:
     content = turn.messages[-1]["content"] if turn.messages else ""
-    return content if isinstance(content, str) else one_line(ValueError(content))
+    return content if isinstance(content, str) else printable(str(content))
 
 
 def _shown(text: str) -> str:

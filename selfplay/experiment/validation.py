@@ -15,6 +15,7 @@ from selfplay.config.run_config import RunSettings
 from selfplay.credit import Credit
 from selfplay.credit.by_role import ByRole
 from selfplay.credit.majority_pairs import MajorityPairs
+from selfplay.credit.nested_methods import methods_of
 from selfplay.credit.preference_pairs import PreferencePairs
 from selfplay.credit.shaping import CosineLength, Overlong
 from selfplay.curriculum import Curriculum
@@ -116,25 +117,23 @@ def check_sampler_supports_credit(credit: Credit, sampler: Sampler) -> None:
     `selfplay.credit.base`); a sampler states what it provides in `tree` and `group_size`. An
     object without these attributes needs nothing. `ByRole` needs what each of its methods needs.
     """
-    if isinstance(credit, ByRole):
-        for each in credit.methods.values():
-            check_sampler_supports_credit(each, sampler)
-    name = type(credit).__name__
-    if getattr(credit, "tree", False) and not getattr(sampler, "tree", False):
-        raise ConfigError(
-            f"credit: {name} credits branches, but {type(sampler).__name__} plays independent "
-            "episodes; choose sampler=tree or sampler=branch, or another credit"
-        )
-    size, least = getattr(sampler, "group_size", None), getattr(credit, "min_group_size", 1)
-    if size is not None and size < least:
-        by_agent = getattr(credit, "group_by", None) == "agent"
-        others = " (or credit.group_by to role or prompt)" if by_agent else ""
-        itself = f"{name} compares an agent with itself in at least {least} sibling episodes"
-        raise ConfigError(
-            f"credit: {getattr(credit, 'signal_needs', '') or itself}, but sampler.group_size is "
-            f"{size}, so that every advantage would be zero; set sampler.group_size to {least} or "
-            f"more{others}"
-        )
+    for where, method in methods_of(credit, "credit").items():
+        name = type(method).__name__
+        if getattr(method, "tree", False) and not getattr(sampler, "tree", False):
+            raise ConfigError(
+                f"{where}: {name} credits branches, but {type(sampler).__name__} plays independent "
+                "episodes; choose sampler=tree or sampler=branch, or another credit"
+            )
+        size, least = getattr(sampler, "group_size", None), getattr(method, "min_group_size", 1)
+        if size is not None and size < least:
+            by_agent = getattr(method, "group_by", None) == "agent"
+            others = f" (or {where}.group_by to role or prompt)" if by_agent else ""
+            itself = f"{name} compares an agent with itself in at least {least} sibling episodes"
+            raise ConfigError(
+                f"{where}: {getattr(method, 'signal_needs', '') or itself}, but sampler.group_size "
+                f"is {size}, so that every advantage would be zero; set sampler.group_size to "
+                f"{least} or more{others}"
+            )
 
 
 def sampler_notes(credit: Credit, sampler: Sampler) -> list[str]:
@@ -142,21 +141,20 @@ def sampler_notes(credit: Credit, sampler: Sampler) -> list[str]:
 
     A method states `compares`; one that does not gets no line.
     """
-    if isinstance(credit, ByRole):
-        return [note for each in credit.methods.values() for note in sampler_notes(each, sampler)]
-    name, how = type(credit).__name__, type(sampler).__name__
-    compares, notes = getattr(credit, "compares", None), []
-    if getattr(sampler, "tree", False) and compares in ("group", "batch"):
-        notes.append(
-            f"credit: {name} takes all episodes for independent ones, and {how} makes episodes "
-            "that share their first turns: these count several times, and the gradient is biased; "
-            "credit=agent_turn, arpo, magrpo and preference know branches"
-        )
-    if getattr(sampler, "drops_groups", False) and compares == "batch":
-        notes.append(
-            f"credit: {name} can learn from groups in which all returns are equal, and {how} drops "
-            "these groups; sampler=independent keeps them"
-        )
+    how, notes = type(sampler).__name__, []
+    for where, method in methods_of(credit, "credit").items():
+        name, compares = type(method).__name__, getattr(method, "compares", None)
+        if getattr(sampler, "tree", False) and compares in ("group", "batch"):
+            notes.append(
+                f"{where}: {name} takes all episodes for independent ones, and {how} makes "
+                "episodes that share their first turns: these count several times, and the "
+                "gradient is biased; credit=agent_turn, arpo, magrpo and preference know branches"
+            )
+        if getattr(sampler, "drops_groups", False) and compares == "batch":
+            notes.append(
+                f"{where}: {name} can learn from groups in which all returns are equal, and {how} "
+                "drops these groups; sampler=independent keeps them"
+            )
     return notes
 
 
@@ -165,27 +163,25 @@ def shaping_notes(credit: Credit, shaping: Mapping[str, Any]) -> list[str]:
 
     A method states this as `replays`.
     """
-    if isinstance(credit, ByRole):
-        return [note for each in credit.methods.values() for note in shaping_notes(each, shaping)]
-    if not shaping or not getattr(credit, "replays", False):
+    if not shaping:
         return []
     return [
-        f"shaping: {type(credit).__name__} judges actions by the arena's own rewards in replays, "
-        f"so that {', '.join(shaping)} changes no advantage of it"
+        f"shaping: {type(method).__name__} ({where}) judges actions by the arena's own rewards in "
+        f"replays, so that {', '.join(shaping)} changes no advantage of it"
+        for where, method in methods_of(credit, "credit").items()
+        if getattr(method, "replays", False)
     ]
 
 
 def pair_notes(credit: Credit, objective: Objective) -> list[str]:
-    """Return a line if the credit method makes pairs that the objective does not compare."""
-    if isinstance(credit, ByRole):
-        return [note for each in credit.methods.values() for note in pair_notes(each, objective)]
-    if not (
-        isinstance(credit, PreferencePairs | MajorityPairs) and isinstance(objective, PolicyLoss)
-    ):
+    """Return a line for each credit method with pairs that the objective does not compare."""
+    if not isinstance(objective, PolicyLoss):
         return []
     return [
-        f"credit: {type(credit).__name__} makes pairs of a better and a worse sample, and this "
+        f"{where}: {type(method).__name__} makes pairs of a better and a worse sample, and this "
         "objective does not compare them; choose objective=dpo"
+        for where, method in methods_of(credit, "credit").items()
+        if isinstance(method, PreferencePairs | MajorityPairs)
     ]
 
 
@@ -196,10 +192,10 @@ def limit_notes(players: RolloutSetup, shaping: Mapping[str, Any]) -> list[str]:
         if not isinstance(each, Overlong | CosineLength):
             continue
         others = [
-            f"{role} {sampling.max_tokens}"
-            for role, sampling in players.sampling.items()
+            f"{role} {players.sampling[role].max_tokens}"
+            for role in players.roles
             if population.policy_of(role) in population.learning
-            and sampling.max_tokens != each.limit
+            and players.sampling[role].max_tokens != each.limit
         ]
         if others:
             notes.append(
@@ -271,12 +267,13 @@ def check_staleness(objective: Objective, max_staleness: int) -> None:
 
 def check_temperatures(players: RolloutSetup, steps: int) -> None:
     """Raise ConfigError for a policy that learns and samples at temperature 0 in some step."""
-    for role, sampling in players.sampling.items():
+    for role in players.roles:
         if players.population.policy_of(role) not in players.population.learning:
             continue
-        schedule = sampling.schedules.get("temperature")
-        for step in range(1, (steps if schedule else min(steps, 1)) + 1):
-            if (schedule.at(step) if schedule else sampling.temperature) <= 0:
+        sampling = players.sampling[role]
+        last = steps if "temperature" in sampling.schedules else min(steps, 1)
+        for step in range(1, last + 1):
+            if sampling.at(step).temperature <= 0:
                 raise ConfigError(
                     f"sampling: role {role!r} samples at temperature 0 in step {step}, and its "
                     "policy learns; at 0 it never explores: set a temperature above 0"

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from random import Random
 
 from selfplay.config.schedule import Schedule
-from selfplay.errors import ConfigError
+from selfplay.errors import ConfigError, DivergedError
 from selfplay.learner.batch import computed_count, named, trainable_tokens
 from selfplay.learner.checked_calls import prepared
 from selfplay.learner.objective import BatchCounts, Objective
@@ -130,7 +130,11 @@ class BaseLearner(ABC):
         }
         if not work:
             return metrics | {"loss": 0.0, "computed_tokens": 0.0}
-        return metrics | self.optimize(work, totals, step=step)
+        try:
+            return metrics | self.optimize(work, totals, step=step)
+        except DivergedError as error:
+            again = "or resume from the last checkpoint with other settings"
+            raise DivergedError(f"{error}, {again}") from error
 
 
 def check_sample(sample: Sample, longest: ContextBound | None) -> None:

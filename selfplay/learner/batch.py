@@ -155,7 +155,12 @@ def check(sample: Sample) -> None:
 
 
 def named(sample: Sample) -> str:
-    """Return the sample's name for an error: group, episode and agent."""
+    """Return the sample's name for an error: group, episode and agent.
+
+    An example of a warm start has no agent; its `group` is the place that it comes from.
+    """
+    if not sample.turn.agent:
+        return sample.group
     return f"sample {sample.group}/{sample.episode}/{sample.turn.agent}"
 
 

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from selfplay.arena.demonstrations import ExampleSource
 from selfplay.errors import ConfigError, RunError, nearest
 from selfplay.learner.fine_tune_example import ChatExample
 from selfplay.run.files import sha256
@@ -21,7 +22,7 @@ ROLES = ("system", "user", "assistant")
 """Roles of messages."""
 
 
-class ChatFile:
+class ChatFile(ExampleSource):
     """Chats in a file of JSON lines. A config names it as the examples of `FineTune`."""
 
     def __init__(self, *, path: str) -> None:

@@ -16,7 +16,8 @@ from typing import Any, ClassVar, Protocol, Unpack, runtime_checkable
 import torch
 from transformers import PreTrainedModel
 
-from selfplay.errors import ConfigError
+from selfplay.arena.demonstrations import DemonstrationStream, optional_members
+from selfplay.errors import ConfigError, DivergedError
 from selfplay.learner.base_learner import check_sample
 from selfplay.learner.batch import computed_count
 from selfplay.learner.fine_tune_example import ChatExample, Example, RoleExample
@@ -32,7 +33,7 @@ from selfplay.models.policy import load_with_renderer
 from selfplay.models.policy_settings import ChatSettings, Lora
 from selfplay.models.renderer import ChatRenderer
 from selfplay.models.training_progress import Report, TrainingProgress
-from selfplay.models.warmstart import DemonstrationStream
+from selfplay.models.warmstart_rate import check_final_lr, rate_factors
 from selfplay.rng import check_seed, derive
 from selfplay.role import Role
 from selfplay.types import Demonstration, Sample, Turn
@@ -68,7 +69,7 @@ class FineTune:
     def __init__(
         self,
         *,
-        examples: Any,
+        examples: object,
         roles: Mapping[str, Role] | None = None,
         seed: int = 0,
         steps: int = 50,
@@ -106,10 +107,9 @@ class FineTune:
             which is bfloat16 on a GPU. Weights and optimizer stay in float32.
         device: Device of the training; auto is the GPU if there is one.
         """
-        if min(steps, batch) < 1 or min(warmup_steps, final_lr) < 0:
-            raise ValueError(
-                "steps and batch must be at least 1, warmup_steps and final_lr at least 0"
-            )
+        if min(steps, batch) < 1 or warmup_steps < 0:
+            raise ValueError("steps and batch must be at least 1, warmup_steps at least 0")
+        check_final_lr(final_lr)
         if not isinstance(examples, DemonstrationStream | ChatExamples):
             raise ValueError(
                 f"examples: {str(examples)[:60]!r} is no source of examples; name a class with "
@@ -128,6 +128,7 @@ class FineTune:
         check_seed(seed)
         if lora is not None:
             require_peft("warmstart.lora")
+        self._optional = optional_members(examples)
         self.source, self.roles, self.seed = examples, dict(roles or {}), seed
         self.steps, self.batch, self.lora = steps, batch, lora
         self.warmup_steps, self.final_lr = warmup_steps, final_lr
@@ -135,8 +136,7 @@ class FineTune:
 
     def prepare(self, report: Report) -> None:
         """Find the situations of demonstrations, if they have any."""
-        if prepare := getattr(self.source, "prepare", None):
-            prepare(report)
+        self._optional.prepare(report)
 
     def train(
         self,
@@ -167,8 +167,8 @@ class FineTune:
             seed = derive(self.seed, "adapter")
             trained = adapted(model, self.lora, seed=seed, where="warmstart.lora")
         learner = self._learner(trained)
-        if summary := getattr(self.source, "summary", None):
-            report(f"{WHERE}: {summary()}")
+        if summary := self._optional.summary():
+            report(f"{WHERE}: {summary}")
         weights = sum(parameter.numel() for parameter in learner.parameters)
         report(
             f"{WHERE}: fine-tuning {weights:,} weights of {base} for {self.steps} steps of "
@@ -182,9 +182,14 @@ class FineTune:
         with TrainingProgress(report, self.steps, first=first) as progress:
             for step, shown in enumerate(batches, first):
                 samples, totals = self.samples(shown, renderer, learner)
-                warm = min(1.0, (step + 1) / max(self.warmup_steps, 1))
-                learner.lr = self.settings.lr * warm * max(self.final_lr, 1 - step / self.steps)
-                loss = learner.optimize(samples, totals, step=step)["loss"]
+                rise, fall = rate_factors(
+                    step, steps=self.steps, warmup_steps=self.warmup_steps, final_lr=self.final_lr
+                )
+                learner.lr = self.settings.lr * rise * fall
+                try:
+                    loss = learner.optimize(samples, totals, step=step + 1)["loss"]
+                except DivergedError as error:
+                    raise DivergedError(f"{WHERE}: {error} (warmstart.lr)") from error
                 done = self.until is not None and loss < self.until
                 progress.show(step, loss, last=done)
                 if done:
@@ -193,8 +198,7 @@ class FineTune:
         if self.lora is not None:
             merge(trained)
         model.eval()
-        ask = getattr(self.source, "questions", None)
-        if questions := (list(ask()) if ask is not None else []):
+        if questions := list(self._optional.questions()):
             chosen = Random(0).sample(questions, min(len(questions), QUESTIONS))
             result = legal_answers(
                 model, renderer, self.roles, chosen, batch=8, seed=derive(self.seed, "answers")
@@ -282,8 +286,8 @@ class FineTune:
 
     def fingerprint(self) -> str:
         """Return a text that identifies the examples: a hash, or examples from start and end."""
-        if fingerprint := getattr(self.source, "fingerprint", None):
-            return str(fingerprint())
+        if isinstance(self.source, ChatExamples):
+            return self.source.fingerprint()
         shown = []
         for progress in (0.0, 1.0):
             rng = Random(derive(self.seed, "demonstrations"))

@@ -158,7 +158,7 @@ def spread(learner: Learner, mesh: DeviceMesh, *, known: Spread) -> None:
         reference = _cut(learner.reference, learner.reference_scorer, mesh, known)
         learner.reference_scorer = reference
     learner.peers = ShardedProcessGroup()
-    learner.use_parameters()
+    learner.make_optimizer()
 
 
 def _fill(unit: Module, device: torch.device) -> None:

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from selfplay.errors import ConfigError, DivergedError
 from selfplay.learner.activation_checkpointing import recompute, recomputes
 from selfplay.learner.base_learner import BaseLearner
-from selfplay.learner.batch import Batch, cut, nothing, pad
+from selfplay.learner.batch import Batch, cut, named, nothing, pad
 from selfplay.learner.checked_calls import loss_of
 from selfplay.learner.learner_settings import LearnerSettings
 from selfplay.learner.logprobs import Divergence, NextTokens, Scorer, TokenScores
@@ -132,9 +132,9 @@ class Learner(BaseLearner):
         self.micro_batches_begun = 0
         """Number of micro-batches that have begun; its growth shows that the learner works."""
         self.peers: ProcessGroup = SingleProcess()
-        self.use_parameters()
+        self.make_optimizer()
 
-    def use_parameters(self) -> None:
+    def make_optimizer(self) -> None:
         """Make a new optimizer of the trained parameters of the present model."""
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
         if not self.parameters:
@@ -153,7 +153,7 @@ class Learner(BaseLearner):
         )
 
     def forget_parameters(self) -> None:
-        """Drop the optimizer and the list of parameters until the next `use_parameters`.
+        """Drop the optimizer and the list of parameters until the next `make_optimizer`.
 
         Both would keep tensors in memory that the model does not have any more.
         """
@@ -277,10 +277,10 @@ class Learner(BaseLearner):
         worse = f"weight {name} is not finite, and {fault}" if name else ""
         _, worse = self.peers.sum_metrics({}, worse)
         if worse:
-            raise DivergedError(worse)
+            raise DivergedError(f"{worse}; lower the learning rate")
         if self.skipped > self.settings.max_skipped:
             row = f"; {self.skipped} steps in a row had such a fault (learner.max_skipped)"
-            raise DivergedError(fault + row * (self.skipped > 1))
+            raise DivergedError(f"{fault}{row * (self.skipped > 1)}; lower the learning rate")
         return {"skipped": 1.0}
 
     def update_ema(self) -> None:
@@ -411,10 +411,7 @@ def ema_pairs(
 
 
 def _complaint(what: str, step: int, samples: Sequence[Sample]) -> str:
-    named = [f"{s.group}/{s.episode}/{s.turn.agent}" for s in samples[:4]]
-    rest = len(samples) - len(named)
-    where = ", ".join(named) + (f" and {rest} more" if rest else "")
-    return (
-        f"{what} at step {step} on samples {where}; lower the learning rate or resume from the "
-        "last checkpoint with other settings"
-    )
+    shown = [named(sample) for sample in samples[:4]]
+    rest = len(samples) - len(shown)
+    where = ", ".join(shown) + (f" and {rest} more" if rest else "")
+    return f"{what} at step {step} on {where}"

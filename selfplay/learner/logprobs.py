@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from selfplay.learner.batch import Batch
 from selfplay.learner.precision import computing
 from selfplay.models.float32_head import in_float32
-from selfplay.models.tree_attention import evaluating, run_tree
+from selfplay.models.tree_attention import evaluating, run_tree, sample_layers
 
 LOGITS = {"cpu": 2**25, "cuda": 2**27}
 """Largest number of logits in memory at once, by the kind of device: 128 and 512 MiB in float32. A
@@ -61,7 +61,7 @@ class Scorer:
         computes in the type of its weights.
         """
         self.model, self.bfloat16 = model, bfloat16
-        self.problem = _unlike_its_parts(model)
+        self.problem = _unlike_its_parts(sample_layers(model))
         """Reason why the model must compute all its logits itself at once; "" if there is none."""
         self.note = f"all logits of a micro-batch at once: {self.problem}" if self.problem else ""
         self._takes = _parameters(model)

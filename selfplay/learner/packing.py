@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from transformers import PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 
 from selfplay.errors import ConfigError
 from selfplay.learner.batch import MASK, STEM, PackedRow, Span, alone, computed, sort_key
@@ -252,7 +252,8 @@ def attention_share(model: PreTrainedModel) -> float:
     """Return the operations of attending to one token, as a fraction of a token's in the layers'
     matrices.
 
-    Scores and values take 4 x heads x head size operations per layer, a matrix 2 per parameter.
+    Scores and values take 4 x heads x head size operations per layer, a matrix 2 per parameter. In
+    a mixture, a token passes a part of the experts.
     """
     config = model.config.get_text_config()
     heads = int(config.num_attention_heads)
@@ -263,5 +264,17 @@ def attention_share(model: PreTrainedModel) -> float:
         if m is not None
         for p in m.parameters()
     }
-    matrices = sum(p.numel() for p in model.parameters() if id(p) not in embeddings)
+    part = _active_experts(config)
+    matrices = sum(
+        p.numel() * (part if ".experts." in name else 1)
+        for name, p in model.named_parameters()
+        if id(p) not in embeddings
+    )
     return 2 * heads * size * int(config.num_hidden_layers) / max(matrices, 1)
+
+
+def _active_experts(config: PretrainedConfig) -> float:
+    """Return the fraction of a layer's experts that a token passes; 1 without experts."""
+    count = getattr(config, "num_experts", None) or getattr(config, "num_local_experts", None)
+    active = getattr(config, "num_experts_per_tok", None)
+    return active / count if active and count else 1.0

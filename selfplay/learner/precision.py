@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
 from typing import Any, Literal, TypeAlias, get_args
 
 import torch
@@ -37,13 +38,23 @@ def computing(model: PreTrainedModel, *, bfloat16: bool) -> AbstractContextManag
     The weights, their gradients, the normalisations and the residual stream stay in the types that
     they have (torch.autocast). Copies of weights in bfloat16 are kept for further passes in the
     context, unless blocks are recomputed. These copies would then need more memory than anything
-    else.
+    else. The experts of a mixture are copied in each pass.
     """
     if not bfloat16:
         return nullcontext()
+    _cast_experts(model.device.type)
     return torch.autocast(
         model.device.type, dtype=torch.bfloat16, cache_enabled=not recomputed(model)
     )
+
+
+@cache
+def _cast_experts(device: str) -> None:
+    """Let torch.autocast cast the inputs of the product that computes the experts of a mixture.
+
+    torch 2.13 casts those of other matrix products only (pytorch issue 174763).
+    """
+    torch.library.register_autocast("aten::_grouped_mm", device, torch.bfloat16)
 
 
 @contextmanager

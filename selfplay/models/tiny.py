@@ -68,7 +68,7 @@ def build_model(
     intermediate: int = 384,
     positions: int = 1024,
 ) -> Qwen3ForCausalLM:
-    """Return a Qwen3 model with random weights.
+    """Return a Qwen3 model with random weights; torch's own random stream is not advanced.
 
     Args:
         vocabulary: Number of tokens.
@@ -96,7 +96,6 @@ def build_model(
             f"hidden: {hidden} does not fit: {heads} heads need an even width each, so choose "
             f"a multiple of {2 * heads}"
         )
-    torch.manual_seed(seed)
     config = Qwen3Config(
         vocab_size=vocabulary,
         hidden_size=hidden,
@@ -111,7 +110,9 @@ def build_model(
         eos_token_id=2,
         pad_token_id=0,
     )
-    return Qwen3ForCausalLM(config)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Qwen3ForCausalLM(config)
 
 
 def _escape(text: str) -> str:

@@ -97,6 +97,8 @@ PROGRAMS = 64
 """Largest number of programs that flex attention is compiled into, for rows of different shapes."""
 CLEARLY_NEARER = 8
 """Factor by which a tree's hidden states must be nearer to the truth than those with a mistake."""
+LARGE = 2**28
+"""Number of parameters from which only the first layers of a float32 model are tested on a CPU."""
 ROUNDING = 32
 """Units of rounding below which a difference has no meaning."""
 
@@ -267,19 +269,38 @@ def evaluating(model: PreTrainedModel) -> Iterator[None]:
 
 
 def exact(model: PreTrainedModel) -> PreTrainedModel:
-    """Return the model, or the first two layers in float32 of a model in 16 bits.
+    """Return the model, its `sample_layers`, or the first two layers in float32 of a model in 16
+    bits.
 
     In 16 bits, rounding would hide mistakes.
     """
     if model.dtype not in (torch.bfloat16, torch.float16):
+        return sample_layers(model)
+    return _first_layers(model, {}).float()
+
+
+def sample_layers(model: PreTrainedModel) -> PreTrainedModel:
+    """Return the first two layers of a large float32 model on a CPU, and any other model as it is.
+
+    A few passes of all its layers would take minutes. The layers have the model's own parameters.
+    """
+    shared = {id(parameter): parameter for parameter in model.parameters()}
+    large = sum(parameter.numel() for parameter in shared.values()) >= LARGE
+    if not (large and model.dtype == torch.float32 and model.device.type == "cpu"):
         return model
+    return _first_layers(model, shared)
+
+
+def _first_layers(model: PreTrainedModel, shared: dict[int, Any]) -> PreTrainedModel:
+    """Return a copy of the model with its first two layers; `shared` are tensors by `id` that are
+    not copied."""
     decoder: Any = model.get_decoder()
     layers = getattr(decoder, "layers", None)
     if layers is None:
-        return copy.deepcopy(model).float()
+        return copy.deepcopy(model, shared)
     try:
         decoder.layers = layers[:2]
-        made = copy.deepcopy(model).float()
+        made = copy.deepcopy(model, shared)
     finally:
         decoder.layers = layers
     config = made.config.get_text_config()

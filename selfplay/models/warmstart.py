@@ -6,74 +6,39 @@ everything that it depends on, and the same seed gives the same weights on one m
 
 import gc
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
 from itertools import islice
 from math import isfinite
 from pathlib import Path
 from random import Random
-from typing import Any, ClassVar, Protocol, Unpack, runtime_checkable
+from typing import Any, ClassVar, Protocol, Unpack
 
 import torch
 from torch.nn import functional
 
 from selfplay import __version__
+from selfplay.arena.demonstrations import Demonstrations, optional_members
 from selfplay.config.instantiate import build, call
 from selfplay.errors import ConfigError, DivergedError
 from selfplay.models.bfloat16 import fast_products
 from selfplay.models.demonstration_prompt import identified, prompt_ids, role_of
 from selfplay.models.legal_answers import legal_answers
-from selfplay.models.model_cache import alone, cached, identity, is_complete
+from selfplay.models.model_cache import alone, identity, is_complete, made_once
 from selfplay.models.offload import free_cache
 from selfplay.models.partial_training import PartialTraining
 from selfplay.models.policy_settings import ChatSettings, chat_key
 from selfplay.models.renderer import ChatRenderer
 from selfplay.models.tiny import build_model, build_tokenizer
 from selfplay.models.training_progress import Report, TrainingProgress
+from selfplay.models.warmstart_rate import check_final_lr, rate_factors
 from selfplay.models.weights_file import save_model
 from selfplay.rng import check_seed, derive
 from selfplay.role import Role
 from selfplay.run.activity import ACTIVITY
 from selfplay.run.directory import cache_folder
-from selfplay.types import Demonstration, Observation
-
-
-@runtime_checkable
-class DemonstrationStream(Protocol):
-    """A source of demonstrations. The author of an arena writes it; warm starts read it."""
-
-    def stream(self, rng: Random, progress: float) -> Iterator[Demonstration]:
-        """Yield endless demonstrations; `progress` in [0, 1] is the completed fraction of the warm
-        start."""
-        ...
-
-
-class Demonstrations(DemonstrationStream, Protocol):
-    """A source of demonstrations for a new model, whose tokens it chooses too."""
-
-    def pieces(self) -> Sequence[str]:
-        """Return frequent fixed strings, each of which becomes one token."""
-        ...
-
-
-class Situations(Protocol):
-    """Optional members of demonstrations that list their situations."""
-
-    turns: int
-    """Largest number of turns that one agent takes in one episode."""
-
-    def prepare(self, report: Report) -> None:
-        """Find the situations, and report the progress if it takes long."""
-        ...
-
-    def summary(self) -> str:
-        """Return one line about the situations."""
-        ...
-
-    def questions(self) -> Sequence[tuple[str, Observation, Sequence[str]]]:
-        """Return (role, observation, legal moves) on which the trained model is tested."""
-        ...
+from selfplay.types import Demonstration
 
 
 class ModelMaker(Protocol):
@@ -142,24 +107,17 @@ class WarmStart:
         model: Sizes for `selfplay.models.tiny.build_model`. The default of `positions` is
             1024, or more if the demonstrations are longer.
         """
-        if (
-            min(steps, batch, micro_batch) < 1
-            or min(matrix_lr, lr, weight_decay, warmup_steps, final_lr) < 0
-        ):
+        if min(steps, batch, micro_batch) < 1 or min(matrix_lr, lr, weight_decay, warmup_steps) < 0:
             raise ValueError(
-                "steps, batch and micro_batch are at least 1, rates, decay, warmup_steps and "
-                "final_lr at least 0"
+                "steps, batch and micro_batch are at least 1, rates, decay and warmup_steps at "
+                "least 0"
             )
-        rates = {
-            "matrix_lr": matrix_lr,
-            "lr": lr,
-            "weight_decay": weight_decay,
-            "final_lr": final_lr,
-        }
-        for name, rate in rates.items():
+        check_final_lr(final_lr)
+        for name, rate in {"matrix_lr": matrix_lr, "lr": lr, "weight_decay": weight_decay}.items():
             if not isfinite(rate):
                 raise ValueError(f"{name}: {rate} does not fit: a finite number is needed")
         check_seed(seed)
+        self._source = optional_members(demonstrations)
         self.demonstrations, self.roles, self.seed = demonstrations, roles, seed
         self.steps, self.batch, self.micro_batch = steps, batch, micro_batch
         self.matrix_lr, self.lr, self.weight_decay = matrix_lr, lr, weight_decay
@@ -168,8 +126,7 @@ class WarmStart:
 
     def prepare(self, report: Report) -> None:
         """Find the situations of the demonstrations, if they have any."""
-        if prepare := getattr(self.demonstrations, "prepare", None):
-            prepare(report)
+        self._source.prepare(report)
 
     def train(
         self,
@@ -188,8 +145,8 @@ class WarmStart:
         sizes = {"vocabulary": len(tokenizer), "seed": self.seed, **self.model_sizes}
         if "positions" not in sizes:
             sizes["positions"] = self.positions(renderer)
-        if summary := getattr(self.demonstrations, "summary", None):
-            report(f"warm start: {summary()}")
+        if summary := self._source.summary():
+            report(f"warm start: {summary}")
         model = call(build_model, sizes, where="warmstart.model")
         optimizers = self._optimizers(model)
         rng = Random(derive(self.seed, "demonstrations"))
@@ -227,12 +184,14 @@ class WarmStart:
         )
         loss = self._backward(model, rows)
         if not isfinite(loss):
-            raise DivergedError(f"warm start: the loss is not finite at step {step}; lower lr")
-        scale = min(1.0, (step + 1) / max(self.warmup_steps, 1)) * max(self.final_lr, 1 - progress)
+            raise DivergedError(f"warm start: the loss is not finite at step {step + 1}; lower lr")
+        rise, fall = rate_factors(
+            step, steps=self.steps, warmup_steps=self.warmup_steps, final_lr=self.final_lr
+        )
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer, rate in optimizers:
             for group in optimizer.param_groups:
-                group["lr"] = rate * scale
+                group["lr"] = rate * (rise * fall)
             with fast_products():
                 optimizer.step()
             optimizer.zero_grad(set_to_none=True)
@@ -246,7 +205,7 @@ class WarmStart:
         turn that an agent takes.
         """
         rows: list[int] = []
-        turns = int(getattr(self.demonstrations, "turns", 1))
+        turns = self._source.turns
         for progress in (0.0, 1.0):
             rng = Random(derive(self.seed, "lengths"))
             for shown in self._shown(rng, progress, 256):
@@ -268,8 +227,7 @@ class WarmStart:
 
         Returns "" if the demonstrations do not list legal moves.
         """
-        ask = getattr(self.demonstrations, "questions", None)
-        questions = ask() if ask is not None else []
+        questions = self._source.questions()
         if not questions:
             return ""
         return legal_answers(
@@ -422,7 +380,7 @@ def _train(
         save_model(model, folder)
         tokenizer.save_pretrained(folder)
 
-    cached(place, write)
+    made_once(place, write)
     unfinished.drop()
     gc.collect()  # the model and its optimizer, which refer to each other
     free_cache()

@@ -97,7 +97,7 @@ class WarmStartSettings:
             where="warmstart.model",
             reserved=("vocabulary", "seed"),
         )
-        with torch.device("meta"), torch.random.fork_rng(devices=[]):
+        with torch.device("meta"):
             made: PreTrainedModel = call(
                 build_model, {"vocabulary": 8, "seed": 0, **sizes}, where="warmstart.model"
             )

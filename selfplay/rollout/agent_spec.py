@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from selfplay.config.schedule import Schedule
+from selfplay.engines import Engine
+from selfplay.errors import ConfigError, nearest
 from selfplay.models.renderer import Renderer
 from selfplay.role import Role
 from selfplay.rollout.sampling_settings import SamplingSettings
@@ -19,6 +21,15 @@ class AgentSpec(SamplingSettings):
     """Name of the policy."""
     renderer: Renderer
     """Converts between messages and the policy's tokens."""
+
+    def engine_in(self, engines: Mapping[str, Engine]) -> Engine:
+        """Return the engine of the policy. Raises ConfigError if there is none."""
+        engine = engines.get(self.policy)
+        if engine is None:
+            raise ConfigError(
+                f"engines: none serves policy {self.policy!r}; {nearest(self.policy, engines)}"
+            )
+        return engine
 
 
 def scheduled_limits(

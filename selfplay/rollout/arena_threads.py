@@ -41,12 +41,12 @@ class ArenaThreads:
         """Advance episodes with all moves of a stage: at once, or in threads if arenas wait."""
         blocking = bool(runners) and runners[0].arena.blocking
         for runner in runners:
-            if not blocking:
-                runner.advance()
-            future = self._pool.submit(runner.advance) if blocking else None
-            self._runners.append((runner, future))
             if blocking:
+                self._runners.append((runner, self._pool.submit(runner.advance)))
                 self.waiting.add(runner)
+            else:
+                runner.advance()
+                self._runners.append((runner, None))
 
     def take(self, *, live: int, begun: int, idle: bool) -> list[EpisodeRunner]:
         """Return the episodes that go on now, the oldest first; wait until they have advanced.

@@ -36,7 +36,7 @@ def _course(arena: Arena, episode: Episode, seed: int) -> list[Any]:
     try:
         arena.begin(episode.task, seed)
         for moves in stages_of(episode):
-            course.append([_seen(arena, agent) for agent in arena.stage])
+            course.append([observed(arena, agent) for agent in arena.stage])
             if arena.finished or set(arena.stage) != set(moves):
                 return course
             arena.play_stage(moves)
@@ -47,7 +47,8 @@ def _course(arena: Arena, episode: Episode, seed: int) -> list[Any]:
     return course
 
 
-def _seen(arena: Arena, agent: str) -> str:
+def observed(arena: Arena, agent: str) -> str:
     """Return the plain data of an agent's observation, as text."""
     seen = arena.view(agent)
-    return json.dumps([agent, seen.text, seen.fields], default=lambda value: type(value).__name__)
+    shown = [agent, seen.text, seen.fields]
+    return json.dumps(shown, skipkeys=True, default=lambda value: type(value).__name__)

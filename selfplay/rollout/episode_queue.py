@@ -19,6 +19,7 @@ from selfplay.rollout.requests_in_flight import (
     begun_episodes,
     waiting_episodes,
 )
+from selfplay.rollout.rollout_settings import RolloutSettings
 from selfplay.rollout.shared_prompts import sharing_prompts
 from selfplay.rollout.tool_loop import ToolLoop
 from selfplay.run.activity import Tally
@@ -29,23 +30,14 @@ TOOL_WAIT = 0.05
 
 
 class EpisodePlayer(Protocol):
-    """The limits, engines, tools and methods of a `Rollout` that its `EpisodeQueue` uses."""
+    """The settings, engines, tools and methods of a `Rollout` that its `EpisodeQueue` uses."""
 
     engines: Mapping[str, Engine]
     """Engine by policy; policies may share one."""
     tools: ToolLoop[Calling]
     """Tool calls in progress."""
-    threads: int
-    """Number of threads in which arenas advance."""
-    overlap: float
-    """Fraction of the live episodes that may wait for their arenas while engines go on."""
-    max_live: int
-    """Largest number of episodes that have requests or moves to make."""
-    max_waiting: int
-    """Largest number of further episodes, which wait for tools."""
-    patience: int
-    """Number of engine steps without an answer after which the rollout ends; those in which an
-    engine is `awaiting` do not count."""
+    settings: RolloutSettings
+    """Limits of the rollout."""
 
     def begin_episode(self, spec: EpisodeSpec) -> EpisodeRunner:
         """Return the runner of an episode."""
@@ -124,11 +116,11 @@ class EpisodeQueue:
 
     def begin(self) -> None:
         """Begin without episodes; engines drop what they keep of earlier requests."""
-        rollout = self._rollout
         for engine in self._engines():
             engine.forget()
-        rollout.tools.clear()
-        self._threads = ArenaThreads(rollout.threads, overlap=rollout.overlap)
+        self._rollout.tools.clear()
+        settings = self._rollout.settings
+        self._threads = ArenaThreads(settings.threads, overlap=settings.overlap)
 
     def admits(self, call: RolloutCall) -> bool:
         """Return True: every call may join."""
@@ -182,8 +174,7 @@ class EpisodeQueue:
         return self._threads
 
     def _advance(self) -> None:
-        self._ask_after_tools()
-        self._begin_episodes()
+        self._begin_episodes(self._ask_after_tools())
         self._play_stages()
         if self._in_flight:
             self._step_engines()
@@ -196,10 +187,12 @@ class EpisodeQueue:
 
     def _room(self) -> int:
         """Return the number of episodes that may still come into memory."""
-        return self._rollout.max_live + self._rollout.max_waiting - len(self._places)
+        settings = self._rollout.settings
+        return settings.max_live + settings.max_waiting - len(self._places)
 
-    def _ask_after_tools(self) -> None:
-        """Send the next requests of moves whose tool calls are answered, if there is room."""
+    def _ask_after_tools(self) -> int:
+        """Send the next requests of moves whose tool calls are answered, if there is room; return
+        the number of further episodes that may be sampled or advance."""
         rollout, places = self._rollout, self._places
         full = self._room() <= 0 or not any(call.upcoming for call in self._calls)
         stuck = full and not (self._in_flight or self._ready or self._answered or len(self._arenas))
@@ -208,30 +201,32 @@ class EpisodeQueue:
         self._answered.sort(key=lambda each: places.get(each[0][0].runner, -1))
         calling = [*rollout.tools.asked(), *(each for each, _ in self._answered)]
         waiting = waiting_episodes(places, self._in_flight, calling)
-        self._free = rollout.max_live - len(places) + len(waiting)
+        free = rollout.settings.max_live - len(places) + len(waiting)
         held: list[Answered] = []
         for (asked, turn), calls in self._answered:
             runner = asked.runner
             if runner in waiting:
-                if self._free <= 0:
+                if free <= 0:
                     held.append(((asked, turn), calls))
                     continue
                 waiting.remove(runner)
-                self._free -= 1
+                free -= 1
             answered = replace(turn, tool_calls=calls, final=False)
             rollout.ask_again(asked, answered, self._in_flight)
             self._note_ready(runner)
         self._answered = held
+        return free
 
-    def _begin_episodes(self) -> None:
+    def _begin_episodes(self, free: int) -> None:
+        """Begin up to `free` episodes, if there is room in memory."""
         for call in self._calls:
-            while call.upcoming and self._free > 0 and self._room() > 0:
+            while call.upcoming and free > 0 and self._room() > 0:
                 index = call.upcoming.popleft()
                 runner = self._rollout.begin_episode(call.specs[index])
                 self._owners[runner] = (call, index)
                 self._places[runner] = next(self._numbers)
                 self._ready[runner] = None
-                self._free -= 1
+                free -= 1
 
     def _play_stages(self) -> None:
         """Advance the episodes that have all their moves; send the requests of the next stages."""
@@ -259,11 +254,11 @@ class EpisodeQueue:
         engines = self._engines()
         # Their own limits end such a wait, and their errors name the endpoint.
         self._idle += not any(engine.awaiting for engine in engines)
-        if self._idle > self._rollout.patience:
+        patience = self._rollout.settings.patience
+        if self._idle > patience:
             lost = f"{len(self._in_flight)} request(s) in flight"
             raise StalledError(
-                f"rollout: no answer to {lost} in {self._rollout.patience} engine steps "
-                "(rollout.patience)"
+                f"rollout: no answer to {lost} in {patience} engine steps (rollout.patience)"
             )
         for engine in engines:
             for completion in engine.step():
@@ -277,5 +272,5 @@ class EpisodeQueue:
         if runner not in self._places or runner in self._arenas:
             return
         complete = len(runner.moves) == len(runner.arena.stage)
-        if complete or runner.error or runner.too_long:
+        if complete or runner.error or runner.too_long_reason:
             self._ready[runner] = None

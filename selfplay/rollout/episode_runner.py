@@ -78,7 +78,7 @@ class EpisodeRunner:
         self.spec, self.arena = spec, arena
         self.error = ""
         """Reason of a failure, in one line; empty otherwise."""
-        self.too_long = ""
+        self.too_long_reason = ""
         """Reason why the next prompt cannot be answered, in one line; empty otherwise."""
         self.turns: list[Turn] = []
         """Turns as they were sampled; rewards and notes are added at the end."""
@@ -112,7 +112,7 @@ class EpisodeRunner:
 
         An episode that has ended does not change.
         """
-        if self.error or self.too_long:
+        if self.error or self.too_long_reason:
             return
         try:
             if self._begun:
@@ -135,7 +135,7 @@ class EpisodeRunner:
         because the config then does not fit the model.
         """
         if self.turns:
-            self.too_long = one_line(error)
+            self.too_long_reason = one_line(error)
         else:
             self.fail(error)
 
@@ -171,7 +171,7 @@ class EpisodeRunner:
             return Status.FAILED
         if self.arena.finished:
             return Status.FINISHED
-        return Status.TRUNCATED if self.too_long or len(self.turns) >= max_turns else None
+        return Status.TRUNCATED if self.too_long_reason or len(self.turns) >= max_turns else None
 
     def episode(self, status: Status) -> Episode:
         """Return the record of the episode."""
@@ -187,7 +187,7 @@ class EpisodeRunner:
             status=status,
             metrics=dict(metrics),
             created=() if failed else tuple(self.arena.created[self._created_before :]),
-            error=self.error or self.too_long,
+            error=self.error or self.too_long_reason,
             branch_of=self.spec.branch_of,
             shared_turns=min(len(self.spec.prefix_turns), len(self.turns)),
             policy_map=dict(self.spec.policy_map),

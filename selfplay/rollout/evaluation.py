@@ -49,10 +49,8 @@ class Evaluation:
     def __post_init__(self) -> None:
         if not self.tasks:
             raise ValueError("tasks: there is none, so nothing would be measured; add one")
-        if self.samples < 1 or self.temperature < 0 or self.every < 0:
-            raise ValueError(
-                "samples must be at least 1, and temperature and every must not be negative"
-            )
+        if self.samples < 1 or self.every < 0:
+            raise ValueError("samples must be at least 1, and every must not be negative")
         SamplingSettings(temperature=self.temperature)  # checks it
         if not (self.seats or self.opponents):
             return

@@ -62,21 +62,21 @@ class PolicyPool:
         del self.engines[name], self.renderers[name]
         self.learning.discard(name)
 
-    def rollout(self, arena: Callable[[], Arena], **limits: Any) -> Rollout:
-        """Return a rollout of an arena; `limits` replace the sampling limits of the config."""
+    def rollout(self, arena: Callable[[], Arena], **sampling: Any) -> Rollout:
+        """Return a rollout of an arena; `sampling` replaces the sampling limits of the config."""
         return Rollout(
             arena=arena,
-            agent_specs={role: self.agent_spec(role, **limits) for role in arena().roles},
+            agent_specs={role: self.agent_spec(role, **sampling) for role in arena().roles},
             engines=self.engines,
             renderers=self.renderers,
             learning=self.learning,
             settings=self.settings,
         )
 
-    def agent_spec(self, role: str, **limits: Any) -> AgentSpec:
+    def agent_spec(self, role: str, **sampling: Any) -> AgentSpec:
         """Return the specification of the agents of a role, played by the role's own policy."""
         policy = self.policy_of(role)
-        settings = self.sampling[role].changed(**limits)
+        settings = self.sampling[role].changed(**sampling)
         return AgentSpec(
             role=self.roles[role],
             policy=policy,

@@ -78,11 +78,7 @@ class Rollout:
         """
         self.arena, self.agent_specs, self.engines = arena, dict(agent_specs), engines
         self.renderers = {} if renderers is None else renderers
-        self.learning = learning
-        self.max_turns, self.schedules = settings.max_turns, settings.schedules
-        self.max_live, self.max_waiting = settings.max_live, settings.max_waiting
-        self.threads, self.overlap = settings.threads, settings.overlap
-        self.patience = settings.patience
+        self.learning, self.settings = learning, settings
         self._requests = count()
         self.tools: ToolLoop[Calling] = ToolLoop(threads=settings.tool_threads)
         self._tool_uses: dict[tuple[int, int], ToolUse] = {}
@@ -156,15 +152,10 @@ class Rollout:
             use = self._tool_use(agent_spec)
             if use:
                 messages = use.prompt(messages, first=first)
-            request = self._request(
-                runner,
-                agent,
-                agent_spec,
-                self._prompt_ids(runner, agent, agent_spec, messages),
-                observation,
-            )
+            prompt_ids = self._prompt_ids(runner, agent, agent_spec, messages, first=first)
+            request = self._request(runner, agent, agent_spec, prompt_ids, observation)
             try:
-                self.engines[agent_spec.policy].add(request)
+                agent_spec.engine_in(self.engines).add(request)
             except PromptTooLong as error:
                 runner.run_out(error)
                 return
@@ -180,7 +171,7 @@ class Rollout:
     def ask_again(self, asked: RequestInFlight, turn: Turn, in_flight: InFlight) -> None:
         """Send the request after the tool calls of a turn; without room for it the move ends."""
         runner, agent, agent_spec = asked.runner, asked.agent, asked.agent_spec
-        if runner.error or runner.too_long:
+        if runner.error or runner.too_long_reason:
             return
         runner.calls.setdefault(agent, []).append(turn)
         use = self._tool_use(agent_spec)
@@ -198,7 +189,7 @@ class Rollout:
             runner, agent, agent_spec, prompt_ids, replace(shown, fields=fields)
         )
         try:
-            self.engines[agent_spec.policy].add(request)
+            agent_spec.engine_in(self.engines).add(request)
         except PromptTooLong:
             runner.end_move(agent)
             return
@@ -229,7 +220,7 @@ class Rollout:
             decode=_decoder(agent_spec.renderer) if agent_spec.stop else None,
             agent=agent,
             observation=observation,
-            group=runner.spec.seed,
+            group_seed=runner.spec.seed,
             turns_taken=runner.sampled_turns + calls,
         )
 
@@ -239,10 +230,9 @@ class Rollout:
         if toolbox is None:
             return None
         key = (id(toolbox), id(agent_spec.renderer))
-        found = self._tool_uses.get(key)
-        if found is None or found.base is not agent_spec.renderer:
-            found = self._tool_uses[key] = ToolUse(toolbox, agent_spec.renderer)
-        return found
+        if key not in self._tool_uses:  # a ToolUse keeps both objects, so their ids stay theirs
+            self._tool_uses[key] = ToolUse(toolbox, agent_spec.renderer)
+        return self._tool_uses[key]
 
     def _renderer(self, agent_spec: AgentSpec) -> Renderer:
         """Return the renderer of the prompts, which may describe tools."""
@@ -255,11 +245,18 @@ class Rollout:
         return BrokenRole(f"roles.{role_of(agent)}: {error}")
 
     def _prompt_ids(
-        self, runner: EpisodeRunner, agent: str, agent_spec: AgentSpec, messages: Sequence[Message]
+        self,
+        runner: EpisodeRunner,
+        agent: str,
+        agent_spec: AgentSpec,
+        messages: Sequence[Message],
+        *,
+        first: bool,
     ) -> tuple[int, ...]:
-        """Return the prompt: the messages alone, or appended to the agent's conversation."""
+        """Return the prompt: the messages alone if they begin a conversation (`first`), else
+        appended to the agent's conversation."""
         renderer = self._renderer(agent_spec)
-        if agent_spec.role.memory == "none" or agent not in runner.latest:
+        if first:
             return renderer.start(messages)
         turn = runner.latest[agent]
         extended = renderer.extend(turn.prompt_ids, turn.completion_ids, messages)
@@ -270,8 +267,7 @@ class Rollout:
 
     def most_turns(self, runner: EpisodeRunner) -> int:
         """Return the number of turns after which an episode is truncated."""
-        schedule = self.schedules.get("max_turns")
-        return round(schedule.at(runner.spec.step)) if schedule else self.max_turns
+        return self.settings.at(runner.spec.step).max_turns
 
     def _agent_spec(self, agent: str, spec: EpisodeSpec) -> AgentSpec:
         """Return how an agent is played, with the policy and the limits of the episode."""
@@ -308,11 +304,11 @@ class Rollout:
             raise RuntimeError(f"an engine answered request {completion.id}, not in flight")
         asked = in_flight.pop(completion.id)
         runner, earlier = asked.runner, asked.runner.calls.get(asked.agent, [])
-        if completion.too_long:
+        if completion.too_long_reason:
             if earlier:
                 runner.end_move(asked.agent)
             else:
-                runner.run_out(PromptTooLong(completion.too_long))
+                runner.run_out(PromptTooLong(completion.too_long_reason))
             return runner
         text = _text(asked, completion)
         use = self._tool_use(asked.agent_spec)
@@ -435,15 +431,16 @@ def _legal(observation: Observation) -> tuple[str, ...]:
 
 def _view(arena: Arena, agent: str) -> Observation:
     """Return the observation of an agent. Raises TypeError if the arena's `view` returns anything
-    else, or an observation whose text is none."""
+    else, or an observation whose text or fields are of another type."""
     shown: Any = arena.view(agent)
     if not isinstance(shown, Observation):
         raise TypeError(
             f"{arena.name}: view({agent!r}) returned {type(shown).__name__}, not an Observation"
         )
-    if not isinstance(shown.text, str):
-        raise TypeError(
-            f"{arena.name}: view({agent!r}) returned an Observation whose text is "
-            f"{type(shown.text).__name__}, not str"
-        )
+    for name, value, kind in (("text", shown.text, str), ("fields", shown.fields, Mapping)):
+        if not isinstance(value, kind):
+            raise TypeError(
+                f"{arena.name}: view({agent!r}) returned an Observation whose {name} is "
+                f"{type(value).__name__}, not {kind.__name__}"
+            )
     return shown

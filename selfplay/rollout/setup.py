@@ -61,6 +61,11 @@ class Components:
                         f"roles.{name}.{TARGET}: {type(role).__name__} is not a selfplay.Role; "
                         "derive it from that class"
                     )
+                if not hasattr(role, "memory"):
+                    raise ConfigError(
+                        f"roles.{name}: {type(role).__name__}.__init__ does not call "
+                        "super().__init__(); add the call"
+                    )
             self.arena = self.arena_factory(config["arena"], where="arena")
         except BaseException:
             self.close()
@@ -155,8 +160,10 @@ class RolloutSetup(Components):
             """Settings of the learner of each policy."""
             self.sampling = self._sampling(config["sampling"])
             """Sampling limits by role, and those of `default`."""
-            self.limits = make_scheduled(RolloutSettings, config["rollout"], where="rollout")
-            """Settings of the rollouts."""
+            self.rollout_settings = make_scheduled(
+                RolloutSettings, config["rollout"], where="rollout"
+            )
+            """Limits of the rollouts."""
             self.max_length: int | None = config["engine"].get("max_length")
             """The engine's limit of a prompt and its answer together, in tokens; None: unknown."""
             self.evaluations: dict[str, Evaluation] = {
@@ -210,7 +217,7 @@ class RolloutSetup(Components):
             roles=self.roles,
             policy_of=self.population.policy_of,
             sampling=self.sampling,
-            rollout=self.limits,
+            rollout=self.rollout_settings,
         )
         for name, policy in {**self.policies, **opponents}.items():
             engine.serve(name, policy.model, policy.renderer.end_ids)
@@ -231,7 +238,7 @@ class RolloutSetup(Components):
             for name, each in self.evaluations.items()
         }
         """The rollouts of the evaluations, by name."""
-        self.counts()  # reset the counters: loading is not part of a step
+        self.drain_counts()  # loading is not part of a step
 
     def check_context_length(self, loaded: Mapping[str, Policy] | None = None) -> None:
         """Raise ConfigError if the longest answer of a role leaves no room for a prompt.
@@ -273,7 +280,7 @@ class RolloutSetup(Components):
                 cut.setdefault(name, role)
         return cut
 
-    def counts(self) -> dict[str, float]:
+    def drain_counts(self) -> dict[str, float]:
         """Return the counts of services and engines since the last call, by metric name."""
         counts: dict[str, Mapping[str, float]] = {
             f"service/{name}": service.drain_metrics()

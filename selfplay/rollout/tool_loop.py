@@ -56,10 +56,6 @@ class ToolLoop(Generic[R]):
         self._answered: list[_Calls[R]] = []
         self._pending: dict[_Calls[R], None] = {}
 
-    def __len__(self) -> int:
-        """Return the number of completions whose calls are not all answered and collected."""
-        return len(self._pending)
-
     def asked(self) -> list[R]:
         """Return the `asked` of all completions whose calls are not all answered and collected."""
         return [calls.asked for calls in self._pending]

@@ -144,11 +144,15 @@ class ChatExport:
         )
 
     def _chosen(self) -> dict[Key, float]:
-        """Return the rewards of the agents whose turns are exported, by episode."""
+        """Return the returns of the agents whose turns are exported, by episode.
+
+        A return counts all turns of the agent, also those that no policy learns from.
+        """
         found: dict[str, dict[Key, float]] = {}
         for record in self._records():
+            learning = {turn.agent for turn in record.episode.turns if turn.trainable}
             for turn in record.episode.turns:
-                if turn.trainable:
+                if turn.agent in learning:
                     key = (record.step, record.line, turn.agent)
                     rewards = found.setdefault(turn.role, {})
                     rewards[key] = rewards.get(key, 0.0) + turn.reward
@@ -172,6 +176,8 @@ class ChatExport:
 
 def _problem(turn: Turn, prompt: Sequence[Message]) -> str:
     """Return the reason why a turn is no example, or ""."""
+    if not turn.trainable:
+        return "that no policy learns from"
     if turn.invalid:
         return "without a valid action"
     if turn.stop_reason is StopReason.LENGTH:

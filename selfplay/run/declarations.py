@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
-from typing import Protocol
 
 from pydantic import TypeAdapter, ValidationError
 
+from selfplay.author_code import DeclaresMetrics, check_declared
 from selfplay.errors import RunError
 from selfplay.run.untrusted import read_limited, write_text_confined
 from selfplay.types import Metric, to_json
@@ -217,15 +217,9 @@ def _own(key: str) -> Metric | None:
     return next((metric for pattern, metric in OWN.items() if fnmatchcase(key, pattern)), None)
 
 
-class DeclaresMetrics(Protocol):
-    """An object that declares its metrics, as every arena does."""
-
-    measures: Mapping[str, Metric]
-    chief: tuple[str, ...]
-
-
 def measured_by(arena: DeclaresMetrics) -> ArenaMetrics:
-    """Return the declarations of an arena."""
+    """Return the declarations of an arena. Raises ConfigError as `check_declared` does."""
+    check_declared(arena)
     return ArenaMetrics(metrics=dict(arena.measures), chief=tuple(arena.chief))
 
 

@@ -257,8 +257,8 @@ class Progress:
 
     def _panel(self, width: int) -> RenderableType:
         blocks: list[RenderableType] = [self._head(width)]
-        for prefix, title in (("role", "role"), ("arena", "arena"), ("policy", "policy")):
-            table = self._table(prefix, title, width)
+        for prefix in ("role", "arena", "policy"):
+            table = self._table(prefix, width)
             if table is not None:
                 blocks += [Text(), table]
         if self._evaluations:
@@ -298,13 +298,13 @@ class Progress:
         now = time.time()
         return ", ".join([ACTIVITY.phase, *(tally.words(now) for tally in ACTIVITY.tallies())])
 
-    def _table(self, prefix: str, title: str, width: int) -> Table | None:
+    def _table(self, prefix: str, width: int) -> Table | None:
         rows, metrics = self._rows(prefix)
         if not rows:
             return None
         bars = min(12, (width - 20) // len(metrics) - 12)
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", expand=False)
-        table.add_column(title, no_wrap=True)
+        table.add_column(prefix, no_wrap=True)
         for metric in metrics:
             named = _name(prefix, metric)
             table.add_column(_SHORT.get(named, words(named)), no_wrap=True)

@@ -4,6 +4,7 @@ import gc
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -15,6 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from selfplay.config.instantiate import build
 from selfplay.config.run_config import set_up_process
+from selfplay.config.threads import cores
 from selfplay.errors import ConfigError, RunError, SelfplayError
 from selfplay.learner import fsdp, sharded_checkpoint
 from selfplay.learner.learner import Learner
@@ -179,7 +181,8 @@ class LearnerWorker:
             self.learners = self._loaded(setup, device)
             return
         # A machine then holds one whole model, however many ranks it has.
-        self.learners = shared(lambda: self._loaded(setup, device))
+        with _at_least(settings.threads or cores()):
+            self.learners = shared(lambda: self._loaded(setup, device))
         gc.collect()
         self.spread(device, setup.replicas)
         gc.collect()
@@ -321,6 +324,21 @@ class LearnerWorker:
     def load_state(self, name: str, state: Mapping[str, Any]) -> None:
         """Load the state that a learner of one process saved."""
         sharded_checkpoint.take(self._learner(name), state)
+
+
+@contextmanager
+def _at_least(threads: int) -> Iterator[None]:
+    """Give torch at least this number of threads during the context.
+
+    The first rank loads and tests whole models while the others wait. Ray gives it one thread for
+    each core of `runtime.learner_cpus`.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(max(before, threads))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _check_shared(folder: Path) -> None:

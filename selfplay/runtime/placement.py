@@ -215,7 +215,7 @@ def placed(
     elif worker_gpus is None:
         worker_gpus = _equal_part(workers, left)
         if available and not worker_gpus:
-            if available > 1 or learners > 1:
+            if available > 1 or learners > 1 or left < 0:
                 raise ConfigError(
                     f"runtime: {learners} learner rank(s) take all {available:g} GPUs, and none "
                     "is left for the workers; lower runtime.learners, or set runtime.worker_gpus "
@@ -239,7 +239,7 @@ def _equal_part(workers: int, left: float) -> float:
 
     A part of a GPU lies on one GPU: eight workers cannot have 7/8 of a GPU each on seven GPUs.
     """
-    whole = floor(left + 1 / STEP)
+    whole = max(0, floor(left + 1 / STEP))
     part = 1 / ceil(workers / whole) if whole else max(left, 0.0) / workers
     return min(1.0, floor(part * STEP) / STEP)
 

@@ -68,7 +68,7 @@ class RolloutWorker(EngineWorker):
                 self._changed.notify_all()
                 if played and not self._runs:  # after an error requests may be in flight
                     engine.catch_up()
-        return RolloutResult(episodes=episodes, counts=players.counts())
+        return RolloutResult(episodes=episodes, counts=players.drain_counts())
 
     def _may_join(self, evaluation: str | None) -> bool:
         """Return True if episodes may begin beside those in progress."""

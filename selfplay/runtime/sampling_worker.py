@@ -51,7 +51,7 @@ class SamplingWorker(EngineWorker):
             sampled = self._engine.step()
             self._in_flight.difference_update(done.id for done in sampled)
             completions += sampled
-        counts = {} if self._in_flight else self._setup.counts()
+        counts = {} if self._in_flight else self._setup.drain_counts()
         return SampleResult(completions=completions, counts=counts)
 
     def _queue(self, request: Request) -> Completion | None:
@@ -68,7 +68,7 @@ class SamplingWorker(EngineWorker):
                 completion_ids=(),
                 logprobs=(),
                 stop_reason=StopReason.LENGTH,
-                too_long=str(error),
+                too_long_reason=str(error),
             )
         self._in_flight.add(request.id)
         return None

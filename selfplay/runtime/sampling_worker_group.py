@@ -140,7 +140,7 @@ class SamplingWorkers(EngineWorkerGroup[_Sampler]):
         Raises ConfigError if no worker holds the policy.
         """
         place = self._place(request.policy)
-        key = (place, request.group)
+        key = (place, request.group_seed)
         member = self._chosen.get(key)
         if member is None:
             group = [each for each in self._members if each.group == place]

@@ -12,9 +12,8 @@ class Sampler(Protocol):
 
     The config group `sampler` makes it; `prefetch` calls `sample` once per step. Shallow copies of
     the sampler sample overlapping steps at the same time. A call may therefore not depend on an
-    earlier one, and may not change in place any value that an earlier call stored. A sampler that
-    drops groups whose returns are all equal has `drops_groups = True`; one that selects successes
-    by the mean return of all agents has `judges_success = True`.
+    earlier one, and may not change in place any value that an earlier call stored.
+    `base.GroupSampler` has the optional members, with their defaults.
     """
 
     tree: ClassVar[bool]

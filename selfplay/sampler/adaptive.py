@@ -7,15 +7,16 @@ from selfplay.curriculum import Curriculum
 from selfplay.curriculum.checked_calls import show, tasks_of
 from selfplay.errors import check_choice
 from selfplay.rng import derive
-from selfplay.rollout.rollout import EpisodeSpec, RolloutFn
-from selfplay.sampler.independent import require_tasks
-from selfplay.sampler.success import by_success, not_failed, succeeded
-from selfplay.types import Episode, Group, Task
+from selfplay.rollout.rollout import RolloutFn
+from selfplay.sampler.base import GroupSampler
+from selfplay.sampler.independent import group_id, require_tasks, sibling_spec
+from selfplay.sampler.success import by_success, success_fractions
+from selfplay.types import Episode, Group
 
 Until = Literal["balanced", "success"]
 
 
-class Adaptive:
+class Adaptive(GroupSampler):
     """Plays each task in rounds until its episodes have enough signal (Reinforce-Ada, 2510.04996).
 
     An episode succeeds if the mean return of its agents is above `threshold`. A task gets no more
@@ -31,8 +32,6 @@ class Adaptive:
     G others.
     """
 
-    tree: ClassVar[bool] = False
-    refills: ClassVar[bool] = False
     judges_success: ClassVar[bool] = True
 
     def __init__(
@@ -68,7 +67,6 @@ class Adaptive:
             )
         self.group_size, self.round_size, self.rounds = group_size, round_size, rounds
         self.until, self.threshold, self.keep_all = until, threshold, keep_all
-        self._played: list[Group] = []
         self._kept: list[Group] = []
         self._unfinished = 0
 
@@ -82,33 +80,31 @@ class Adaptive:
         active = list(range(len(tasks)))
         for _ in range(self.rounds):
             specs = [
-                self._spec(tasks[number], len(episodes[number]) + place, number, step, seed)
+                sibling_spec(
+                    tasks[number], len(episodes[number]) + place, number, seed=seed, step=step
+                )
                 for number in active
                 for place in range(self.round_size)
             ]
-            played = iter(rollout_fn(specs))
+            results = iter(rollout_fn(specs))
             for number in active:
-                episodes[number] += [next(played) for _ in range(self.round_size)]
+                episodes[number] += [next(results) for _ in range(self.round_size)]
             active = [number for number in active if not self._finished(episodes[number])]
             if not active:
                 break
         self._unfinished = len(active)
-        self._played = [
-            Group(id=f"{step}.0.{number}", episodes=tuple(found))
+        played = [
+            Group(id=group_id(number, step=step), episodes=tuple(found))
             for number, found in enumerate(episodes)
         ]
-        show(curriculum, self._played, step)
-        self._kept = self._played
+        show(curriculum, played, step)
+        self._played = self._kept = played
         if not self.keep_all:
             self._kept = [
                 self._balanced(group, Random(derive(seed, "adaptive", step, group.id)))
-                for group in self._played
+                for group in played
             ]
         return self._kept
-
-    def played(self) -> list[Group]:
-        """Return all groups that were played in the last call."""
-        return self._played
 
     def metrics(self) -> dict[str, float]:
         """Return the metrics of the last call.
@@ -117,20 +113,11 @@ class Adaptive:
         rounds, and the fractions of successes among the played and among the kept episodes.
         """
         tasks = max(len(self._played), 1)
-        metrics = {
+        return {
             "episodes_per_task": sum(len(group.episodes) for group in self._played) / tasks,
             "unfinished": self._unfinished / tasks,
+            **success_fractions(self._played, self._kept, self.threshold),
         }
-        for name, groups in (("played", self._played), ("kept", self._kept)):
-            episodes = not_failed(groups)
-            wins = sum(succeeded(episode, self.threshold) for episode in episodes)
-            metrics[f"success_{name}"] = wins / max(len(episodes), 1)
-        return metrics
-
-    @staticmethod
-    def _spec(task: Task, member: int, number: int, step: int, seed: int) -> EpisodeSpec:
-        """Return an episode with the seed that independent sampling gives it."""
-        return EpisodeSpec(task=task, seed=derive(seed, step, 0, number, task.id), member=member)
 
     def _finished(self, episodes: list[Episode]) -> bool:
         """Return True if a task needs no further round."""

@@ -7,13 +7,14 @@ from selfplay.credit.base import GroupBy
 from selfplay.credit.signal import has_signal, returns_differ
 from selfplay.curriculum import Curriculum
 from selfplay.curriculum.checked_calls import is_ready, show, tasks_of
-from selfplay.errors import CollapsedError
+from selfplay.errors import NothingToLearn
 from selfplay.rollout.rollout import RolloutFn
+from selfplay.sampler.base import GroupSampler
 from selfplay.sampler.independent import play_groups
 from selfplay.types import Group
 
 
-class Dynamic:
+class Dynamic(GroupSampler):
     """Independent sampling until the step has as many groups with signal as it has tasks (DAPO,
     2503.14476).
 
@@ -26,7 +27,6 @@ class Dynamic:
     round is played and nothing is dropped.
     """
 
-    tree: ClassVar[bool] = False
     drops_groups: ClassVar[bool] = True
     refills: ClassVar[bool] = True
 
@@ -49,7 +49,6 @@ class Dynamic:
             raise ValueError("group_size and rounds must be at least 1")
         self.group_size, self.rounds = group_size, rounds
         self.group_by, self.credit = group_by, credit
-        self._played: list[Group] = []
         self._kept = self._rounds = 0
 
     def sample(
@@ -68,7 +67,7 @@ class Dynamic:
                 tasks, rollout_fn, size=self.group_size, seed=seed, step=step, attempt=attempt
             )
             show(curriculum, groups, step)
-            self._played += groups
+            self._played = [*self._played, *groups]
             self._rounds = attempt + 1
             if gathering:
                 self._kept = len(groups)
@@ -78,7 +77,7 @@ class Dynamic:
                 break
         self._kept = min(len(kept), wanted)
         if not kept:
-            raise CollapsedError(
+            raise NothingToLearn(
                 f"step {step}: none of {len(self._played)} groups in {self._rounds} rounds has two "
                 f"different returns {self._compared()}, so there is nothing to learn; make the "
                 "tasks easier or harder"
@@ -96,10 +95,6 @@ class Dynamic:
         if self.group_by is None and self.credit is not None:
             return f"that {type(self.credit).__name__} compares"
         return f"within one {self.group_by or 'role'}"
-
-    def played(self) -> list[Group]:
-        """Return the groups of the last call's rounds, also dropped ones."""
-        return self._played
 
     def metrics(self) -> dict[str, float]:
         """Return the numbers of groups played and kept, and of rounds."""

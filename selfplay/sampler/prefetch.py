@@ -252,15 +252,15 @@ class _Prefetcher:
     curriculum, sampler and matchmaking are therefore paused. A stopped thread changes none of them.
     """
 
-    def __init__(self, settings: PrefetchedBatches, first: int) -> None:
-        self._settings, self._next, self._learned = settings, first, first - 1
+    def __init__(self, owner: PrefetchedBatches, first: int) -> None:
+        self._owner, self._next, self._learned = owner, first, first - 1
         self._asked = first - 1
         """Latest step that has its tasks and matches."""
         self._changed = Condition()
         self._ready: dict[int, StepBatch] = {}
         self._errors: dict[int, BaseException] = {}
         self._stopped = False
-        count = settings.max_staleness + 1 if settings.overlaps else 1
+        count = owner.max_staleness + 1 if owner.overlaps else 1
         self._threads = [
             Thread(target=self._run, name="batches", daemon=True) for _ in range(count)
         ]
@@ -278,7 +278,7 @@ class _Prefetcher:
 
     def _run(self) -> None:
         with self._changed:
-            while self._next <= self._settings.last and not self._errors:
+            while self._next <= self._owner.last and not self._errors:
                 step, self._next = self._next, self._next + 1
                 try:
                     self._wait_for_turn(step)
@@ -294,7 +294,7 @@ class _Prefetcher:
 
         After an error in an earlier step no step begins.
         """
-        earliest = step - 1 - self._settings.max_staleness
+        earliest = step - 1 - self._owner.max_staleness
         self._changed.wait_for(
             lambda: (
                 self._stopped
@@ -306,24 +306,24 @@ class _Prefetcher:
             raise _Stopped
 
     def _sampled(self, step: int) -> StepBatch:
-        begun, batches = time.perf_counter(), self._settings.batches
+        begun, batches = time.perf_counter(), self._owner.batches
         batches = replace(batches, rollout_fn=partial(self._play, step))
-        if self._settings.overlaps:
+        if self._owner.overlaps:
             tasks = StepTasks(batches.curriculum, step)
             batches = replace(batches, curriculum=tasks, sampler=copy(batches.sampler))
         batch = batches.take(step)
         self._asked = max(self._asked, step)
         metrics = {**batch.metrics, "seconds/sampling": time.perf_counter() - begun}
-        state = batches.curriculum_state() if self._settings.keeps(step) else None
+        state = batches.curriculum_state() if self._owner.keeps(step) else None
         return replace(batch, metrics=metrics, curriculum_state=state)
 
     def _play(self, step: int, specs: Sequence[EpisodeSpec]) -> list[Episode]:
-        if self._settings.overlaps:
+        if self._owner.overlaps:
             self._asked = max(self._asked, step)
             self._changed.notify_all()
         self._changed.release()
         try:
-            return self._settings.batches.rollout_fn(specs)
+            return self._owner.batches.rollout_fn(specs)
         finally:
             self._changed.acquire()
             if self._stopped:
@@ -342,11 +342,11 @@ class _Prefetcher:
         with self.paused():
             there = self._changed.wait_for(
                 lambda: step in self._ready or any(failed <= step for failed in self._errors),
-                timeout=self._settings.timeout,
+                timeout=self._owner.timeout,
             )
             if not there:
                 raise StalledError(
-                    f"step {step}: no batch after {self._settings.timeout:.0f} s; its games "
+                    f"step {step}: no batch after {self._owner.timeout:.0f} s; its games "
                     "neither end nor fail"
                 )
             if step not in self._ready:

@@ -8,15 +8,16 @@ from selfplay.curriculum import Curriculum
 from selfplay.curriculum.checked_calls import show, tasks_of
 from selfplay.rng import derive
 from selfplay.rollout.rollout import RolloutFn
+from selfplay.sampler.base import GroupSampler
 from selfplay.sampler.independent import play_groups
-from selfplay.sampler.success import by_success, not_failed, succeeded
+from selfplay.sampler.success import by_success, not_failed, succeeded, success_fractions
 from selfplay.types import Episode, Group
 
 WITHOUT_CALL = 0.5
 """Penalty of an episode whose agents have tools and called none (as in the paper's code)."""
 
 
-class Resample:
+class Resample(GroupSampler):
     """Plays `oversample` times G episodes per task and keeps G (GRPO-RoC, 2508.20722).
 
     An episode succeeds if the mean return of its agents is above `threshold`. The kept failures and
@@ -32,8 +33,6 @@ class Resample:
     only if there are fewer than G others.
     """
 
-    tree: ClassVar[bool] = False
-    refills: ClassVar[bool] = False
     judges_success: ClassVar[bool] = True
 
     def __init__(
@@ -58,7 +57,6 @@ class Resample:
         self.threshold, self.penalty = threshold, penalty
         self.tool_roles = frozenset(tool_roles)
         self.metrics_read = {"penalty": penalty} if penalty else {}
-        self._played: list[Group] = []
         self._kept: list[Group] = []
 
     def sample(
@@ -67,26 +65,21 @@ class Resample:
         """Return the step's tasks with G kept episodes each."""
         tasks = tasks_of(curriculum, step)
         size = self.group_size * self.oversample
-        self._played = play_groups(tasks, rollout_fn, size=size, seed=seed, step=step)
-        show(curriculum, self._played, step)
+        played = play_groups(tasks, rollout_fn, size=size, seed=seed, step=step)
+        show(curriculum, played, step)
+        self._played = played
         self._kept = [
             self._resampled(group, Random(derive(seed, "resample", step, group.id)))
-            for group in self._played
+            for group in played
         ]
         return self._kept
-
-    def played(self) -> list[Group]:
-        """Return all groups that were played in the last call."""
-        return self._played
 
     def metrics(self) -> dict[str, float]:
         """Return the fraction of successes and the mean penalty of the successes, among the played
         and among the kept episodes."""
-        metrics: dict[str, float] = {}
+        metrics = success_fractions(self._played, self._kept, self.threshold)
         for name, groups in (("played", self._played), ("kept", self._kept)):
-            episodes = not_failed(groups)
-            wins = [episode for episode in episodes if succeeded(episode, self.threshold)]
-            metrics[f"success_{name}"] = len(wins) / max(len(episodes), 1)
+            wins = [each for each in not_failed(groups) if succeeded(each, self.threshold)]
             metrics[f"penalty_{name}"] = sum(map(self._penalty, wins)) / max(len(wins), 1)
         return metrics
 

@@ -29,6 +29,19 @@ def by_success(group: Group, threshold: float) -> tuple[list[int], list[int], li
     return failed, failures, successes
 
 
+def success_fractions(
+    played: Sequence[Group], kept: Sequence[Group], threshold: float
+) -> dict[str, float]:
+    """Return `success_played` and `success_kept`: the fractions of successes among the episodes
+    that did not fail, of all groups and of those to learn from."""
+    fractions = {}
+    for name, groups in (("success_played", played), ("success_kept", kept)):
+        episodes = not_failed(groups)
+        wins = sum(succeeded(episode, threshold) for episode in episodes)
+        fractions[name] = wins / max(len(episodes), 1)
+    return fractions
+
+
 def not_failed(groups: Sequence[Group]) -> list[Episode]:
     """Return the episodes of the groups that did not fail."""
     episodes = (episode for group in groups for episode in group.episodes)

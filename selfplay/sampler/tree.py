@@ -14,6 +14,7 @@ from selfplay.curriculum.checked_calls import show, tasks_of
 from selfplay.errors import check_choice
 from selfplay.rng import derive
 from selfplay.rollout.rollout import EpisodeSpec, RolloutFn
+from selfplay.sampler.base import GroupSampler
 from selfplay.sampler.independent import play_groups
 from selfplay.types import Episode, Group, Status, Turn
 
@@ -68,7 +69,7 @@ Fork: TypeAlias = tuple[int, int]
 """(index of the episode, index of the first turn that a branch plays itself)."""
 
 
-class Branch:
+class Branch(GroupSampler):
     """Plays `initial` whole episodes per task, then branches of them, up to G episodes
     (2507.19849).
 
@@ -84,7 +85,6 @@ class Branch:
     """
 
     tree: ClassVar[bool] = True
-    refills: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -113,7 +113,6 @@ class Branch:
             raise ValueError("width and tokens must be at least 1")
         self.group_size, self.initial, self.where = group_size, initial, where
         self.width, self.threshold, self.tokens = width, threshold, tokens
-        self._played: list[Group] = []
 
     def sample(
         self, curriculum: Curriculum, rollout_fn: RolloutFn, *, step: int, seed: int
@@ -127,13 +126,10 @@ class Branch:
             forks = self._forks(group, budget, Random(derive(seed, "branch", step, group.id)))
             fresh = [again(group.episodes[0])] * (budget - len(forks))
             specs.append([*(branch(group, parent, start) for parent, start in forks), *fresh])
-        self._played = grow(groups, specs, rollout_fn)
-        show(curriculum, self._played, step)
-        return self._played
-
-    def played(self) -> list[Group]:
-        """Return the groups of the last call."""
-        return self._played
+        grown = grow(groups, specs, rollout_fn)
+        self._played = grown
+        show(curriculum, grown, step)
+        return grown
 
     def metrics(self) -> dict[str, float]:
         """Return the number of branches, and the fraction of turns that were replayed."""
@@ -168,7 +164,7 @@ class Branch:
 GoOn = Literal["all", "best", "random"]
 
 
-class Tree:
+class Tree(GroupSampler):
     """Plays K candidates per node at each of the first `depth` stages (2510.11062, 2508.04652).
 
     A candidate is the joint action of all agents of a stage. Every candidate is played to the end
@@ -184,7 +180,6 @@ class Tree:
     """
 
     tree: ClassVar[bool] = True
-    refills: ClassVar[bool] = False
 
     def __init__(self, *, candidates: int = 4, depth: int = 2, go_on: GoOn = "all") -> None:
         """Args:
@@ -196,7 +191,6 @@ class Tree:
         if candidates < 2 or depth < 1:
             raise ValueError("candidates must be at least 2, and depth at least 1")
         self.candidates, self.depth, self.go_on = candidates, depth, go_on
-        self._played: list[Group] = []
 
     def sample(
         self, curriculum: Curriculum, rollout_fn: RolloutFn, *, step: int, seed: int
@@ -224,10 +218,6 @@ class Tree:
         self._played = groups
         show(curriculum, groups, step)
         return groups
-
-    def played(self) -> list[Group]:
-        """Return the groups of the last call."""
-        return self._played
 
     def metrics(self) -> dict[str, float]:
         """Return episodes per tree, the number of branches, and the fraction of turns that were

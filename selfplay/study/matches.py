@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from selfplay.arena import Arena
+from selfplay.author_code import default_task_of
 from selfplay.config.compose import load_changed, with_local_runtime
 from selfplay.config.instantiate import build
 from selfplay.config.plain_data import LOCAL_DEFAULTS
@@ -126,7 +127,7 @@ class StudyMatches:
     """Number of episodes per cell."""
     seed: int = 0
     """Seed of tasks, arenas and samples."""
-    limits: RolloutSettings = field(default_factory=RolloutSettings)
+    rollout_settings: RolloutSettings = field(default_factory=RolloutSettings)
     """Limits of the rollout."""
     params: dict[str, Any] = field(default_factory=dict)
     """Settings of the measurement, for the record."""
@@ -172,7 +173,7 @@ class StudyMatches:
             tasks = [*self.tasks] * whole + order.sample(self.tasks, rest)
         for number in range(count):
             at = derive(self.seed, "study", number)
-            task = tasks[number] if tasks else arena.default_task(Random(derive(at, "task")))
+            task = tasks[number] if tasks else default_task_of(arena, Random(derive(at, "task")))
             specs.append(EpisodeSpec(task=task, seed=at, policy_map=seating))
         return specs
 
@@ -181,15 +182,17 @@ class StudyMatches:
     ) -> Rollout:
         """Return a rollout of these games, or of another `arena`.
 
-        `max_turns` replaces the number of turns in `limits`, if it is given.
+        `max_turns` replaces the number of turns in `rollout_settings`, if it is given.
         """
-        limits = self.limits if max_turns is None else replace(self.limits, max_turns=max_turns)
+        settings = self.rollout_settings
+        if max_turns is not None:
+            settings = settings.changed(max_turns=max_turns)
         return Rollout(
             arena=arena or self.arena,
             agent_specs=self.agent_specs,
             engines=self.engines,
             renderers=self.renderers,
-            settings=limits,
+            settings=settings,
         )
 
     def run(
@@ -405,13 +408,7 @@ def _games(
         metrics=metrics,
         episodes=episodes or count,
         seed=seed,
-        limits=RolloutSettings(
-            max_turns=rollout.max_turns,
-            max_live=rollout.max_live,
-            max_waiting=rollout.max_waiting,
-            threads=rollout.threads,
-            overlap=rollout.overlap,
-        ),
+        rollout_settings=rollout.settings.at(None),
         params={
             "arena": rollout.arena().name,
             "tasks": f"evaluation {name}" if name else "the arena's default tasks",

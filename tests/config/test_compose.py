@@ -205,3 +205,25 @@ def test_a_damaged_config_of_a_run_has_a_local_runtime_too() -> None:
     assert {key: found[key] for key in plain_data.LOCAL_DEFAULTS} == {
         key: {"_target_": name} for key, name in plain_data.LOCAL_DEFAULTS.items()
     }
+
+
+def test_a_chosen_config_with_the_name_of_a_shipped_one_is_refused(tmp_path: Path) -> None:
+    for path in ("curriculum/ladder", "credit/rloo"):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / f"{path}.yaml").write_text("_target_: somewhere.Own\n")
+    (tmp_path / "algorithm").mkdir()
+    (tmp_path / "algorithm/mine.yaml").write_text(
+        "# @package _global_\ndefaults: [override /curriculum: ladder]\n"
+    )
+    search = [str(tmp_path)]
+    refusal = rf"^curriculum=ladder: {tmp_path}/curriculum/ladder\.yaml has the name of a config of"
+    for overrides in (["curriculum=ladder"], ["algorithm=mine"]):
+        with pytest.raises(ConfigError, match=refusal + " the library, .*; rename it$"):
+            compose.load(overrides, search=search)
+    assert compose.load(["curriculum=games"], search=search)  # neither of the two is chosen
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.yaml").write_text(compose.to_yaml(compose.load(["credit=grpo"])))
+    with pytest.raises(ConfigError, match=r"^credit=rloo: .*rename it$"):
+        compose.load_changed(run, ["credit=rloo"], search=search)
+    assert compose.load_changed(run, ["credit=rloo"])["credit"]

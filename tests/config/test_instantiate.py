@@ -270,6 +270,14 @@ def test_a_module_that_fails_to_import_is_one_line_with_the_place(
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(ConfigError, match=r"AttributeError: .*failing_on_import\.py, line 2"):
         check({"x": {"_target_": "failing_on_import.Thing"}})
+    # Python's own code raises this error; the author's line is named.
+    lines = ("from dataclasses import dataclass", "@dataclass", "class A:", " x: list = []")
+    (tmp_path / "failing_in_python.py").write_text("\n".join(lines))
+    with pytest.raises(ConfigError, match=r"ValueError: .*failing_in_python\.py, line \d\)$"):
+        check({"x": {"_target_": "failing_in_python.A"}})
+    (tmp_path / "failing_to_parse.py").write_text("x = 1\ndef def\n")
+    with pytest.raises(ConfigError, match=r"SyntaxError: .*\(failing_to_parse\.py, line 2\)$"):
+        check({"x": {"_target_": "failing_to_parse.A"}})
 
 
 def verify(answer: str) -> float:

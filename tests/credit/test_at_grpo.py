@@ -66,6 +66,11 @@ def test_other_prompts_agents_and_turns_are_not_compared() -> None:
     assert advantages(ATGRPO(std=False).assign([alone])) == [2.0, 0.0, -2.0, 0.0, 0.0, 0.0]
 
 
+def test_two_moves_after_one_prompt_are_two_comparisons() -> None:
+    siblings = group(line(0, 1.0, 0.0), line(0, 0.0, 0.0))
+    assert advantages(ATGRPO(std=False).assign([siblings])) == [0.5, 0.0, -0.5, 0.0]
+
+
 def test_the_team_may_judge() -> None:
     def both(left: float, right: float) -> Episode:
         return episode(turn("a_0", left, stage=0), turn("b_0", right, stage=0))

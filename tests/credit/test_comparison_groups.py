@@ -8,7 +8,19 @@ from typing import Any
 import pytest
 
 from selfplay.credit import Credit
-from selfplay.credit.base import own_return_to_go
+from selfplay.credit.base import (
+    FloatVector,
+    centred,
+    group_advantages,
+    group_key,
+    group_relative,
+    learnable_turns,
+    leave_one_out,
+    own_pay,
+    own_return,
+    own_return_to_go,
+    standardized,
+)
 from selfplay.credit.dr_grpo import DrGRPO
 from selfplay.credit.gae import GAE
 from selfplay.credit.gigpo import GiGPO
@@ -83,6 +95,19 @@ def test_within_a_prompt_solvers_of_different_proposals_are_not_compared() -> No
     assert by_agent == [0, -2, -1.5, 0, 2, 1.5]
 
 
+def test_within_a_prompt_agents_of_different_roles_are_not_compared() -> None:
+    both = group(episode(turn("x_0", 1.0), turn("y_0", 0.0)))
+    assert advantages(RLOO(group_by="prompt").assign([both])) == [0, 0]
+
+
+def test_within_a_prompt_the_first_prompt_of_an_agent_counts_for_all_its_turns() -> None:
+    siblings = [
+        episode(turn("a_0"), turn("a_0", reward, prompt_ids=(1, 2, n)))
+        for n, reward in ((3, 1.0), (4, 0.0))
+    ]
+    assert advantages(RLOO(group_by="prompt").assign([group(*siblings)])) == [1, 1, -1, -1]
+
+
 def test_groups_are_never_compared_with_each_other() -> None:
     groups = [group(episode(turn("solver_0", 1)), name="a"), group(episode(turn("solver_0", 0)))]
     assert advantages(RLOO().assign(groups)) == [0, 0]
@@ -96,6 +121,7 @@ def test_no_comparison_gives_zeros_and_never_nan(method: Callable[[], Credit]) -
     assert advantages(credit.assign(solos(3.0))) == [0]
     assert advantages(credit.assign(solos(0.1, 0.1, 0.1))) == [0, 0, 0]
     assert advantages(credit.assign(solos(0.1 + 0.2, 0.3, 0.3))) == [0, 0, 0]
+    assert advantages(credit.assign(solos(1e-17, 0.0))) == [0, 0]
     failed = episode(turn("solver_0", math.inf), status=Status.FAILED)
     assert credit.assign([group(failed, failed)]) == []
     found = advantages(credit.assign([group(failed, episode(turn("solver_0", 1)), failed)]))
@@ -117,6 +143,39 @@ def test_nothing_to_learn_from_is_no_error_and_never_nan(method: Callable[[], Cr
     for rewards in ([7.0], [0.1] * 3, [1e-300, 0.0], [1e150, -1e150, 0.0]):
         found = advantages(credit.assign(solos(*rewards)))
         assert all(math.isfinite(value) for value in found), rewards
+
+
+def beside(sibling: Episode, reward: float = 1.0) -> float:
+    """The advantage of a_0's only turn, compared with a sibling without a turn to learn from."""
+    siblings = group(episode(turn("a_0", reward)), sibling)
+    return advantages(RLOO(group_by="agent").assign([siblings]))[0]
+
+
+def test_an_agent_is_compared_with_its_pay_in_a_sibling_without_its_turn() -> None:
+    assert beside(episode(turn("b_0"))) == 1.0
+    assert beside(episode(turn("b_0"), other_pay={"a_0": ((0, 0.25),)})) == 0.75
+    rounded = episode(turn("b_0"), other_pay={"a_0": ((0, 0.3),)})
+    assert beside(rounded, reward=0.1 + 0.2) == 0.0
+
+
+def test_an_agent_is_not_compared_with_a_failed_episode() -> None:
+    assert beside(episode(turn("b_0"), status=Status.FAILED)) == 0.0
+
+
+def test_an_agent_is_not_compared_with_a_sibling_in_which_its_turns_are_left_out() -> None:
+    assert beside(episode(turn("a_0", 5.0, trainable=False))) == 0.0
+
+
+def test_an_agent_is_not_compared_with_a_branch_without_its_turn() -> None:
+    assert beside(episode(turn("b_0"), branch_of=0)) == 0.0
+
+
+@pytest.mark.parametrize("method", [MTGRPO, partial(GiGPO, mode="mean_std_norm")])
+def test_with_the_spread_an_agent_is_not_compared_with_a_sibling_without_its_turn(
+    method: Callable[..., Credit],
+) -> None:
+    siblings = group(episode(turn("a_0", 1.0)), episode(turn("b_0")))
+    assert advantages(method(group_by="agent").assign([siblings])) == [0, 0]
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -169,3 +228,35 @@ def test_a_method_without_state_takes_no_other_methods_state(
     credit.load_state_dict({})
     with pytest.raises(ValueError, match="keeps no state"):
         credit.load_state_dict({"averages": {}})
+
+
+def test_turns_with_different_values_under_one_key_are_not_one_value() -> None:
+    siblings = group(*(episode(turn("a_0", pay), turn("a_0", 2.0)) for pay in (1.0, 0.0)))
+    turns, key = learnable_turns([siblings], own_return_to_go), group_key("agent")
+    with pytest.raises(ValueError, match=r'a_0 in one episode have the values 3.0 and 2.0.*"turn"'):
+        group_relative(turns, key=key, advantage=centred)
+    found = group_advantages(turns, key=key, advantage=centred, each="turn")
+    assert found == pytest.approx([0.75, -0.25, -0.25, -0.25])
+
+
+@pytest.mark.parametrize("advantage", [standardized, lambda values: centred(values)])
+def test_absent_siblings_correct_no_function_that_they_do_not_know(
+    advantage: Callable[[FloatVector], FloatVector],
+) -> None:
+    siblings = group(
+        episode(turn("a_0", 1.0), turn("b_0", 1.0)),
+        episode(turn("a_0", 0.0), turn("b_0", 0.0)),
+        episode(turn("a_0", 0.0)),
+    )
+    turns, key = learnable_turns([siblings], own_return), group_key("agent")
+
+    def compared(by: Callable[[FloatVector], FloatVector], *, correct: bool) -> list[float]:
+        absent = (lambda credited, sibling: own_pay(sibling, "b_0")) if correct else None
+        return group_advantages(turns, key=key, advantage=by, absent=absent)
+
+    with pytest.raises(ValueError, match="pass one of these functions itself, or absent=None"):
+        compared(advantage, correct=True)
+    assert len(compared(advantage, correct=False)) == 5
+    assert compared(centred, correct=True)[1] == pytest.approx(2 / 3)
+    assert compared(centred, correct=False)[1] == pytest.approx(1 / 2)
+    assert compared(leave_one_out, correct=True)[1] == pytest.approx(1)

@@ -33,6 +33,20 @@ def test_a_state_that_nobody_else_came_to_adds_nothing() -> None:
     assert advantages(GiGPO().assign([group(first, second)])) == [0.5, 0.5, -0.5]
 
 
+def test_a_state_is_not_compared_with_the_same_state_of_another_group() -> None:
+    groups = [
+        group(episode(saw("door", reward)), name=name) for name, reward in (("a", 1), ("b", 0))
+    ]
+    assert advantages(GiGPO().assign(groups)) == [0, 0]
+
+
+def test_an_episode_is_compared_with_what_a_sibling_without_the_agent_paid_it() -> None:
+    late = episode(turn("b_0", 0), other_pay={"a_0": ((0, 0.0),), "b_0": ()})
+    siblings = group(episode(turn("a_0", 1), turn("b_0", 0)), late)
+    found = advantages(GiGPO(group_by="agent", weight=0.0).assign([siblings]))
+    assert found == [0.5, 0, 0]
+
+
 def test_a_state_counts_as_often_as_it_is_come_to() -> None:
     circle = episode(saw("door", 0), saw("door", 0), saw("door", 3))
     found = advantages(GiGPO(discount=0.5).assign([group(circle)]))

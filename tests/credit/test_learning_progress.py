@@ -124,12 +124,28 @@ def test_the_same_step_is_no_later_measurement() -> None:
     assert credit.metrics()["progress"] == pytest.approx(0.7)
 
 
+def test_a_task_that_is_made_again_while_it_waits_keeps_its_first_measurement() -> None:
+    credit = method()
+    for each in (designed("a", 0.2), designed("a", 0.8), played("a", 0.6)):
+        assigned(credit, each)
+    assert credit.metrics()["progress"] == pytest.approx(0.4)
+
+
+def test_the_score_of_an_episode_that_made_a_task_is_not_of_its_own_task() -> None:
+    credit = method()
+    assigned(credit, designed("a", 0.2))
+    assigned(credit, designed("b", 0.9, task=Task(id="a")))
+    assert credit.metrics() == {"paid": 0, "waiting": 2, "dropped": 0, "progress": 0}
+
+
 def test_failed_episodes_and_missing_metrics_count_for_nothing() -> None:
     credit = method()
     failed = designed("f", 0.2, status=Status.FAILED)
     assert assigned(credit, failed, designed("a", 0.2)) == {}
     nothing = episode(turn("player_0"), task=Task(id="a"))
     assert assigned(credit, nothing) == {} and credit.metrics()["waiting"] == 1
+    unmeasured = episode(turn("designer_0", text="b"), created=(Task(id="b"),))
+    assert assigned(credit, unmeasured) == {} and credit.metrics()["waiting"] == 1
 
 
 def test_the_players_turns_are_credited_by_another_method() -> None:

@@ -53,6 +53,18 @@ def test_a_trace_is_all_turns_of_its_agent_and_votes_for_the_last() -> None:
     assert len({sample.pair for sample in samples}) == 1
 
 
+def test_an_agent_that_was_cut_off_after_a_tool_call_votes_for_its_last_move() -> None:
+    call = turn("debater_0", action=None, final=False)
+    samples = assigned(episode(*said(*"998").turns, call))
+    assert [agent for _, agent, _, _ in found(samples)] == ["debater_0", "debater_0", "debater_2"]
+
+
+def test_a_turn_that_is_left_out_is_no_part_of_its_trace() -> None:
+    left_out = turn("debater_0", action="8", trainable=False)
+    samples = assigned(episode(left_out, *said(*"998").turns))
+    assert found(samples) == [(0, "debater_0", "9", 1.0), (0, "debater_2", "8", -1.0)]
+
+
 def test_answers_that_mean_the_same_vote_together() -> None:
     assert [agent for _, agent, _, _ in found(assigned(said("a", "b", "A")))] == [
         "debater_0",
@@ -69,6 +81,7 @@ def test_a_majority_exceeds_the_fraction() -> None:
     assert assigned(said(*"7889"), above=0.4)
     assert not assigned(said(*"7889"), above=0.5), "2 of 4 do not exceed a half"
     assert assigned(said(*"788"), above=0.6) and not assigned(said(*"788"), above=0.7)
+    assert not assigned(said(*"7788"), above=0.4), "a tie, although each exceeds the fraction"
 
 
 def test_votes_of_an_episode_or_of_the_whole_group() -> None:

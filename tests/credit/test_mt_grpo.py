@@ -38,6 +38,13 @@ def test_a_sibling_without_further_turns_pays_for_what_those_brought() -> None:
     assert found == pytest.approx([-1.5 + 0.5, -1.5, 1.5 - 0.5], abs=1e-12)
 
 
+def test_a_turn_that_no_sibling_came_to_is_compared_with_nothing_earned() -> None:
+    siblings = group(play(0, 2, 0), play(0))
+    found = advantages(MTGRPO(group_by="agent", std=False).assign([siblings]))
+    # The outcomes are equal. Turn 1 earned 2 against 0: half of that, and turn 0 comes before it.
+    assert found == [1, 1, 0, -1]
+
+
 def test_agents_of_one_turn_are_compared_by_the_outcome_alone() -> None:
     found = advantages(MTGRPO(std=False).assign([group(play(1), play(0))]))
     assert found == [0.5, -0.5]

@@ -39,6 +39,11 @@ def test_tokens_that_the_policy_did_not_choose_count_for_nothing() -> None:
     assert found == pytest.approx([0.7071068, -1.4142136, 0], abs=1e-5)
 
 
+def test_a_policy_that_chose_no_token_has_no_signal() -> None:
+    forced = [episode(turn("a_0", reward, loss_mask=(0,))) for reward in (1, 0)]
+    assert advantages(ReinforcePlusPlus().assign([group(*forced)])) == [0, 0]
+
+
 def test_an_unknown_baseline_is_refused() -> None:
     with pytest.raises(ValueError, match="no baseline 'mean'"):
         ReinforcePlusPlus(baseline="mean")  # type: ignore[arg-type]

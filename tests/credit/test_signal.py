@@ -29,6 +29,7 @@ WORKER = group(planned(0.0), planned(1.0), planned(1.0), planned(0.0))
 """The team's returns differ, and the returns of the agent that learns do not."""
 OPPOSED = group(SEATS, SEATS)
 """The seats of a role are paid differently, and each of them the same in all siblings."""
+SEATED = group(SEATS, SEATS)
 BY_AGENT = {"default": GRPO(group_by="agent")}
 
 
@@ -76,3 +77,18 @@ def test_an_error_of_an_authors_method_is_one_line() -> None:
 
     with pytest.raises(ConfigError, match=r"^credit: Odd\.has_signal raised KeyError"):
         has_signal(Odd(), OPPOSED)
+
+
+def test_a_method_may_leave_the_decision_to_the_default() -> None:
+    class Undecided(StatelessCredit):
+        team = True
+
+        def assign(self, groups: object) -> list[Sample]:
+            return []
+
+        def has_signal(self, group: Group) -> bool | None:
+            return True if group is SEATED else super().has_signal(group)
+
+    assert has_signal(Undecided(), SEATED) and not has_signal(Undecided(), OPPOSED)
+    assert has_signal(Undecided(), WORKER), "the team's returns differ"
+    assert not Undecided().replays

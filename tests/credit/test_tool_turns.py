@@ -5,7 +5,7 @@ import pytest
 from selfplay.credit.arpo import ARPO
 from selfplay.credit.at_grpo import ATGRPO
 from selfplay.credit.attempts import decisive
-from selfplay.credit.base import moves
+from selfplay.credit.base import move_numbers
 from selfplay.credit.counterfactual import Counterfactual
 from selfplay.credit.dr_grpo import DrGRPO
 from selfplay.credit.gigpo import GiGPO
@@ -98,7 +98,7 @@ def rounds() -> Episode:
 
 
 def test_moves_are_counted_without_calls() -> None:
-    assert moves(rounds()) == [0, 0, 0, 1, 1, 1, 1]
+    assert move_numbers(rounds()) == [0, 0, 0, 1, 1, 1, 1]
     assert {agent: len(acts) for agent, acts in actions_of(rounds()).items()} == {
         "a_0": 2,
         "b_0": 2,

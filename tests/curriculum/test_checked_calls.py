@@ -66,6 +66,16 @@ def fail(*arguments: Any) -> Any:
             r"Broken\.tasks returned str, not a list of Task",
         ),
         (
+            lambda it: tasks_of(it, 1),
+            {"tasks": lambda self, step, attempt: [Task(id=3)]},  # type: ignore[arg-type]
+            r"Broken\.tasks returned a Task whose id is 3, not a text",
+        ),
+        (
+            lambda it: tasks_of(it, 1),
+            {"tasks": lambda self, step, attempt: [Task(id="a", payload=[1])]},  # type: ignore[arg-type]
+            r"Broken\.tasks returned a Task whose payload is \[1\], not a mapping of names",
+        ),
+        (
             metrics_of,
             {"metrics": lambda self: {"gap": "high"}},
             r"Broken\.metrics gave 'gap' the value 'high'; a metric is a number",

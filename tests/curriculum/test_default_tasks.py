@@ -73,6 +73,16 @@ def test_shipped_games_are_tasks_without_content(experiment: str) -> None:
     assert curriculum.tasks(1) == curriculum.tasks(7) == [Task(id="game")] * 2
 
 
+def test_what_is_not_a_task_is_refused_wherever_an_arena_makes_tasks() -> None:
+    class NoTask(DrawnLimit):
+        def default_task(self, rng: Random) -> Task:
+            return {"id": "limit"}  # type: ignore[return-value]
+
+    for make in (DefaultTasks(arena=NoTask(), batch=1).tasks, NoTask().reset):
+        with pytest.raises(ConfigError, match=r"^NoTask\.default_task returned dict, not a Task$"):
+            make(1)
+
+
 def test_a_batch_below_1_and_no_arena_are_refused() -> None:
     with pytest.raises(ConfigError, match="batch is at least 1, not 0"):
         DefaultTasks(arena=Kuhn(), batch=0)

@@ -87,6 +87,12 @@ def test_a_solved_task_that_is_forgotten_is_open_again() -> None:
     assert ladder.metrics()["open"] == 1
 
 
+def test_solved_tasks_fill_a_step_up_to_the_batch_and_no_further() -> None:
+    ladder = made([ROOT, Task(id="other")], batch=1)
+    ladder.observe([tried(ROOT, 8)], 1)
+    assert ids(ladder.tasks(2)) == {"other"}
+
+
 def test_a_variant_that_is_solved_twice_is_one_step_up() -> None:
     ladder = made()
     ladder.observe([tried(ROOT, 0)], 1)

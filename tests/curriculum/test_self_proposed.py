@@ -10,7 +10,7 @@ import pytest
 from selfplay.curriculum.mixture import MixtureCurriculum, routed, unrouted
 from selfplay.curriculum.self_proposed import ProposalCurriculum
 from selfplay.curriculum.task_buffer import TaskBuffer
-from selfplay.errors import CollapsedError, ConfigError
+from selfplay.errors import ConfigError, NothingToLearn
 from selfplay.types import Group, Status, Task
 from tests.helpers.builders import episode, group, turn
 
@@ -107,6 +107,15 @@ def test_the_fraction_of_valid_proposals_does_not_depend_on_the_group_size(size:
     assert solved(curriculum.tasks(3), "d") == 4 - 1
 
 
+def test_the_fraction_of_valid_proposals_is_of_each_type() -> None:
+    curriculum = made()
+    curriculum.observe([proposal(f"{kind}-{n}", kind) for kind in "da" for n in range(6)], 1)
+    played = [proposal(f"d-new-{n}", valid=n == 0) for n in range(3)]
+    curriculum.observe([*played, *(proposal(f"a-new-{n}", "a") for n in range(3))], 2)
+    tasks = curriculum.tasks(3)
+    assert (solved(tasks, "d"), solved(tasks, "a")) == (4 - 1, 4 - 3)
+
+
 def test_refills_of_a_step_are_one_step() -> None:
     """Metrics add up over a step's rounds, and so does the fraction of valid proposals."""
     curriculum = made(solver_batch=8, proposals=4)
@@ -182,7 +191,7 @@ def test_seeding_plays_proposals_only_until_every_type_has_enough() -> None:
 def test_seeding_that_gets_nowhere_says_so() -> None:
     curriculum = made(seed_size=2, seeding_steps=3)
     curriculum.observe([], -2)
-    with pytest.raises(CollapsedError, match=r"after 3 rounds .*'d': 1, 'a': 1, 'i': 0.*not 2"):
+    with pytest.raises(NothingToLearn, match=r"after 3 rounds .*'d': 1, 'a': 1, 'i': 0.*not 2"):
         curriculum.observe([], -3)
 
 
@@ -249,6 +258,12 @@ def test_references_are_entries_whose_solve_rate_lies_in_the_band() -> None:
     curriculum.observe([group(again)], 2)  # 83 of 88: now too easy
     asked = [task for step in range(9) for task in curriculum.tasks(step)]
     assert [0] in [task.payload["parents"] for task in asked if task.payload.get("parents")]
+
+
+def test_where_too_few_entries_lie_in_the_band_all_references_are_of_all_entries() -> None:
+    curriculum = made(types=["d"], seeds=SEEDS[:1], given={}, reference_band=(0.1, 0.9))
+    curriculum.observe([proposal("x")], 1)  # 3 of 8 attempts; the seed was never attempted
+    assert sorted(curriculum.tasks(2)[0].payload["parents"]) == [0, 1]
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,15 @@ def test_fewer_are_drawn_where_there_are_fewer() -> None:
     assert buffer.sample(["deduction"], 0, Random(0)) == []
 
 
+@pytest.mark.parametrize(
+    ("band", "drawn"), [((0.0, 0.5), 1), ((0.5, 1.0), 1), ((0.0, 0.4), 0), ((0.6, 1.0), 0)]
+)
+def test_both_ends_of_a_band_belong_to_it(band: tuple[float, float], drawn: int) -> None:
+    buffer = filled(1)
+    buffer.record(task(0), attempts=2, solved=1)
+    assert len(buffer.sample(["deduction"], 1, Random(0), band=band)) == drawn
+
+
 def test_attempts_are_booked_with_the_task() -> None:
     buffer = filled(4, capacity=2)
     buffer.record(task(2), attempts=8, solved=3)

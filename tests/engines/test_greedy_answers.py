@@ -32,7 +32,7 @@ def test_requests_of_other_groups_and_turns_are_equal(model: PreTrainedModel) ->
     first, second = ask(PROMPT, 2, temperature=0.0)
     check(model, [first], answer(serves, [first]))
     serves.drain_metrics()
-    later = replace(second, group=7, turns_taken=3)
+    later = replace(second, group_seed=7, turns_taken=3)
     check(model, [later], answer(serves, [later]))
     assert serves.drain_metrics()["computed_tokens"] == 0
 

@@ -197,8 +197,8 @@ def test_a_prompt_that_does_not_fit_is_no_answer(reply: tuple[int, str]) -> None
     with serving(lambda number, body: reply) as endpoint:
         asked = engine(endpoint.url)
         done = answers(asked, request())[0]
-    assert "lower max_tokens of the role's sampling" in done.too_long
-    assert done.completion_ids == () and "\n" not in done.too_long
+    assert "lower max_tokens of the role's sampling" in done.too_long_reason
+    assert done.completion_ids == () and "\n" not in done.too_long_reason
     assert asked.drain_metrics() == {"requests": 1.0, "refused": 1.0}
 
 

@@ -9,6 +9,7 @@ from selfplay.credit.at_grpo import ATGRPO
 from selfplay.credit.base import StatelessCredit
 from selfplay.credit.by_role import ByRole
 from selfplay.credit.grpo import GRPO
+from selfplay.credit.nested_methods import methods_of
 from selfplay.credit.rloo import RLOO
 from selfplay.credit.trr import TRR
 from selfplay.errors import ConfigError
@@ -54,6 +55,16 @@ def test_siblings_are_needed_where_an_agent_is_compared_with_itself(credit: list
 )
 def test_solvers_of_one_episode_the_batch_or_an_average_are_enough(overrides: list[str]) -> None:
     check(load(*overrides))
+
+
+def test_the_method_of_a_role_is_named_by_its_key_also_inside_another() -> None:
+    inner = ByRole(methods={"solver": RLOO(group_by="agent")})
+    assert list(methods_of(GRPO(), "credit")) == ["credit"]
+    with pytest.raises(ConfigError) as caught:
+        check_sampler_supports_credit(ByRole(methods={"default": inner}), Independent())
+    where = "credit.methods.default.methods.solver"
+    assert str(caught.value).startswith(f"{where}: RLOO compares an agent with itself")
+    assert str(caught.value).endswith(f"(or {where}.group_by to role or prompt)")
 
 
 def test_pass_at_k_needs_more_than_k() -> None:
@@ -133,7 +144,8 @@ def test_a_credit_method_that_misjudges_turns_of_the_sampler_is_noted() -> None:
     (shared,) = sampler_notes(RLOO(), tree)
     assert "RLOO takes all episodes for independent ones, and Tree makes" in shared
     (dropped,) = sampler_notes(ByRole(methods={"proposer": TRR(), "solver": GRPO()}), Dynamic())
-    assert "TRR can learn from groups in which all returns are equal, and Dynamic drops" in dropped
+    assert dropped.startswith("credit.methods.proposer: TRR can learn from groups in which all")
+    assert "returns are equal, and Dynamic drops" in dropped
     for credit, sampler in (
         (ATGRPO(), tree),
         (own, tree),

@@ -10,17 +10,20 @@ from random import Random
 from threading import Lock
 from typing import Any
 
+import numpy as np
 import pytest
 from yaml import safe_load
 
 from selfplay.arena import Arena
 from selfplay.cli.main import main
 from selfplay.config import compose
+from selfplay.curriculum.fixed import FixedTasks
 from selfplay.errors import ConfigError
 from selfplay.experiment.experiment import check
-from selfplay.experiment.trial_game import games
+from selfplay.experiment.trial_game import _seen, games
 from selfplay.role import Role
 from selfplay.types import InvalidAction, Message, Metric, Observation, Task
+from tests.helpers.builders import turn
 
 HERE = __name__
 PACKAGED = {"smollm2/reasoning"} if find_spec("reasoning_gym") is None else set[str]()
@@ -57,7 +60,14 @@ class Coin(Arena):
         if self.fault == "setup":
             raise RuntimeError("no coin\nat all")
         self.lock = Lock() if self.fault == "lock" else None
+        self.rule = (lambda: 1) if self.fault == "lambda" else None
+        self.looks = next(COUNT) if self.fault == "dealt" else 0
         self.last: str | None = ""
+
+    def default_task(self, rng: Random) -> Task:
+        if self.fault == "no_task":
+            return {"id": "coin"}  # type: ignore[return-value]
+        return Task(id="coin", payload={"drawn": next(COUNT)} if self.fault == "tasks" else {})
 
     def acting(self) -> Sequence[str]:
         if self.fault == "role":
@@ -77,6 +87,13 @@ class Coin(Arena):
             return Observation(text="last: " + self.last, fields={"legal": ["heads"]})  # type: ignore[operator]
         if self.fault == "none":
             return Observation(text=None)  # type: ignore[arg-type]
+        if self.fault == "fields":
+            return Observation(text="x", fields=["legal"])  # type: ignore[arg-type]
+        if self.fault == "looks":
+            self.looks += 1
+            return Observation(fields={"legal": ["heads"], "looks": self.looks})
+        if self.fault == "dealt":
+            return Observation(fields={"legal": ["heads"], "looks": self.looks})
         if self.fault == "seen":
             return Observation(text=str(next(COUNT)), fields={"legal": ["heads"]})
         return Observation(text="heads or tails?", fields={"legal": ["heads", "tails"]})
@@ -120,7 +137,9 @@ class Speaker(Role):
     def parse(self, text: str) -> Any:
         if self.fault == "deaf":
             raise InvalidAction("not_heard")
-        return text
+        if self.fault == "no_reason":
+            raise InvalidAction()
+        return InvalidAction("no") if self.fault == "returned" else text
 
 
 @pytest.fixture
@@ -189,9 +208,18 @@ def test_what_was_seen_read_and_paid_is_printed(
             "for the same seed and moves, and was paid ",
         ),
         (
-            "arena.fault=seen",
+            "arena.fault=dealt",
             "view('player_0') differs for the same seed and moves; all random ",
         ),
+        (
+            "arena.fault=looks",
+            "view('player_0') differs when it is called again; view may neither change the state",
+        ),
+        ("arena.fault=seen", "view('player_0') differs when it is called again; view may neither"),
+        ("arena.fault=fields", "an Observation whose fields is list, not Mapping"),
+        ("arena.fault=lambda", "the arena cannot be pickled in mid-game: "),
+        ("arena.fault=tasks", "arena: default_task makes other tasks of an equal rng; all of its"),
+        ("arena.fault=no_task", "fault: Coin.default_task returned dict, not a Task"),
         ("arena.fault=pay", "nan"),
         (
             "arena.fault=note",
@@ -205,6 +233,11 @@ def test_what_was_seen_read_and_paid_is_printed(
         ("arena.fault=endless", "had not ended after 200 turns"),
         ("roles.player.fault=prompt", "no style"),
         ("roles.player.fault=deaf", "roles.player: none of 2 legal moves was read as an action"),
+        ("roles.player.fault=no_reason", "2 legal moves was read as an action (unnamed); see"),
+        (
+            "roles.player.fault=returned",
+            "roles.player: Speaker.parse returned InvalidAction, not a text; it raises",
+        ),
     ],
 )
 def test_each_fault_is_a_line_and_the_exit_code_is_two(
@@ -269,6 +302,46 @@ def test_a_metric_that_the_game_lacks_is_a_note(
     assert notes("weight") == [] and notes("found") == []
 
 
+class Headed(Coin):
+    """Has a chief metric that it neither declares nor measures."""
+
+    measures = {"found": Metric()}
+    chief = ("found", "fuond")
+
+
+def test_a_chief_metric_that_nothing_declares_is_a_note(
+    configs: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert checked(configs, f"arena._target_={HERE}.Headed") == 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == (
+        "note: arena: Headed.chief has 'fuond', which is not in measures; did you mean 'found'?"
+    )
+
+
+class Unsaved(FixedTasks):
+    """A curriculum whose state no checkpoint can hold."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seen": {1, 2}}
+
+
+def test_a_curriculum_whose_state_cannot_be_saved_is_a_fault() -> None:
+    config = compose.load(["+experiment=tiny/kuhn", "evaluations=none"])
+    tasks = [{"_target_": "selfplay.types.Task", "id": "a"}]
+    config["curriculum"] = {"_target_": f"{HERE}.Unsaved", "tasks": tasks, "batch": 1}
+    (game,) = games(config, seed=0)
+    (fault,) = game.faults
+    assert fault.startswith("curriculum: Unsaved.state_dict has 'seen', which a checkpoint cannot")
+
+
+class SpeakerUnmade(Speaker):
+    """Does not call the constructor of its base."""
+
+    def __init__(self) -> None:
+        self.fault = ""
+
+
 class Unmade(Coin):
     """Does not call the constructor of its base."""
 
@@ -283,29 +356,51 @@ class Nobody(Coin):
 
 
 class Misnamed(Coin):
-    """Has no name of its own, a role that is no identifier and one without agents."""
+    """Has no name of its own and a role that is no identifier."""
 
     name = Arena.name
-
-    def __init__(self, *, fault: str = "") -> None:
-        super().__init__(fault=fault)
-        self.roles = {"player": 2, "score-keeper": 1, "judge": 0}
+    roles = {"player": 2, "score-keeper": 1}
 
 
-def test_names_and_numbers_of_an_arena_that_cannot_be_used_are_faults(
+class Counted(Coin):
+    """Has a number of agents from numpy, and a role without agents."""
+
+    roles: Any = {"player": np.int64(2), "judge": 0}
+
+
+class Empty(Coin):
+    """Has a role, and no agent."""
+
+    roles = {"player": 0}
+
+
+def test_names_of_an_arena_that_cannot_be_used_are_faults(
     configs: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     role = f"{{_target_: {HERE}.Speaker}}"
-    nodes = (
-        f"+roles.judge={role}",
-        f"+roles.score-keeper={role}",
-        f"arena._target_={HERE}.Misnamed",
-    )
+    nodes = (f"+roles.score-keeper={role}", f"arena._target_={HERE}.Misnamed")
     assert checked(configs, *nodes) == 2
     said = capsys.readouterr().err
     assert "fault: arena: Misnamed has no name; write for example name = 'my_game_v0'" in said
     assert "fault: arena: Misnamed.roles: 'score-keeper' is no name; use letters, digits" in said
-    assert "fault: arena: Misnamed.roles: judge has 0 agents; at least 1 is needed" in said
+
+
+def test_every_number_of_agents_that_an_arena_accepts_is_no_fault(
+    configs: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    judge = f"+roles.judge={{_target_: {HERE}.Speaker}}"
+    code = checked(configs, judge, f"arena._target_={HERE}.Counted")
+    assert code == 0, capsys.readouterr().err
+    assert type(Counted().roles["player"]) is int
+    assert checked(configs, f"arena._target_={HERE}.Empty") == 2
+    fault = "fault: arena: Empty.roles: no role has an agent; at least 1 is needed"
+    assert fault in capsys.readouterr().err
+
+
+def test_a_prompt_that_is_no_text_is_shown_as_it_is() -> None:
+    content = [{"type": "image", "url": "a\nb"}]
+    seen = _seen(turn("player_0", messages=({"role": "user", "content": content},)))
+    assert seen == str(content)
 
 
 @pytest.mark.parametrize(
@@ -317,6 +412,10 @@ def test_names_and_numbers_of_an_arena_that_cannot_be_used_are_faults(
         (
             f"roles.player={{_target_: {HERE}.Coin}}",
             "roles.player._target_: Coin is not a self",
+        ),
+        (
+            f"roles.player={{_target_: {HERE}.SpeakerUnmade}}",
+            "roles.player: SpeakerUnmade.__init__ does not call super().__init__(); add the call",
         ),
     ],
 )

@@ -34,6 +34,17 @@ def test_temperature_0_is_for_policies_that_do_not_learn_then(overrides: tuple[s
     check(compose.load([QUICK, *overrides]))
 
 
+def test_the_default_is_no_role_if_every_role_has_its_own_sampling() -> None:
+    game = ["+experiment=tiny/kuhn", "sampling.default.temperature=0"]
+    check(compose.load([*game, "+sampling.player={temperature: 1.0}"]))
+    with pytest.raises(ConfigError, match="role 'player' samples at temperature 0 in step 1"):
+        check(compose.load(game))
+    limits = ["shaping=overlong", "shaping.overlong.limit=64", "+sampling.player={max_tokens: 64}"]
+    config = compose.load([game[0], *limits])
+    assert config["sampling"]["default"]["max_tokens"] != 64
+    assert not [note for note in check(config) if note.startswith("shaping.overlong.limit")]
+
+
 def test_a_policy_with_the_name_of_a_missing_opponent_is_named() -> None:
     game, mine = "+experiment=tiny/kuhn", "+population.roles.player=random"
     (note,) = [each for each in check(compose.load([game, mine])) if "opponent" in each]

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from selfplay.models.tiny import build_model, build_tokenizer
 from selfplay.types import Episode, Group, Sample, Status, Task, Turn, role_of
@@ -75,6 +75,14 @@ def llama(seed: int = 0, **settings: int) -> LlamaForCausalLM:
     torch.manual_seed(seed)
     sizes = {**SIZES, "num_key_value_heads": 2, "max_position_embeddings": 64, **settings}
     return LlamaForCausalLM(LlamaConfig(**sizes)).eval()
+
+
+def mixture(seed: int = 0, **settings: int) -> Qwen3MoeForCausalLM:
+    """A tiny mixture whose tokens pass 2 of the 8 experts of a layer."""
+    torch.manual_seed(seed)
+    sizes = {**SIZES, "num_key_value_heads": 2, "head_dim": 4, "max_position_embeddings": 256}
+    sizes |= {"moe_intermediate_size": 16, "num_experts": 8, "num_experts_per_tok": 2, **settings}
+    return Qwen3MoeForCausalLM(Qwen3MoeConfig(**sizes)).eval()
 
 
 def weights(model: torch.nn.Module) -> list[torch.Tensor]:

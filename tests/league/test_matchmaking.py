@@ -155,6 +155,29 @@ def test_what_an_exploiter_found_is_verified() -> None:
     assert MainPlayer().chances("main", found) == pytest.approx({**expected, "main": 0.35})
 
 
+def test_an_exploiter_that_wins_no_more_than_it_may_found_nothing() -> None:
+    """A win rate of exactly `exploited` is high enough."""
+    found = starcraft({("main", "hunter@1"): 0.3}, "hunter@1")
+    assert MainPlayer(pfsp=0.0, verify=1.0).chances("main", found) == {"main": 1.0}
+
+
+def test_without_an_exploiter_a_players_own_past_is_none_of_its_exploiters() -> None:
+    found = table({("main", "main@0"): 0.2}, players={"main": MainPlayer()}, snapshots=("main@0",))
+    assert MainPlayer(pfsp=0.0, verify=1.0).chances("main", found) == {"main": 1.0}
+
+
+def test_two_main_players_share_the_fraction_that_verifies() -> None:
+    """The exploiter is met in 0.5 by squared losses and twice in 0.1 to verify."""
+    players: dict[str, Matchmaking] = {
+        "main": MainPlayer(pfsp=0.5, verify=0.2),
+        "twin": MainPlayer(),
+        "hunter": MainExploiter(),
+    }
+    found = table({("main", "hunter@1"): 0.2}, players=players, snapshots=("hunter@1",))
+    expected = {"hunter@1": 0.7, "main": 0.15, "twin": 0.15}
+    assert players["main"].chances("main", found) == pytest.approx(expected)
+
+
 def test_what_was_forgotten_is_verified() -> None:
     """It beats the oldest less often than the one after: both are left without the last, which is
     as hard as the newest should be, and 0.4 is below 0.7."""
@@ -202,6 +225,9 @@ def test_another_main_player_that_is_too_strong_is_met_by_its_past() -> None:
     rates[("main", "twin")] = 0.4
     found = players["main"].chances("main", table(rates, players=players, snapshots=("twin@0",)))
     assert found == pytest.approx({"main": 0.5, "twin": 0.5})
+    rates[("main", "twin")] = 0.3
+    found = players["main"].chances("main", table(rates, players=players, snapshots=("twin@0",)))
+    assert found == pytest.approx({"main": 0.5, "twin@0": 0.5}), "exactly 0.3 is too strong"
 
 
 def test_a_main_exploiter_meets_the_main_player_or_its_past() -> None:

@@ -186,3 +186,12 @@ def test_a_copy_keeps_the_rates_of_its_player_and_no_games() -> None:
     assert twin.between("base@2", "base@1") == (0.5, 0.0)
     payoff.forget("base@1")
     assert payoff.between("base@2", "base@1") == (0.5, 0.0)
+
+
+def test_games_of_a_copy_itself_count_before_those_of_its_player() -> None:
+    payoff = Payoff(decay=1.0)
+    payoff.record("base", "other", "won")
+    payoff.remember("base@1", "base")
+    assert payoff.between("base@1", "other") == (1.0, 1.0)
+    payoff.record("other", "base@1", "won")
+    assert payoff.between("base@1", "other") == (0.0, 1.0)

@@ -1,13 +1,14 @@
 """Samples as micro-batches of padded rows."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
 from selfplay.learner import batch as batches
-from selfplay.learner.batch import Batch, alone, cut, pad
+from selfplay.learner.batch import Batch, alone, cut, named, pad
 from selfplay.types import Sample
 from tests.helpers.builders import llama, sample
 
@@ -86,6 +87,13 @@ def test_rows_of_other_widths_are_not_padded_without_end(monkeypatch: pytest.Mon
     rows = [alone(sample([1] * width, [2], 1.0)) for width in [40] * 9 + [3] * 9 + [2]]
     widths = [batch.ids.shape for batch in map(pad, cut(rows, max_tokens=10_000))]
     assert widths == [(9, 40), (10, 3)]
+
+
+def test_an_example_of_a_warm_start_is_named_by_its_place() -> None:
+    turn = replace(SAMPLES[0].turn, agent="")
+    example = replace(SAMPLES[0], turn=turn, group="chats.jsonl, line 3")
+    assert named(example) == "chats.jsonl, line 3"
+    assert named(SAMPLES[0]) == "sample 1.0.0/0/solver_0"
 
 
 @pytest.mark.parametrize(

@@ -187,7 +187,7 @@ def test_what_diverges_on_one_rank_is_told_by_all_and_the_next_batch_goes_on(two
     alone, together = make(), ranked(two, make)
     wrong = replace(batch()[4], advantage=float("nan"), episode=7)
     with pytest.raises(
-        DivergedError, match=r"the loss is nan at step 1 on samples 1\.0\.0/7/solver_0;"
+        DivergedError, match=r"the loss is nan at step 1 on sample 1\.0\.0/7/solver_0;"
     ):
         together.update([*batch(), wrong], step=1)
     alone.update(batch(), step=2)

@@ -12,6 +12,7 @@ import torch
 from torch.nn import functional
 from transformers import AutoModelForCausalLM
 
+from selfplay.arena.demonstrations import ExampleSource
 from selfplay.config.instantiate import build
 from selfplay.config.trust import TrustLimit, admit_config, limited
 from selfplay.errors import ConfigError
@@ -42,7 +43,7 @@ CHAT = [
 ]
 
 
-class Echo:
+class Echo(ExampleSource):
     """Demonstrations of one role: the first says yes, the second no, in turn."""
 
     def __init__(self, *, words: tuple[str, ...] = ("yes", "no")) -> None:
@@ -180,7 +181,7 @@ def test_an_interrupted_one_continues_and_ends_with_the_same_weights(
 
     def interrupt(self: Learner, *values: Any, step: int) -> dict[str, float]:
         steps.append(step)
-        if steps == [0, 1, 2]:
+        if steps == [1, 2, 3]:
             raise KeyboardInterrupt
         return optimize(self, *values, step=step)
 
@@ -188,7 +189,7 @@ def test_an_interrupted_one_continues_and_ends_with_the_same_weights(
     with pytest.raises(KeyboardInterrupt):
         warmstart.make(config, base=str(base))
     continued = warmstart.make(config, base=str(base))
-    assert steps == [0, 1, 2, 2, 3]
+    assert steps == [1, 2, 3, 3, 4]
     monkeypatch.setenv("SELFPLAY_CACHE", str(tmp_path / "second"))
     alone = warmstart.make(config, base=str(base))
     name = "model.safetensors"

@@ -161,9 +161,7 @@ def test_a_loss_that_is_not_finite_stops_before_the_weights(broken: float) -> No
     learner = Learner(
         model, objective=REINFORCE, settings=LearnerSettings(lr=0.1, max_tokens=1, max_skipped=0)
     )
-    with pytest.raises(
-        DivergedError, match=r"loss is (nan|-?inf) at step 7 on samples 1.0.0/0/sol"
-    ):
+    with pytest.raises(DivergedError, match=r"loss is (nan|-?inf) at step 7 on sample 1.0.0/0/sol"):
         learner.update([*samples(), sample([1], [2], broken)], step=7)
     assert same(before, weights(model))
     learner.update(samples(), step=8)  # the broken gradient is not carried over
@@ -182,7 +180,7 @@ def test_a_gradient_that_is_not_finite_stops_before_the_weights() -> None:
     model = llama()
     model.model.norm.weight.register_hook(lambda gradient: gradient * math.nan)
     before = weights(model)
-    with pytest.raises(DivergedError, match=r"norm is nan at step 3 on samples 1.0.0/0/sol"):
+    with pytest.raises(DivergedError, match=r"norm is nan at step 3 on sample 1.0.0/0/sol"):
         Learner(model, objective=REINFORCE, settings=LearnerSettings(lr=0.1, max_skipped=0)).update(
             samples(), step=3
         )
@@ -238,7 +236,10 @@ def test_too_many_such_steps_in_a_row_end_the_run(where: Any) -> None:
     )
     for step in range(1, 6):
         learner.update(samples(), step=step)
-    said = r"is nan at step 6 on .*; 3 steps in a row had such a fault \(learner.max_skipped\)$"
+    said = (
+        r"is nan at step 6 on .*; 3 steps in a row had such a fault \(learner.max_skipped\); lower "
+        r"the learning rate, or resume from the last checkpoint with other settings$"
+    )
     with pytest.raises(DivergedError, match=said):
         learner.update(samples(), step=6)
     assert same(before, weights(model))

@@ -156,6 +156,53 @@ def test_clip_higher_leaves_more_room_above() -> None:
     assert (narrow["clipped"], wide["clipped"]) == (3, 0)
 
 
+@pytest.mark.parametrize(
+    ("objective", "ratio", "advantage", "clipped"),
+    [
+        (PRESETS["cispo"], 1.25, 1.0, 6),
+        (PRESETS["cispo"], 1.25, -1.0, 6),
+        (PRESETS["ppo"], 2.0, -1.0, 6),
+        (PolicyLoss(clip="ppo"), 2.0, -1.0, 0),
+    ],
+    ids=["cispo", "cispo_down", "dual", "ppo"],
+)
+def test_the_tokens_that_a_clip_bounds_are_counted(
+    objective: PolicyLoss, ratio: float, advantage: float, clipped: int
+) -> None:
+    given = scores(logprobs=tensor(OLD) + log(ratio), advantages=tensor([[advantage] * 4] * 2))
+    assert objective.loss(given, TOTALS)[1]["clipped"] == clipped
+
+
+@pytest.mark.parametrize("ratio", ["token", "sequence"])
+def test_a_row_without_own_tokens_adds_nothing(ratio: Any) -> None:
+    """An idle rank computes such a row; NaN there would skip the step on all ranks."""
+    objective = PolicyLoss(ratio=ratio, aggregate="sequence_mean")
+    totals = BatchCounts(tokens=3, sequences=1)
+    alone = scores(
+        logprobs=tensor(LOGPROBS[:1]),
+        old_logprobs=tensor(OLD[:1]),
+        advantages=tensor(ADVANTAGES[:1]),
+        mask=tensor(MASK[:1]),
+    )
+    both = scores(mask=tensor([MASK[0], [0.0] * 4]))
+    assert objective.loss(both, totals)[0].item() == objective.loss(alone, totals)[0].item() != 0
+
+
+def test_differences_of_log_probabilities_are_bounded_by_20() -> None:
+    one = tensor([[1.0]])
+    given = LossInputs(logprobs=0 * one, old_logprobs=-100 * one, advantages=one, mask=one)
+    loss, sums = PolicyLoss(clip="none").loss(given, BatchCounts(tokens=1, sequences=1))
+    assert loss.item() == pytest.approx(-exp(20))
+    assert sums["policy_kl"] == pytest.approx(exp(20) - 21)
+    assert kl_estimate(-100 * one, 0 * one, "k3").item() == pytest.approx(exp(20) - 21)
+
+
+def test_the_policy_kl_is_a_sum_over_own_tokens() -> None:
+    moved = [LOGPROBS[r][t] - OLD[r][t] for r in (0, 1) for t in range(4) if MASK[r][t]]
+    sums = PRESETS["grpo"].loss(scores(), TOTALS)[1]
+    assert sums["policy_kl"] == pytest.approx(sum(exp(d) - 1 - d for d in moved))
+
+
 def test_the_golden_aggregates() -> None:
     mask = tensor([[1, 1, 0, 0], [1, 1, 1, 1]])
     values = tensor([[1, 1, 9, 9], [2, 2, 2, 2]])

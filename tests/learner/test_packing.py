@@ -5,14 +5,15 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from selfplay.learner import batch as batches
 from selfplay.learner.batch import cut, pad
 from selfplay.learner.objective import PolicyLoss
-from selfplay.learner.packing import CPU, GPU, Packer, common
+from selfplay.learner.packing import CPU, GPU, Packer, attention_share, common
 from selfplay.models.tree_attention import visible
 from selfplay.types import Sample
-from tests.helpers.builders import sample
+from tests.helpers.builders import SIZES, mixture, sample
 from tests.helpers.shared_prefixes import (
     apart,
     branches,
@@ -181,6 +182,14 @@ def test_a_gpu_computes_short_prompts_again(costs: Any, short: int) -> None:
     assert [row.width for row in long] == [4097 + 16 * 256]
     found = packer.rows(groups(4, 512, 8, 512), max_tokens=32_768)
     assert sum(row.width for row in found) == short
+
+
+def test_of_a_mixture_only_the_experts_that_a_token_passes_count() -> None:
+    """Of 8 experts a token passes 2, so that all 8 would divide by about 3 times as much."""
+    sparse = mixture(moe_intermediate_size=64)
+    sizes = {**SIZES, "num_key_value_heads": 2, "head_dim": 4, "intermediate_size": 2 * 64}
+    dense = Qwen3ForCausalLM(Qwen3Config(**sizes))
+    assert attention_share(sparse) == pytest.approx(attention_share(dense), rel=0.2)
 
 
 def test_the_common_prefix() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from selfplay.errors import ConfigError
 from selfplay.learner import learner as learner_module
@@ -17,7 +18,7 @@ from selfplay.learner.objective import PolicyLoss
 from selfplay.learner.precision import mixed_precision
 from selfplay.models.lora import adapted
 from selfplay.models.policy_settings import Lora
-from tests.helpers.builders import llama, same, weights
+from tests.helpers.builders import llama, mixture, same, weights
 from tests.helpers.learner_processes import batch
 
 REINFORCE = PolicyLoss(ratio="none", clip="none")
@@ -54,6 +55,43 @@ def test_bfloat16_agrees_with_float32_to_its_rounding() -> None:
     )
     assert not torch.equal(rounded, exact)
     torch.testing.assert_close(rounded, exact, rtol=0, atol=2**-4)
+
+
+class ExpertTypes(TorchDispatchMode):
+    """Collects the types of the numbers that the product of experts multiplies."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[torch.dtype] = []
+
+    def __torch_dispatch__(
+        self, called: Any, types: Any, given: Any = (), named: Any = None
+    ) -> Any:
+        if called is torch.ops.aten._grouped_mm.default:
+            self.found += [each.dtype for each in given[:2]]
+        return called(*given, **(named or {}))
+
+
+def test_experts_compute_in_bfloat16_too() -> None:
+    """Forward and backward, over weights and gradients in float32."""
+    settings = (LearnerSettings(precision=kind, lr=0.01) for kind in ("float32", "bfloat16"))
+    exact, rounded = (Learner(mixture(), objective=REINFORCE, settings=each) for each in settings)
+    wanted, found = (
+        torch.tensor([*chain.from_iterable(each.logprobs(batch()))]) for each in (exact, rounded)
+    )
+    assert not torch.equal(found, wanted)
+    # Rounding in the router may also choose another expert.
+    torch.testing.assert_close(found, wanted, rtol=0, atol=2**-3)
+    assert float((found - wanted).abs().mean()) < 2**-6
+    with ExpertTypes() as types:
+        rounded.update(batch(), step=1)
+    # In 2 layers, 2 products forward, and 2 backward for each of them, have 2 inputs each.
+    assert len(types.found) >= 2 * (2 + 2 * 2) * 2 and set(types.found) == {torch.bfloat16}
+    with ExpertTypes() as types:
+        exact.update(batch(), step=1)
+    assert set(types.found) == {torch.float32}
+    gradients = [each.grad for each in rounded.parameters if each.grad is not None]
+    assert {gradient.dtype for gradient in gradients} == {torch.float32}
 
 
 def test_auto_is_float32_on_a_cpu() -> None:

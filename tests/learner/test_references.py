@@ -2,6 +2,7 @@
 
 import io
 from dataclasses import replace
+from math import exp, log1p
 
 import pytest
 import torch
@@ -91,6 +92,16 @@ def test_dpo_has_the_gradient_of_its_loss_whatever_the_micro_batches() -> None:
             Learner(llama(), objective=DPO(), reference=llama(), settings=several)
     with pytest.raises(ConfigError, match="credit=preference"):
         learner.update(samples(), step=2)
+
+
+def test_the_loss_of_a_pair_counts_the_wrong_order_with_the_smoothing() -> None:
+    """By hand: the log ratios are 1 and 0, so the margin is 1."""
+    pair = [replace(sample([1], [5], sign), pair="a") for sign in (1.0, -1.0)]
+    _, figures = DPO(beta=1.0, smoothing=0.25).prepare(
+        pair, lambda samples, reference=False: [[-2.0 if reference else -1.0], [-1.0]]
+    )
+    wanted = 0.75 * log1p(exp(-1)) + 0.25 * log1p(exp(1))
+    assert figures["preference_loss"] == pytest.approx(wanted)
 
 
 def test_the_completions_of_a_trace_count_together() -> None:

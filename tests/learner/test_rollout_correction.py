@@ -39,6 +39,20 @@ def test_masked_weights_vanish_outside_the_band() -> None:
     assert figures["corrected_share"] == pytest.approx(0.5)
 
 
+@pytest.mark.parametrize("now", [-0.5, -1.5])
+def test_a_weight_at_a_bound_of_the_band_is_within_it(now: float) -> None:
+    given = [sample([1], [5], 1.0, logprobs=(-1.0,))]
+    (found,), figures = correct(given, [[now]], mode="masked", low=exp(-0.5), high=exp(0.5))
+    assert found.advantage == (exp(now + 1.0),) and figures["corrected_share"] == 0.0
+
+
+def test_a_token_that_the_sampler_held_impossible_has_the_largest_weight() -> None:
+    given = [sample([1], [5], 1.0, logprobs=(-1000.0,))]
+    (found,), figures = correct(given, [[-1.0]], mode="truncated", low=0.5, high=2.0)
+    assert found.advantage == (2.0,)
+    assert figures["mismatch_kl"] == pytest.approx(exp(20) - 21), "the exponent is bounded"
+
+
 def test_what_others_wrote_is_not_counted() -> None:
     _, figures = corrected("masked", [9.0, 1.0], loss_mask=(0, 1))
     assert figures == pytest.approx({"mismatch_kl": 0.0, "corrected_share": 0.0})
@@ -135,3 +149,4 @@ def test_auto_weighs_samples_unless_their_log_probabilities_are_the_learners_own
         auto.prepare([], lambda samples, reference=False: [])
     plain = replace(auto, ratio="none", clip="none")
     assert not plain.off_policy, "older weights need a correction that was chosen"
+    assert likelihood.resolved(exact=False).off_policy, "it learns from samples of any weights"

@@ -168,7 +168,7 @@ def on_a_device(make: Make, monkeypatch: pytest.MonkeyPatch) -> Learner:
     torch.nn.Module.to(made.model, "meta")
     with monkeypatch.context() as patch:
         patch.setattr(learning, "FUSED_FROM", 1)
-        made.use_parameters()
+        made.make_optimizer()
     assert made.optimizer.param_groups[0]["fused"]
     return made
 

@@ -1,5 +1,6 @@
 """Which models take a tree of tokens in a row, and what becomes of the others."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from selfplay.learner import batch as batches
 from selfplay.learner.learner import Learner
 from selfplay.learner.learner_settings import LearnerSettings
 from selfplay.learner.objective import PolicyLoss
+from selfplay.models import tree_attention
 from selfplay.models.tree_attention import tree_problem
 from tests.helpers.builders import llama
 from tests.helpers.shared_prefixes import SIZES, apart, conversations, gradient, made, siblings
@@ -93,3 +95,30 @@ def test_a_model_that_breaks_on_a_tree_falls_back() -> None:
 def test_a_reference_that_takes_no_trees_keeps_the_policy_from_them() -> None:
     learner = Learner(llama(), objective=PolicyLoss(kl=0.1), reference=REFUSED[0][0])
     assert learner.packer.packing == "rows" and "Mistral" in learner.notes[0]
+
+
+def test_a_large_model_on_a_cpu_is_tested_with_two_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only of such a model; the passes would take minutes where a rank loads it."""
+    calls: list[int] = []
+
+    def count(model: Any) -> int:
+        """Passes of layers when a learner is made."""
+        calls.clear()
+        reference = copy.deepcopy(model).requires_grad_(False)
+        Learner(model, objective=PolicyLoss(kl=0.1), reference=reference, device="cuda")
+        return len(calls)
+
+    model, small = llama(num_hidden_layers=6), llama()
+    for layer in [*model.model.layers, *small.model.layers]:
+        layer.register_forward_hook(lambda *_: calls.append(1))
+    size = sum(parameter.numel() for parameter in model.parameters())
+    assert count(model) == 3 * count(small) > 0
+    monkeypatch.setattr(tree_attention, "LARGE", size)
+    of_small = count(small)
+    assert count(model) == of_small
+    assert len(model.model.layers) == model.config.num_hidden_layers == 6
+    shared = tree_attention.sample_layers(model)
+    assert len(shared.get_decoder().layers) == shared.config.num_hidden_layers == 2
+    own = {parameter.data_ptr() for parameter in model.parameters()}
+    assert {parameter.data_ptr() for parameter in shared.parameters()} < own
+    assert tree_problem(model) == ""

@@ -125,7 +125,7 @@ def test_an_interrupted_one_continues_and_ends_with_the_same_weights(
 
 def test_a_loss_that_is_not_finite_ends_it(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warmstart.WarmStart, "_backward", lambda self, model, rows: math.inf)
-    with pytest.raises(DivergedError, match="the loss is not finite at step 0"):
+    with pytest.raises(DivergedError, match="the loss is not finite at step 1;"):
         warmstart.make(parrot())
 
 

@@ -267,6 +267,7 @@ def test_no_class_name_is_used_twice() -> None:
 
 
 PROBED = {
+    "selfplay/arena/demonstrations.py": "a source that a config names",
     "selfplay/author_code.py": "an object that a config names",
     "selfplay/config/instantiate.py": "the module that a config names",
     "selfplay/config/threads.py": "the platform",

@@ -68,7 +68,7 @@ class Narrow(Engine):
     def step(self) -> list[Completion]:
         while self.queue and len(self.left) < self.rows:
             request = self.queue.pop()
-            self.began.append((request.group, request.turns_taken))
+            self.began.append((request.group_seed, request.turns_taken))
             self.left[request.id] = 1 + request.seed % 4
         self.left = {number: left - 1 for number, left in self.left.items()}
         done = [number for number, left in self.left.items() if not left]

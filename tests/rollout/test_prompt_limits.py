@@ -14,7 +14,7 @@ from selfplay.config.run_config import RunSettings
 from selfplay.credit.dr_grpo import DrGRPO
 from selfplay.credit.grpo import GRPO
 from selfplay.engines.scripted import ScriptedEngine, constant
-from selfplay.errors import CollapsedError, ConfigError, PromptTooLong
+from selfplay.errors import ConfigError, NothingToLearn, PromptTooLong
 from selfplay.models.renderer import ChatRenderer
 from selfplay.role import Role
 from selfplay.rollout.rollout import AgentSpec, EpisodeSpec, Rollout
@@ -136,7 +136,7 @@ class Remote(Short):
 
     def step(self) -> list[Completion]:
         return [
-            replace(done, too_long="no room") if done.id in self.long else done
+            replace(done, too_long_reason="no room") if done.id in self.long else done
             for done in super().step()
         ]
 
@@ -199,6 +199,6 @@ def test_failures_are_counted_by_name_and_stop_the_run_in_the_end(renderer: Chat
         trainer.check_health(figures, 1, error=error)
 
     guarded(0.5)
-    with pytest.raises(CollapsedError, match="50% of the episodes failed") as caught:
+    with pytest.raises(NothingToLearn, match="50% of the episodes failed") as caught:
         guarded(0.4)
     assert "2 of 2 with PromptTooLong: " in str(caught.value) and "\n" not in str(caught.value)

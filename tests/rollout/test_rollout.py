@@ -46,6 +46,13 @@ def test_rewards_belong_to_the_turn_before_them() -> None:
     assert episode.turns[1].info == {"seen": 1} and episode.turns[4].info == {"seen": 3}
 
 
+def test_a_policy_without_an_engine_is_named() -> None:
+    played = rollout()
+    played.engines = {"q": ScriptedEngine({"q": constant("hi")})}
+    with pytest.raises(ConfigError, match=r"^engines: none serves policy 'p'; choose from: q$"):
+        played.run([spec()])
+
+
 class Backwards(Engine):
     """Finishes one request per step, the latest first."""
 

@@ -138,14 +138,15 @@ def test_requests_have_the_limits_of_the_step() -> None:
 
 def test_episodes_are_truncated_at_the_turns_of_the_step() -> None:
     play = rollout()
-    play.schedules = {"max_turns": Schedule(steps=(1, 2), values=(2, 4), between="constant")}
+    turns = Schedule(steps=(1, 2), values=(2, 4), between="constant")
+    play.settings = play.settings.changed(schedules={"max_turns": turns})
     (short,) = sampled_at(play.run, 1)([spec()])
     (whole,) = sampled_at(play.run, 2)([spec()])
     assert (len(short.turns), short.status) == (2, Status.TRUNCATED)
     assert (len(whole.turns), whole.status) == (4, Status.FINISHED)
     schedules = {"max_tokens": Schedule(steps=(1, 3), values=(1, 3))}
     seats = {"player": replace(play.agent_specs["player"], schedules=schedules)}
-    assert scheduled_limits(seats, play.schedules, step=2) == {
+    assert scheduled_limits(seats, play.settings.schedules, step=2) == {
         "max_turns": 4.0,
         "player/max_tokens": 2.0,
     }

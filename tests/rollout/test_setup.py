@@ -88,7 +88,7 @@ def test_a_checkpoint_is_known_by_a_path_that_other_processes_can_read(
 
 
 def loads(players: RolloutSetup) -> float:
-    return sum(value for name, value in players.counts().items() if name.endswith("/loads"))
+    return sum(value for name, value in players.drain_counts().items() if name.endswith("/loads"))
 
 
 class Opened:

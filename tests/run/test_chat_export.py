@@ -122,6 +122,18 @@ def test_turns_that_teach_nothing_good_are_left_out_and_counted(tmp_path: Path) 
     assert sum(export.left_out.values()) == 4 and len(export.left_out) == 4
 
 
+def test_a_turn_that_is_left_out_is_not_exported_and_counts_in_the_return(tmp_path: Path) -> None:
+    mixed = episode(said("a_0", 1.0, "learned"), said("a_0", -5.0, "left out", trainable=False))
+    good = episode(said("a_0", 2.0, "good"))
+    run = record(tmp_path / "run", [mixed, good])
+    export = ChatExport(run=run, selection=Selection())
+    lines = list(export.lines())
+    assert texts(lines) == ["learned", "good"]
+    assert [line["metadata"]["reward"] for line in lines] == [-4.0, 2.0]
+    assert export.left_out == {"that no policy learns from": 1}
+    assert texts(exported(run, min_reward=0.5)) == ["good"]
+
+
 def test_a_run_without_turns_that_learn_says_so(tmp_path: Path) -> None:
     run = record(tmp_path / "run", [episode(said("a_0", 1.0, trainable=False))])
     with pytest.raises(RunError, match="no recorded turn is of a policy that learns"):

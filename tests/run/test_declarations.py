@@ -1,6 +1,7 @@
 """Arenas declare unit and direction of their metrics, and pages use these declarations."""
 
 import ast
+import re
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from importlib import import_module
@@ -14,7 +15,7 @@ from arenas.games.kuhn import Kuhn
 from arenas.games.tic_tac_toe import TicTacToe
 from arenas.mixture.arena import Mixture
 from selfplay.arena import Arena
-from selfplay.errors import RunError
+from selfplay.errors import ConfigError, RunError
 from selfplay.run.declarations import (
     FILE,
     OWN,
@@ -95,6 +96,34 @@ def test_the_chief_metric_is_one_that_is_declared(module: str) -> None:
     assert classes(module)
     for each in classes(module):
         assert each.chief and set(each.chief) <= set(each.measures)
+
+
+@pytest.mark.parametrize(
+    ("declared", "words"),
+    [
+        (
+            {"measures": {"found": "fraction"}},
+            "Odd.measures: 'found' is 'fraction', not a Metric; write {'found': "
+            "Metric(unit='fraction')}",
+        ),
+        ({"measures": {"found": None}}, "not a Metric; write {'found': Metric(unit='fraction')}"),
+        ({"measures": ["found"]}, "Odd.measures is ['found'], not a mapping of names to Metric; "),
+        ({"chief": "found"}, "Odd.chief is 'found', not a tuple of names; write for example ('"),
+        ({"chief": (1,)}, "Odd.chief is (1,), not a tuple of names; write for example ('solved',)"),
+    ],
+)
+def test_a_wrong_declaration_is_refused_when_the_arena_is_built(
+    declared: dict[str, object], words: str
+) -> None:
+    kind: type[Arena] = type("Odd", (Arena,), declared)
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        kind()
+    later: type[Arena] = type("Odd", (Arena,), {})
+    arena = later()
+    for name, value in declared.items():
+        setattr(arena, name, value)
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        measured_by(arena)
 
 
 def test_a_metric_that_nobody_declared_is_a_plain_number() -> None:

@@ -79,14 +79,15 @@ def test_the_loop_records_what_its_evaluations_played(
     evaluation = Evaluation(arena=Arena, tasks=[task], metrics={"accuracy": "accuracy"}, every=2)
     monkeypatch.setattr(Trainer, "save", lambda self: None)
     silent: Any = SimpleNamespace(phase=print, note=print, evaluation=print)
+    drained = list[None]()
     experiment: Any = SimpleNamespace(
         evaluations={"held_out": (evaluation, lambda specs: [TOO_LONG for _ in specs])},
-        players=SimpleNamespace(counts=dict),
+        players=SimpleNamespace(drain_counts=lambda: drained.append(None)),
         batches=SimpleNamespace(paused=nullcontext),
         curriculum=SimpleNamespace(ready=lambda: True),
         outcomes=SimpleNamespace(complete=dict),
         collapse=SimpleNamespace(observe=lambda step, figures: {}),
-        service_metrics=dict,
+        drain_service_metrics=dict,
         settings=SimpleNamespace(steps=9, async_checkpoints=False),
         credit=GRPO(),
         seed=0,
@@ -98,12 +99,15 @@ def test_the_loop_records_what_its_evaluations_played(
     assert (line["group"], line["member"]) == ("evaluation/held_out", 0)
     assert line["episode"]["error"] == TOO_LONG.error
 
+    drained.clear()
     figures, groups = trainer.evaluate_due(2)
+    assert len(drained) == 1, "what the evaluation counted is no part of a step"
     assert figures["evaluation/held_out/failed_episodes"] == 1
     assert [(group.id, group.episodes) for group in groups] == [
         ("evaluation/held_out", (TOO_LONG,))
     ]
     assert trainer.evaluate_due(3) == ({}, [])
+    assert len(drained) == 1, "games that are sampled ahead have counted the rest"
 
 
 ROWS = [

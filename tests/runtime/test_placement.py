@@ -123,9 +123,13 @@ def test_the_number_of_shards_is_that_of_the_engine() -> None:
         RayRuntime(colocated=True).placement(0, shards_of(config))
 
 
-def test_ranks_that_leave_nothing_for_workers_are_one_line() -> None:
-    with pytest.raises(ConfigError, match=r"^runtime: 4 learner rank\(s\) take all 4 GPUs, and n"):
-        placed(workers=2, available=4, **{**DEFAULT, "learners": 4})
+@pytest.mark.parametrize(("learners", "each", "all"), [(4, 1, 4), (2, 1, 1), (9, 1, 8), (1, 2, 1)])
+def test_ranks_that_leave_nothing_for_workers_are_one_line(
+    learners: int, each: int, all: int
+) -> None:
+    line = rf"^runtime: {learners} learner rank\(s\) take all {all} GPUs, and none is left"
+    with pytest.raises(ConfigError, match=line):
+        RayRuntime(workers=4, learners=learners, learner_gpus=each).placement(all)
 
 
 def test_pairs_without_a_gpu_each_are_one_line() -> None:

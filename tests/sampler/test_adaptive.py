@@ -76,6 +76,19 @@ def test_one_success_is_enough_if_so_configured() -> None:
     assert len(kept(late)) == 4 and {6, 7} < set(kept(late))
 
 
+def test_an_odd_group_needs_more_failures_than_successes() -> None:
+    sampler = Adaptive(group_size=3, round_size=2, rounds=2)
+    _, arcade = sampled(sampler, lambda t, n: float(n == 0))
+    assert [len(specs) for specs in arcade.rounds] == [4, 4]
+
+
+def test_a_success_is_not_enough_for_a_group_that_is_not_whole() -> None:
+    sampler = Adaptive(group_size=4, round_size=2, rounds=3, until="success")
+    groups, arcade = sampled(sampler, lambda t, n: 1.0)
+    assert [len(specs) for specs in arcade.rounds] == [4, 4]
+    assert [len(group.episodes) for group in groups] == [4, 4]
+
+
 def test_with_all_episodes_kept_the_groups_differ_in_size() -> None:
     sampler = Adaptive(group_size=4, round_size=4, rounds=3, keep_all=True)
     groups, _ = sampled(sampler, lambda t, n: float(t == 0 and n % 2))

@@ -9,7 +9,7 @@ from selfplay.config.instantiate import build
 from selfplay.credit.dr_grpo import DrGRPO
 from selfplay.credit.signal import returns_differ
 from selfplay.credit.team import TeamGRPO
-from selfplay.errors import CollapsedError, ConfigError
+from selfplay.errors import ConfigError, NothingToLearn
 from selfplay.rollout.rollout import EpisodeSpec
 from selfplay.sampler.adaptive import Adaptive
 from selfplay.sampler.dynamic import Dynamic
@@ -84,6 +84,19 @@ def test_groups_without_signal_are_dropped_and_refilled() -> None:
     assert len({spec.seed for spec in specs}) == 4
 
 
+def test_a_refill_with_the_same_task_is_another_game() -> None:
+    class Same(Listed):
+        def tasks(self, step: int, attempt: int = 0) -> list[Task]:
+            return [Task(id="t")]
+
+    specs: list[EpisodeSpec] = []
+    with pytest.raises(NothingToLearn):
+        Dynamic(group_size=2, rounds=2).sample(
+            Same(), playing(lambda spec: 1.0, specs), step=1, seed=7
+        )
+    assert len(specs) == 4 and len({spec.seed for spec in specs}) == 2
+
+
 def test_no_more_groups_than_the_step_has_tasks() -> None:
     def reward(spec: EpisodeSpec) -> float:
         return float(spec.member) if spec.task.id != "1-0-0" else 0.0
@@ -104,7 +117,7 @@ def test_refills_are_bounded_and_the_step_goes_on_with_what_there_is() -> None:
 
 def test_nothing_to_learn_stops_the_run() -> None:
     curriculum, sampler = Listed(), Dynamic(group_size=2, rounds=3)
-    with pytest.raises(CollapsedError, match="step 1: none of 6 groups in 3 rounds"):
+    with pytest.raises(NothingToLearn, match="step 1: none of 6 groups in 3 rounds"):
         sampler.sample(curriculum, playing(lambda spec: 1.0, []), step=1, seed=0)
     assert len(curriculum.told) == 3 and len(sampler.played()) == 6
 
@@ -162,7 +175,7 @@ def test_a_team_credit_decides_which_groups_are_kept() -> None:
 
     kept = Dynamic(group_size=2, rounds=1, credit=TeamGRPO()).sample(Listed(), play, step=1, seed=0)
     assert [each.id for each in kept] == ["1.0.0"]
-    with pytest.raises(CollapsedError, match="two different returns that DrGRPO compares"):
+    with pytest.raises(NothingToLearn, match="two different returns that DrGRPO compares"):
         Dynamic(group_size=2, rounds=1, credit=DrGRPO()).sample(Listed(), play, step=1, seed=0)
 
 
@@ -172,7 +185,7 @@ def test_a_group_without_signal_for_the_credit_is_dropped() -> None:
 
     groups = Dynamic(group_size=2, rounds=1).sample(Listed(), play, step=1, seed=0)
     assert len(groups) == 2
-    with pytest.raises(CollapsedError, match="different returns within one agent"):
+    with pytest.raises(NothingToLearn, match="different returns within one agent"):
         Dynamic(group_size=2, rounds=1, group_by="agent").sample(Listed(), play, step=1, seed=0)
 
 

@@ -1,13 +1,16 @@
 """Trees: who is continued, and how many episodes that makes."""
 
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 
 from selfplay.credit.at_grpo import ATGRPO
-from selfplay.sampler.tree import Tree
+from selfplay.rollout.rollout import EpisodeSpec
+from selfplay.sampler.tree import Tree, movers_return
 from selfplay.types import Episode, Group
-from tests.helpers.walks import forks, sampled
+from tests.helpers.builders import episode, turn
+from tests.helpers.walks import Listed, forks, sampled
 
 
 def total(episode: Episode) -> float:
@@ -21,10 +24,10 @@ def test_all_candidates_continued_make_a_full_tree() -> None:
         assert forks(group)[:3] == [(None, 0)] * 3
         assert Counter(forks(group)[3:9]) == {(parent, 1): 2 for parent in range(3)}
         assert Counter(forks(group)[9:]) == {(parent, 2): 2 for parent in range(9)}
-        for episode in group.episodes[3:]:
-            assert episode.branch_of is not None
-            parent = group.episodes[episode.branch_of]
-            assert episode.turns[: episode.shared_turns] == parent.turns[: episode.shared_turns]
+        for each in group.episodes[3:]:
+            assert each.branch_of is not None
+            parent = group.episodes[each.branch_of]
+            assert each.turns[: each.shared_turns] == parent.turns[: each.shared_turns]
     assert sampler.metrics()["leaves"] == 27 and sampler.metrics()["branches"] == 48
 
 
@@ -50,6 +53,24 @@ def test_the_best_goes_on() -> None:
                 assert parent == front[paid.index(max(paid))]
 
 
+def test_a_candidate_is_judged_by_the_agents_that_moved_in_it() -> None:
+    """And not by those that move next: the second candidate pays these more."""
+    parents: list[int | None] = []
+
+    def play(specs: Sequence[EpisodeSpec]) -> list[Episode]:
+        parents.extend(spec.branch_of for spec in specs)
+        pays = [{0: (1.0, 0.0), 1: (0.0, 5.0)}.get(spec.member, (0.0, 0.0)) for spec in specs]
+        return [episode(turn("a_0", a, stage=0), turn("b_0", b, stage=1)) for a, b in pays]
+
+    Tree(candidates=2, depth=2, go_on="best").sample(Listed(), play, step=1, seed=0)
+    assert parents == [None] * 4 + [0, 0]
+
+
+def test_the_return_of_several_movers_is_their_mean() -> None:
+    turns = [turn("a_0", 1.0, stage=0), turn("b_0", 2.0, stage=0), turn("c_0", 9.0, stage=1)]
+    assert movers_return(episode(*turns), 0) == 1.5
+
+
 def test_a_random_one_goes_on() -> None:
     places: Counter[int] = Counter()
     for seed in range(40):
@@ -64,11 +85,9 @@ def test_a_random_one_goes_on() -> None:
 def test_what_ended_is_not_continued() -> None:
     groups = sampled(Tree(candidates=4, depth=4), words=["a", "stop"], seed=1)
     for group in groups:
-        for episode in group.episodes:
-            if episode.branch_of is not None:
-                assert (
-                    group.episodes[episode.branch_of].turns[episode.shared_turns - 1].text != "stop"
-                )
+        for each in group.episodes:
+            if each.branch_of is not None:
+                assert group.episodes[each.branch_of].turns[each.shared_turns - 1].text != "stop"
     ended = sampled(Tree(candidates=3, depth=3, go_on="best"), words=["stop"])
     assert [forks(group) for group in ended] == [[(None, 0)] * 3] * 2
 

@@ -1,11 +1,38 @@
 """Games of a study: scores of episodes."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from arenas.games.kuhn import Kuhn
+from selfplay.config.schedule import Schedule
 from selfplay.engines.scripted import constant
 from selfplay.errors import ConfigError
+from selfplay.rollout.rollout_settings import RolloutSettings
+from selfplay.study.matches import _games
 from tests.helpers.scripted_games import games
+
+
+def test_the_games_have_the_limits_of_the_run_after_training() -> None:
+    growing = {"max_turns": Schedule(steps=(1, 9), values=(2, 4))}
+    settings = RolloutSettings(tool_threads=3, patience=7, threads=5, schedules=growing)
+    rollout = games(Kuhn, {"team": constant("pass")}, rollout_settings=settings).rollout()
+    run: Any = SimpleNamespace(
+        evaluations={}, players=SimpleNamespace(rollout=rollout), policies={}, config={}
+    )
+    made = _games(run, None, None, None, 0)
+    assert made.rollout_settings == RolloutSettings(
+        max_turns=4, tool_threads=3, patience=7, threads=5
+    )
+    assert made.rollout().settings == made.rollout_settings
+
+
+def test_another_number_of_turns_ends_their_schedule() -> None:
+    growing = {"max_turns": Schedule(steps=(1, 9), values=(2, 4))}
+    settings = RolloutSettings(schedules=growing)
+    made = games(Kuhn, {"team": constant("pass")}, rollout_settings=settings)
+    assert made.rollout(max_turns=1).settings.at(None) == RolloutSettings(max_turns=1)
 
 
 def test_the_return_counts_the_pay_of_an_agent_without_a_turn() -> None:

@@ -3,7 +3,7 @@
 import json
 import math
 
-from selfplay.study.result import Result, Table
+from selfplay.study.result import Cell, Result, Table
 
 
 def test_numbers_that_are_not_finite_are_null() -> None:
@@ -26,3 +26,11 @@ def test_columns_of_equal_names_keep_their_values() -> None:
     assert table.to_json()["rows"] == [
         {"view": "King", "view (2)": 0.5, "uses": 0.25, "uses (2)": 12}
     ]
+
+
+def test_a_line_break_in_a_cell_does_not_break_the_table() -> None:
+    rows: list[list[Cell]] = [["a\nb\x1b", 1], ["a long cell", 2]]
+    table = Table(title="said", columns=["message", "count"], rows=rows)
+    made = Result(measure="m", title="m", definition="", tables=[table])
+    lines = made.to_text().splitlines()
+    assert lines[-2:] == ["a\\nb\\x1b     1", "a long cell  2"]

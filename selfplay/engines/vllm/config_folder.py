@@ -21,4 +21,4 @@ def config_folder(model: PreTrainedModel) -> Path:
     config.architectures = [type(model).__name__]
     config._name_or_path = ""
     name = sha256(config.to_json_string().encode()).hexdigest()[:16]
-    return model_cache.cached(cache_folder() / "vllm" / name, config.save_pretrained)
+    return model_cache.made_once(cache_folder() / "vllm" / name, config.save_pretrained)

@@ -209,6 +209,9 @@ class EngineCore:
             raise ConfigError(
                 f"{where}: vLLM cannot serve {type(model).__name__}: {failure_reason(reason)}"
             ) from error
+        shares = not self.on_cpu and shards == 1  # shards are other processes
+        self.stream = torch.cuda.current_stream() if shares else None
+        """Stream of the GPU on which vLLM started in this process; None elsewhere."""
         self.limit = int(self.engine.model_config.max_model_len)
         """Maximum number of tokens of a prompt and its completion."""
         self._count, self._running = 0, 0
@@ -236,7 +239,7 @@ class EngineCore:
             "max_num_batched_tokens": max(settings.prefill_tokens, settings.max_rows, whole or 0),
             "enable_chunked_prefill": not on_cpu,
             "gpu_memory_utilization": settings.memory
-            or default_memory(self._own_gpu, sized=cache is not None and not on_cpu),
+            or default_memory(self._own_gpu and not on_cpu, sized=cache is not None and not on_cpu),
             "kv_cache_memory_bytes": None if cache is None else int(cache * 2**30),
             "enforce_eager": settings.eager or on_cpu,
             "enable_prefix_caching": True,

@@ -15,6 +15,7 @@ from selfplay.engines.stop_strings import StopMatcher
 from selfplay.engines.vllm import core, weight_check
 from selfplay.engines.vllm.adapter_arrival import AdapterArrival, held_sums, sent_sums
 from selfplay.engines.vllm.core import EngineCore
+from selfplay.engines.vllm.gpu_stream import on_stream
 from selfplay.engines.vllm.weight_update import (
     ask_models,
     is_split,
@@ -146,10 +147,11 @@ class ServedPolicies:
         While another policy has requests in flight, whole weights are loaded later, when the
         policy's turn begins.
         """
-        if self.rank is not None and not self.all:
-            load_base(self.host.engine, served.model)
-        if self.rank is not None or self.host.idle:
-            self._load(served)
+        with on_stream(self.host.stream):
+            if self.rank is not None and not self.all:
+                load_base(self.host.engine, served.model)
+            if self.rank is not None or self.host.idle:
+                self._load(served)
         self.all.append(served)
 
     def leave(self, served: ServedPolicy) -> None:
@@ -158,7 +160,8 @@ class ServedPolicies:
         if self._active is served:
             self._active = None
         if self.rank is not None:
-            self.host.drop(served.number)
+            with on_stream(self.host.stream):
+                self.host.drop(served.number)
         served.folder.cleanup()
 
     def forget(self) -> None:
@@ -172,14 +175,17 @@ class ServedPolicies:
 
     def sleep(self) -> None:
         """Free the GPU's memory until the next request."""
-        if self.host.sleep():
-            self._active = None
+        with on_stream(self.host.stream):
+            if self.host.sleep():
+                self._active = None
 
     def step(self) -> list[tuple[ServedPolicy, Request, Any]]:
         """Sample one token per running request; return (policy, request, output) of ended ones."""
-        self._admit()
+        with on_stream(self.host.stream):
+            self._admit()
+            outputs = self.host.step()
         done = []
-        for name, output in self.host.step():
+        for name, output in outputs:
             served, request = self._running.pop(name)
             served.in_flight -= 1
             done.append((served, request, output))

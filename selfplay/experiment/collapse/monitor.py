@@ -179,8 +179,8 @@ class AnchorMixer(Protocol):
 class Response(Protocol):
     """Reaction of the training loop when rules fire."""
 
-    returns: ClassVar[bool]
-    """True if the response may return to an older checkpoint."""
+    rolls_back: ClassVar[bool]
+    """True if the response may roll back to an older checkpoint."""
     needs_league: ClassVar[bool]
     """True if the response needs a league."""
 
@@ -230,7 +230,11 @@ class CollapseMonitor:
         self._step = -1
 
     def observe(self, step: int, metrics: Mapping[str, float]) -> dict[str, float]:
-        """Add the metrics of a step; return `collapse/<rule>`: 1 if the rule fires, else 0."""
+        """Add the metrics of a step and return those of the rules.
+
+        They are `collapse/<rule>`, 1 if the rule fires and else 0, and after a rollback
+        `collapse/returned`, the number of rollbacks.
+        """
         self._step = step
         for name, rule in self.rules.items():
             seen = [metric for known, metric in self._traces if known == name]
@@ -280,7 +284,7 @@ class CollapseMonitor:
     def spare(self) -> int | None:
         """Return the last step before any possible collapse: the newest checkpoint up to it must
         stay for a rollback. None if the response never rolls back."""
-        if not self.response.returns:
+        if not self.response.rolls_back:
             return None
         current = [each for each in self._traces.values() if not each.has_ended(self._step)]
         return max(0, min((trace.clean_until for trace in current), default=0))

@@ -17,7 +17,7 @@ ADVICE = (
 class Warn:
     """Lets the run go on. For every response, the loop prints a note and records the rules."""
 
-    returns: ClassVar[bool] = False
+    rolls_back: ClassVar[bool] = False
     needs_league: ClassVar[bool] = False
 
     def answer(self, alarms: Sequence[Alarm], **situation: Any) -> Path | None:
@@ -28,7 +28,7 @@ class Warn:
 class Stop:
     """Ends the run with the diagnosis."""
 
-    returns: ClassVar[bool] = False
+    rolls_back: ClassVar[bool] = False
     needs_league: ClassVar[bool] = False
 
     def answer(self, alarms: Sequence[Alarm], *, step: int, **situation: Any) -> Path | None:
@@ -42,7 +42,7 @@ class MixAnchors:
     The effect lasts while a rule fires and for `steps` steps after that.
     """
 
-    returns: ClassVar[bool] = False
+    rolls_back: ClassVar[bool] = False
     needs_league: ClassVar[bool] = True
 
     def __init__(self, *, share: float = 0.5, steps: int = 50) -> None:
@@ -75,7 +75,7 @@ class RollBack:
     the collapse it happens again, and after `times` rollbacks the run ends.
     """
 
-    returns: ClassVar[bool] = True
+    rolls_back: ClassVar[bool] = True
     needs_league: ClassVar[bool] = False
 
     def __init__(self, *, times: int = 2) -> None:

@@ -56,6 +56,21 @@ def attempt(arena: AbsoluteZero, *answers: str | None) -> list[float]:
     return [arena.paid[agent] for agent in arena.solvers]
 
 
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"proposer_pay": "randm"}, "proposer_pay is one of learnability, random, not 'randm'"),
+        ({"solvers": 0}, "solvers: 0 does not fit: at least 1 is needed"),
+        ({"pairs": 1}, "pairs: 1 does not fit: at least 2 is needed"),
+    ],
+)
+def test_settings_that_make_no_game_are_refused(
+    settings: dict[str, Any], words: str, executor: Executor
+) -> None:
+    with pytest.raises(ValueError, match=f"^{words}$"):
+        AbsoluteZero(executor=executor, **settings)
+
+
 def test_pettingzoo_conformance(executor: Executor) -> None:
     api_test(raw_env(executor=executor, solvers=2), num_cycles=30)
     api_test(env(executor=executor, solvers=2), num_cycles=30)

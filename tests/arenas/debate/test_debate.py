@@ -158,6 +158,12 @@ def test_the_majority_decides_and_silence_has_no_vote() -> None:
     assert arena.metrics["accuracy"] == 0.0 and paid(arena) == [-0.5, -0.5]
 
 
+def test_the_first_of_equal_answers_is_scored() -> None:
+    arena = begun(debaters=2, rounds=1, verifier=lambda answer, payload: float(answer == "5"))
+    say(arena, "5", "5.0")
+    assert arena.metrics["accuracy"] == 1.0
+
+
 def test_how_answers_moved() -> None:
     arena = begun(debaters=4, rounds=2, stop_on_consensus=False)
     say(arena, "5", "5", "4", None)
@@ -181,6 +187,23 @@ def test_a_debater_sees_the_last_round_of_the_others() -> None:
     assert arena.view("debater_1").text == "2 + 3 | 4 | 5"
 
 
+def test_a_judge_waits_and_then_sees_the_answers_of_all_debaters() -> None:
+    arena = begun(debaters=3, rounds=1, aggregate="judge")
+    assert arena.view(JUDGE) == Observation(text="wait")
+    say(arena, "5", None, "4")
+    seen = arena.view(JUDGE).fields
+    assert seen["own"] is None and [each["answer"] for each in seen["others"]] == ["5", "4"]
+
+
+def test_a_debater_sees_its_own_answer_apart_from_the_others() -> None:
+    arena = begun(debaters=3, rounds=2)
+    assert not arena.view("debater_1").fields["others"]
+    say(arena, "5", "4", None)
+    seen = arena.view("debater_1").fields
+    assert seen["own"]["answer"] == "4" and [each["answer"] for each in seen["others"]] == ["5"]
+    assert arena.view("debater_2").fields["own"] is None
+
+
 def test_a_judge_is_paid_for_a_right_verdict() -> None:
     for verdict, reward in (("5", 1.0), ("4", 0.0)):
         arena = begun(debaters=3, rounds=1, aggregate="judge")
@@ -190,6 +213,13 @@ def test_a_judge_is_paid_for_a_right_verdict() -> None:
         assert arena.finished and arena.paid[JUDGE] == reward
         assert arena.metrics["accuracy"] == reward and arena.metrics["verdict"] == 1.0
         assert arena.metrics["last_majority"] == 0.0
+
+
+def test_a_verdict_may_be_as_long_as_an_answer() -> None:
+    arena = begun(debaters=2, rounds=1, aggregate="judge", answer_length=1)
+    say(arena, "5", "4")
+    arena.play_stage({JUDGE: "5"})
+    assert arena.metrics["verdict"] == 1.0 and arena.paid[JUDGE] == 1.0
 
 
 @pytest.mark.parametrize("verdict", [None, "", "   ", "x" * 101])

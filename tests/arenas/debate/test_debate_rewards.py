@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from arenas.debate.rewards import Incentives, debate_return
+from arenas.debate.rewards import Incentives, debate_return, persuasion
 from arenas.questions.arithmetic import evaluate, is_held_out, questions
 from arenas.questions.verifiers import Matches, meaning, number_in
 
@@ -16,12 +16,19 @@ CHANGES = [
     ([0, 0, 1], [1, 0, 1], "corrected_alone", 1.0),
     ([1, 0, 0], [0, 0, 0], "misled_by_others", -1.0),
     ([1, 1, 1], [0, 1, 1], "misled_alone", -1.0),
+    # What the others had said before counts, although they change their answers too.
+    ([0, 1, 1], [1, 0, 0], "corrected_by_others", 1.0),
+    ([1, 0, 0], [0, 1, 1], "misled_by_others", -1.0),
+    ([0.5, 1, 1], [1, 1, 1], "corrected_by_others", 1.0),
 ]
 INFLUENCES = [
     ([1, 0, 0], [1, 1, 1], "helped_by_being_right", 1.0),
     ([0, 0, 1], [0, 1, 1], "helped_though_wrong", 1.0),
     ([0, 1, 1], [0, 0, 1], "harmed_by_being_wrong", -1.0),
     ([1, 1, 1], [1, 0, 0], "harmed_though_right", -1.0),
+    # The own answer that the others had read counts, although it changes too.
+    ([1, 0, 0], [0, 1, 1], "helped_by_being_right", 1.0),
+    ([0, 1, 1], [1, 0, 0], "harmed_by_being_wrong", -1.0),
 ]
 SIZES = {field.name: 2.0**place for place, field in enumerate(fields(Incentives))}
 
@@ -41,6 +48,15 @@ def test_an_influence_on_the_others(before: Any, after: Any, name: str, sign: fl
     assert incentives.influence([before, after], 0, 0) == sign * SIZES[name]
     assert incentives.influence([before, after], 1, 0) == 0.0
     assert incentives.influence([before, before], 0, 0) == 0.0
+
+
+def test_an_answer_with_half_a_score_is_not_right() -> None:
+    assert Incentives(**SIZES).change([[0, 1, 1], [0.5, 1, 1]], 1, 0) == 0.0
+
+
+def test_a_debater_who_gives_no_answer_follows_nobody() -> None:
+    answers = [["1", None, "2"], [None, None, "2"]]
+    assert persuasion(answers, [[0.0] * 3] * 2)["conformity"] == 0.0
 
 
 def test_nobody_influences_an_empty_room() -> None:

@@ -81,6 +81,9 @@ def test_a_coin_may_decide_where_the_judge_does_not() -> None:
         argue(arena, ("x", "y"), ("x", "y"))
         arena.play_stage({JUDGE: None})
         assert sum(sides(arena)) == 0.0 and arena.paid[JUDGE] == -1.0
+        winner = sides(arena).index(1.0)
+        assert arena.metrics["accuracy"] == float(arena.answers[winner] == "5")
+        assert arena.metrics["side_a_won"] == float(winner == 0)
         winners.add(sides(arena)[0])
     assert winners == {1.0, -1.0}
 

@@ -264,7 +264,7 @@ def test_the_role_reads_json_or_lines() -> None:
     assert lines.parse("none\nx") == '{"facts": ["none", "x"]}'
     with pytest.raises(InvalidAction, match="no_facts"):
         lines.parse(" \n ")
-    with pytest.raises(ConfigError, match="form is json or lines, not 'words'"):
+    with pytest.raises(ConfigError, match="form is one of json, lines, not 'words'"):
         FactExtractor(form="words")  # type: ignore[arg-type]
 
 

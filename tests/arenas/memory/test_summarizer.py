@@ -316,7 +316,7 @@ def test_the_role_reads_json_or_lines() -> None:
     for text in ("", "Ann has a cat.", "none\nx", "[0] Ann", "x [0]\ny", "[1]" * 90_000 + "x"):
         with pytest.raises(InvalidAction, match="no_memories"):
             lines.parse(text)
-    with pytest.raises(ConfigError, match="form is json or lines, not 'words'"):
+    with pytest.raises(ConfigError, match="form is one of json, lines, not 'words'"):
         Summarizer(form="words")  # type: ignore[arg-type]
 
 

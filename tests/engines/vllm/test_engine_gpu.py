@@ -7,6 +7,7 @@ python -m pytest -m "vllm and gpu" tests/engines/vllm/test_engine_gpu.py
 import copy
 import multiprocessing
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -57,6 +58,29 @@ def difference(
         for r in requests
     ]
     return float(torch.cat(apart).mean())
+
+
+def test_another_thread_steps_on_the_stream_of_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make(torch.float32)
+    engine = VLLMEngine(max_rows=32, memory=0.2, eager=True, dtype="float32")
+    engine.serve("p", model, [END])
+    try:
+        (group,) = engine._groups.values()
+        core, step = group.host, group.host.engine.step
+        streams: list[torch.cuda.Stream] = []
+
+        def watched() -> Any:
+            streams.append(torch.cuda.current_stream())
+            return step()
+
+        monkeypatch.setattr(core.engine, "step", watched)
+        requests = ask(20)
+        with ThreadPoolExecutor(1) as pool:
+            found = pool.submit(answer, engine, requests).result()
+        assert set(streams) == {core.stream}
+        assert difference(model, requests, found) < 1e-2
+    finally:
+        engine.close()
 
 
 @pytest.mark.parametrize("eager", [True, False])

@@ -11,6 +11,7 @@ from transformers import AutoConfig
 from selfplay.engines.vllm.compat import import_vllm, restored_globals
 from selfplay.engines.vllm.config_folder import config_folder
 from selfplay.engines.vllm.engine import VLLMEngine
+from selfplay.engines.vllm.memory_share import SHARED
 from selfplay.engines.vllm.served_policies import engine_key
 from selfplay.errors import ConfigError
 from selfplay.models.lora import adapted, frozen_copy
@@ -71,6 +72,19 @@ def test_a_start_leaves_the_process_as_it_was() -> None:
     CUDAGraphWrapper._all_instances.discard(other)
     assert torch.get_num_threads() == threads
     assert random.getstate() == state
+
+
+def test_an_engine_on_a_cpu_reads_no_gpu_even_where_no_learner_shares_its_device() -> None:
+    """As a pair of worker and rank on a CPU has it (`runtime.colocated`)."""
+    engine = VLLMEngine(max_rows=8, cache=0.1)
+    engine.has_own_gpu = True
+    try:
+        engine.serve("p", make(1), [END])
+        (group,) = engine._groups.values()
+        assert group.host.stream is None
+        assert group.host.engine.vllm_config.cache_config.gpu_memory_utilization == SHARED
+    finally:
+        engine.close()
 
 
 def test_adapters_in_float32_are_refused_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,10 +101,10 @@ def test_an_alarm_is_not_new_in_a_step_that_has_nothing_new_to_see() -> None:
 
 
 def test_a_metric_that_is_no_longer_observed_fires_no_more_and_keeps_no_checkpoint() -> None:
-    class Returns(Warn):
-        returns = True
+    class RollsBack(Warn):
+        rolls_back = True
 
-    watching = CollapseMonitor(response=Returns(), rules={"mine": {**FALLS, "metric": "role/*"}})
+    watching = CollapseMonitor(response=RollsBack(), rules={"mine": {**FALLS, "metric": "role/*"}})
     told = {}
     for step in range(1, 30):
         ended = {"role/a": 1.0 if step < 10 else 0.0} if step <= 10 else {}

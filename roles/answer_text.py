@@ -1,0 +1,18 @@
+"""Parts of completions that several roles parse in the same way."""
+
+import json
+import re
+
+from selfplay.types import InvalidAction
+
+REFERENCE = re.compile(r"\[([0-9.]{1,20})\]")
+"""The id of a memory in square brackets."""
+
+
+def check_json(text: str) -> str:
+    """Return `text` if it is JSON and nothing else; raises `InvalidAction` "not_json"."""
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        raise InvalidAction("not_json") from None
+    return text

@@ -1,0 +1,67 @@
+"""Sources of examples for a warm start, which the author of an arena writes."""
+
+from collections.abc import Callable, Iterator, Sequence
+from random import Random
+from typing import Protocol, runtime_checkable
+
+from selfplay.types import Demonstration, Observation
+
+
+@runtime_checkable
+class DemonstrationStream(Protocol):
+    """A source of demonstrations. The author of an arena writes it; warm starts read it."""
+
+    def stream(self, rng: Random, progress: float) -> Iterator[Demonstration]:
+        """Yield endless demonstrations; `progress` in [0, 1] is the completed fraction of the warm
+        start."""
+        ...
+
+
+class Demonstrations(DemonstrationStream, Protocol):
+    """A source of demonstrations for a new model, whose tokens it chooses too."""
+
+    def pieces(self) -> Sequence[str]:
+        """Return frequent fixed strings, each of which becomes one token."""
+        ...
+
+
+class ExampleSource:
+    """Base class of sources that do more than yield examples; a subclass replaces some members.
+
+    A source that needs none of them may be any class.
+    """
+
+    @property
+    def turns(self) -> int:
+        """Largest number of turns that one agent takes in one episode."""
+        return 1
+
+    def prepare(self, report: Callable[[str], None]) -> None:
+        """Find the examples, and report the progress if it takes long."""
+
+    def summary(self) -> str:
+        """Return one line about the examples; "" for none."""
+        return ""
+
+    def questions(self) -> Sequence[tuple[str, Observation, Sequence[str]]]:
+        """Return (role, observation, legal moves) on which the trained model is tested."""
+        return ()
+
+
+MEMBERS = ("prepare", "questions", "summary", "turns")
+"""Members of `ExampleSource`."""
+
+
+def optional_members(source: object) -> ExampleSource:
+    """Return the source itself if it is an `ExampleSource`; else one with the defaults.
+
+    Raises ValueError for another class with such a member, which would have no effect.
+    """
+    if isinstance(source, ExampleSource):
+        return source
+    if found := [name for name in MEMBERS if hasattr(type(source), name)]:
+        raise ValueError(
+            f"{type(source).__name__}.{found[0]} has no effect; derive the class from "
+            "selfplay.arena.demonstrations.ExampleSource"
+        )
+    return ExampleSource()

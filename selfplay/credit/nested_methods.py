@@ -1,0 +1,20 @@
+"""The methods that a credit method consists of."""
+
+from typing import Any
+
+from selfplay.credit.by_role import ByRole
+
+
+def methods_of(credit: object, where: str) -> dict[str, Any]:
+    """Return the methods that a credit method consists of, by key path; itself if it is one.
+
+    `where` is the key path of `credit`, usually "credit". An object of another kind is returned as
+    it is.
+    """
+    if not isinstance(credit, ByRole):
+        return {where: credit}
+    return {
+        path: method
+        for role, own in credit.methods.items()
+        for path, method in methods_of(own, f"{where}.methods.{role}").items()
+    }
