@@ -167,10 +167,12 @@ def _refuse_hidden(home: Path, name: str, overrides: Sequence[str], search: Sequ
 
     The run would take the file of `home`, and ignore the other one without a word.
     """
+    if name == RUN or not search:
+        return
     folders = [Path(place) for place in search]
     hidden = {
         path.relative_to(home).with_suffix("").as_posix(): folder / path.relative_to(home)
-        for path in (home.glob("*/**/*.yaml") if name != RUN else ())
+        for path in home.glob("*/**/*.yaml")
         for folder in reversed(folders)
         if folder.resolve() != home and (folder / path.relative_to(home)).is_file()
     }
