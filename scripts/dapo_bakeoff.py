@@ -69,7 +69,7 @@ from word_game import Leaves, WordGame, gradient
 from selfplay.credit.grpo import GRPO
 from selfplay.credit.shaping import EachTurn, Overlong, Shaping
 from selfplay.curriculum.fixed import FixedTasks
-from selfplay.errors import CollapsedError
+from selfplay.errors import NothingToLearn
 from selfplay.learner.objective import PolicyLoss
 from selfplay.rollout.episode_runner import EpisodeSpec
 from selfplay.sampler.dynamic import Dynamic
@@ -219,7 +219,7 @@ def learn(
         step += 1
         try:
             groups = sampler.sample(curriculum, writer, step=step, seed=seed)
-        except CollapsedError:  # no group has signal: the step costs, and teaches nothing
+        except NothingToLearn:  # no group has signal: the step costs, and teaches nothing
             writer.weights.append(logits)
             continue
         given = credit.assign(shaping.apply(groups)[0])

@@ -34,7 +34,7 @@ from enumerated_methods import Method, branches, estimate, tree
 
 from selfplay.credit.at_grpo import ATGRPO
 from selfplay.credit.dr_grpo import DrGRPO
-from selfplay.errors import CollapsedError
+from selfplay.errors import NothingToLearn
 from selfplay.sampler.adaptive import Adaptive
 from selfplay.sampler.dynamic import Dynamic
 from selfplay.sampler.resample import Resample
@@ -78,7 +78,7 @@ def learn(
         step += 1
         try:
             batch = player.sample(sampler, groups=groups, step=step)
-        except CollapsedError:  # no group has signal: the step costs, and teaches nothing
+        except NothingToLearn:  # no group has signal: the step costs, and teaches nothing
             continue
         used += sum(len(e.turns) - e.shared_turns for group in batch for e in group.episodes)
         player.logits = player.logits + ascent.step(estimate(credit, player.logits, batch))

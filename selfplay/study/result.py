@@ -156,15 +156,11 @@ def cell(value: Cell) -> str:
 def columns(rows: Sequence[Sequence[str]]) -> str:
     """Return rows as text, each column as wide as its widest cell.
 
-    Line breaks and other characters that cannot be printed are shown as Python writes them.
+    A line break in a cell is shown as `\\n`.
     """
-    rows = [[_printable(text) for text in row] for row in rows]
+    rows = [["\\n".join(text.splitlines()) for text in row] for row in rows]
     widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
     return "\n".join(
         "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     )
-
-
-def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

@@ -110,7 +110,7 @@ def test_the_first_evaluation_says_so_once() -> None:
     )
     experiment: Any = SimpleNamespace(
         evaluations={"held_out": (made(metrics={"accuracy": "raet"}), lottery)},
-        players=SimpleNamespace(counts=dict),
+        players=SimpleNamespace(drain_counts=dict),
         batches=SimpleNamespace(paused=nullcontext),
         credit=GRPO(),
         seed=0,
@@ -146,8 +146,13 @@ def test_a_task_that_is_listed_twice_is_sampled_afresh() -> None:
 
 
 def test_settings_that_make_no_sense_are_refused() -> None:
-    for changes in ({"samples": 0}, {"temperature": -1.0}, {"every": -1}):
-        with pytest.raises(ValueError, match="at least 1"):
+    wrong = (
+        ({"samples": 0}, "at least 1"),
+        ({"temperature": -1.0}, "0 is"),
+        ({"every": -1}, "every"),
+    )
+    for changes, message in wrong:
+        with pytest.raises(ValueError, match=message):
             made(**changes)
 
 

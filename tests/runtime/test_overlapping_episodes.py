@@ -199,7 +199,7 @@ class Shop:
             wake=lambda: None, catch_up=self.catch_up, holds_updates=lambda: inbox.holds(held)
         )
         rollout = SimpleNamespace(run=self.run)
-        setup: Any = SimpleNamespace(rollout=rollout, rollouts={"now": rollout}, counts=dict)
+        setup: Any = SimpleNamespace(rollout=rollout, rollouts={"now": rollout}, drain_counts=dict)
         self.worker._inbox, self.worker._engine, self.worker._setup = inbox, engine, setup
         self.worker._begun.set()
 

@@ -6,13 +6,13 @@ from threading import Event
 
 import pytest
 
-from selfplay.errors import CollapsedError, StalledError
+from selfplay.errors import NothingToLearn, StalledError
 from selfplay.sampler import prefetch
 from selfplay.types import Group
 from tests.helpers.prefetched_batches import LONG, Player, ahead, learn, until
 
 
-@pytest.mark.parametrize("error", [CollapsedError("nothing to learn"), ZeroDivisionError("oops")])
+@pytest.mark.parametrize("error", [NothingToLearn("nothing to learn"), ZeroDivisionError("oops")])
 def test_what_fails_in_the_thread_is_raised_where_its_step_is_taken(error: Exception) -> None:
     play = Player()
 

@@ -29,8 +29,8 @@ def test_columns_of_equal_names_keep_their_values() -> None:
 
 
 def test_a_line_break_in_a_cell_does_not_break_the_table() -> None:
-    rows: list[list[Cell]] = [["a\nb\x1b", 1], ["a long cell", 2]]
+    rows: list[list[Cell]] = [["a\nb\r\nc", 1], ["a long cell", 2]]
     table = Table(title="said", columns=["message", "count"], rows=rows)
     made = Result(measure="m", title="m", definition="", tables=[table])
     lines = made.to_text().splitlines()
-    assert lines[-2:] == ["a\\nb\\x1b     1", "a long cell  2"]
+    assert lines[-2:] == ["a\\nb\\nc      1", "a long cell  2"]
