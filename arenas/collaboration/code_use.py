@@ -47,11 +47,11 @@ def other(function, kind):
             return state["last"]()
         try:
             salt = sum(map(ord, repr((args, named)))) % 997
-        except Exception:
+        except Exception:  # an argument's own __repr__ may raise any error
             salt = 0
         try:
             copied = copy.deepcopy((args, named))
-        except Exception:
+        except Exception:  # an argument's own code of copying may raise any error
             copied = args, named
         if kind != "same":
             args, named = copied
@@ -67,7 +67,7 @@ def other(function, kind):
             return itertools.chain(value, rest) if several else value
         try:
             found = changed(value, salt, kind == "empty")
-        except Exception:
+        except Exception:  # the value's own methods may raise any error
             found = object()
         state["last"] = lambda: iter(found) if several else found
         return state["last"]()

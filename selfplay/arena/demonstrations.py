@@ -48,7 +48,7 @@ class ExampleSource:
         return ()
 
 
-MEMBERS = ("prepare", "questions", "summary", "turns")
+MEMBERS = tuple(name for name in vars(ExampleSource) if not name.startswith("_"))
 """Members of `ExampleSource`."""
 
 

@@ -50,9 +50,7 @@ def load(
     search = options.config_dir
     if path is None or not (path / f"{compose.RUN}.yaml").is_file():
         return compose.load(overrides, folder=path, search=search, tell=tell)
-    if overrides:
-        return compose.load_changed(path, overrides, search=search)
-    return compose.load([], name=compose.RUN, folder=path)
+    return compose.load_changed(path, overrides, search=search)
 
 
 def no_flags(overrides: Sequence[str]) -> None:

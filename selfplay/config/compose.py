@@ -245,6 +245,8 @@ def load_changed(
     refers to other keys, such as `${arena}`, it gets the run's values.
     """
     plain = load([], name=RUN, folder=folder)
+    if not overrides:
+        return plain
     rest, chosen = list[str](), dict[str, Any]()
     for override in overrides:
         group, _, name = override.partition("=")

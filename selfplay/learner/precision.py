@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any, Literal, TypeAlias, get_args
 
 import torch
+from torch import library
 from transformers import PreTrainedModel
 
 from selfplay.errors import ConfigError, nearest
@@ -54,7 +55,7 @@ def _cast_experts(device: str) -> None:
 
     torch 2.13 casts those of other matrix products only (pytorch issue 174763).
     """
-    torch.library.register_autocast("aten::_grouped_mm", device, torch.bfloat16)
+    library.register_autocast("aten::_grouped_mm", device, torch.bfloat16)
 
 
 @contextmanager

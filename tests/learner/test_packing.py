@@ -185,7 +185,7 @@ def test_a_gpu_computes_short_prompts_again(costs: Any, short: int) -> None:
 
 
 def test_of_a_mixture_only_the_experts_that_a_token_passes_count() -> None:
-    """Of 8 experts a token passes 2, so that all 8 would divide by about 3 times as much."""
+    """A token passes 2 of 8 experts. With all 8 the share would be about a third."""
     sparse = mixture(moe_intermediate_size=64)
     sizes = {**SIZES, "num_key_value_heads": 2, "head_dim": 4, "intermediate_size": 2 * 64}
     dense = Qwen3ForCausalLM(Qwen3Config(**sizes))

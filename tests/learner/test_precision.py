@@ -73,7 +73,7 @@ class ExpertTypes(TorchDispatchMode):
 
 
 def test_experts_compute_in_bfloat16_too() -> None:
-    """Forward and backward, over weights and gradients in float32."""
+    """Forward and backward products are in bfloat16; weights and gradients stay in float32."""
     settings = (LearnerSettings(precision=kind, lr=0.01) for kind in ("float32", "bfloat16"))
     exact, rounded = (Learner(mixture(), objective=REINFORCE, settings=each) for each in settings)
     wanted, found = (

@@ -95,7 +95,7 @@ def test_dpo_has_the_gradient_of_its_loss_whatever_the_micro_batches() -> None:
 
 
 def test_the_loss_of_a_pair_counts_the_wrong_order_with_the_smoothing() -> None:
-    """By hand: the log ratios are 1 and 0, so the margin is 1."""
+    """The log ratios of the two completions are 1 and 0; their difference, the margin, is 1."""
     pair = [replace(sample([1], [5], sign), pair="a") for sign in (1.0, -1.0)]
     _, figures = DPO(beta=1.0, smoothing=0.25).prepare(
         pair, lambda samples, reference=False: [[-2.0 if reference else -1.0], [-1.0]]

@@ -98,11 +98,11 @@ def test_a_reference_that_takes_no_trees_keeps_the_policy_from_them() -> None:
 
 
 def test_a_large_model_on_a_cpu_is_tested_with_two_layers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only of such a model; the passes would take minutes where a rank loads it."""
+    """A small model is tested whole. All layers of a large one would take minutes."""
     calls: list[int] = []
 
     def count(model: Any) -> int:
-        """Passes of layers when a learner is made."""
+        """Return the number of layer passes while a learner of the model is made."""
         calls.clear()
         reference = copy.deepcopy(model).requires_grad_(False)
         Learner(model, objective=PolicyLoss(kl=0.1), reference=reference, device="cuda")

@@ -30,7 +30,7 @@ def first_of_two() -> Iterator[None]:
 def test_the_first_rank_loads_models_with_all_cores(
     chosen: int, wanted: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Other ranks wait for it. `run.threads` bounds it too."""
+    """All other ranks wait for the first one. `run.threads` limits its cores."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # as Ray sets it for a rank with one core
     monkeypatch.setattr(learner_worker, "cores", lambda: 3)
     found: list[int] = []

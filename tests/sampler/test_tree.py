@@ -54,7 +54,7 @@ def test_the_best_goes_on() -> None:
 
 
 def test_a_candidate_is_judged_by_the_agents_that_moved_in_it() -> None:
-    """And not by those that move next: the second candidate pays these more."""
+    """The agents that move next do not judge it, although the second candidate pays them more."""
     parents: list[int | None] = []
 
     def play(specs: Sequence[EpisodeSpec]) -> list[Episode]:

@@ -35,7 +35,7 @@ def executor() -> Iterator[Executor]:
 
 
 def test_a_program_is_its_normal_form() -> None:
-    """So `task_of` need not compute it, and a task has the id of the same proposal."""
+    """Therefore `task_of` computes no normal form, and a task has the id of its proposal."""
     for line in (*LINES.values(), *RARE):
         program = Program(lines=(line, line))
         assert normal_form(program.source) == program.source

@@ -75,7 +75,7 @@ def test_a_start_leaves_the_process_as_it_was() -> None:
 
 
 def test_an_engine_on_a_cpu_reads_no_gpu_even_where_no_learner_shares_its_device() -> None:
-    """As a pair of worker and rank on a CPU has it (`runtime.colocated`)."""
+    """The engine of a worker that `runtime.colocated` pairs with a learner rank on a CPU."""
     engine = VLLMEngine(max_rows=8, cache=0.1)
     engine.has_own_gpu = True
     try:
