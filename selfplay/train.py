@@ -396,8 +396,9 @@ class Trainer:
     ) -> None:
         """Print a line if the step has nothing to learn from, or a setting has no effect."""
         experiment = self.experiment
+        rewarded = getattr(experiment.objective, "advantage", "credit") == "credit"
         said = (
-            self.zero_advantages.line(step, groups, samples),
+            self.zero_advantages.line(step, groups, samples) if rewarded else None,
             self.unfinished.line(step, played),
             self.too_long_prompts.line(step, played),
         )

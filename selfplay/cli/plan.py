@@ -230,12 +230,17 @@ def members(config: Mapping[str, Any]) -> dict[str, Member]:
         key = str(model)
         if key not in outlines:
             outlines[key] = read_outline(model) if model else _made(config["warmstart"])
+        teachers = dict.fromkeys(settings.teachers.values()) if reference else {}
+        for teacher in teachers:
+            if teacher not in outlines:
+                outlines[teacher] = read_outline(teacher, where="policy.teacher")
         found[name] = Member(
             outline=outlines[key],
             learns=settings.learn,
             rank=0 if lora is None else lora.rank,
             reference=reference,
             average=average,
+            teachers=tuple(outlines[teacher] for teacher in teachers),
             frozen_bytes=2 if settings.dtype in ("bfloat16", "float16") else 4,
         )
     return found

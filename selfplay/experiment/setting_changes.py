@@ -23,6 +23,8 @@ CHANGEABLE = (
     "run.minimum.*",
     "learner.*",
     "population.overrides.*.learner.*",
+    "population.policy.teacher*",
+    "population.overrides.*.teacher*",
     "objective.kl",
     "objective.entropy",
     "objective.low",

@@ -25,6 +25,7 @@ from selfplay.league.config import LeagueConfig
 from selfplay.learner.objective import Objective, PolicyLoss
 from selfplay.models.bfloat16 import slow_bfloat16
 from selfplay.models.lora import require_peft
+from selfplay.models.policy import check_folder
 from selfplay.models.population import Population
 from selfplay.rollout.setup import RolloutSetup
 from selfplay.runtime import Runtime
@@ -64,6 +65,7 @@ def validate(
     check_temperatures(players, settings.steps)
     players.check_context_length()
     check_extra_policies(players.population, league)
+    check_teachers(players.population, objective)
     for name, each in players.population.policies.items():
         if each.lora is not None:
             require_peft(f"{players.population.where(name)}.lora")
@@ -287,6 +289,37 @@ def check_extra_policies(population: Population, league: LeagueConfig | None) ->
             raise ConfigError(
                 f"population.extra_policies: {name!r} has no role, and no league.players names "
                 "it, so that it would never play"
+            )
+
+
+def check_teachers(population: Population, objective: Objective) -> None:
+    """Raise ConfigError unless the policies that learn have the teachers that the objective reads,
+    and no others."""
+    wanted = objective.reads_reference and objective.reference == "teacher"
+    for name in population.learning:
+        where, teachers = f"{population.where(name)}.teacher", population.policies[name].teachers
+        if not wanted:
+            if teachers:
+                raise ConfigError(
+                    f"{where}: the objective reads no teacher; set objective.reference=teacher "
+                    "objective.kl=1, or objective=distillation to learn from the teacher alone"
+                )
+            continue
+        if not teachers:
+            raise ConfigError(
+                f"{where}: missing, and objective.reference=teacher; set it to a model, such as "
+                "RUN/checkpoints/STEP/policies/NAME, or freeze the policy"
+            )
+        played = [role for role in population.role_names if population.policy_of(role) == name]
+        for role, model in teachers.items():
+            if role and role not in played:
+                raise ConfigError(
+                    f"{where}: policy {name!r} plays no role {role!r}; {nearest(role, played)}"
+                )
+            check_folder(model, where=where)
+        if "" not in teachers and (without := [role for role in played if role not in teachers]):
+            raise ConfigError(
+                f"{where}: none for role {without[0]!r}; add one, or name one model for all roles"
             )
 
 

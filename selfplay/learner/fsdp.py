@@ -154,9 +154,7 @@ def spread(learner: Learner, mesh: DeviceMesh, *, known: Spread) -> None:
     # Each unit is filled, on the GPU if there is one, and cut; nothing may keep its whole tensors.
     learner.forget_parameters()
     learner.scorer = _cut(learner.model, learner.scorer, mesh, known)
-    if learner.reference is not None:
-        reference = _cut(learner.reference, learner.reference_scorer, mesh, known)
-        learner.reference_scorer = reference
+    learner.references.shard(lambda model, scorer: _cut(model, scorer, mesh, known))
     learner.peers = ShardedProcessGroup()
     learner.make_optimizer()
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import index
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,11 +17,12 @@ from selfplay.learner.base_learner import BaseLearner
 from selfplay.learner.batch import Batch, cut, named, nothing, pad
 from selfplay.learner.checked_calls import loss_of
 from selfplay.learner.learner_settings import LearnerSettings
-from selfplay.learner.logprobs import Divergence, NextTokens, Scorer, TokenScores
+from selfplay.learner.logprobs import Scorer
 from selfplay.learner.objective import BatchCounts, LossInputs, Objective
 from selfplay.learner.packing import packer
 from selfplay.learner.precision import check_masters, in_bfloat16, mixed_precision
 from selfplay.learner.process_group import ProcessGroup, SingleProcess, shard, whole
+from selfplay.learner.references import GivenReferences, References, Scoring
 from selfplay.learner.settings_notes import rate_note, ratio_note
 from selfplay.learner.state_memory import check_state_fits
 from selfplay.models.offload import offload
@@ -45,25 +46,6 @@ DEFAULTS = LearnerSettings()
 """Settings of a learner that is made without any."""
 
 
-class Scoring(Protocol):
-    """Scorer of a model, local (`logprobs.Scorer`) or sharded (`fsdp.ShardedScorer`)."""
-
-    def __call__(
-        self,
-        batch: Batch,
-        *,
-        entropy: bool = False,
-        reference: NextTokens | None = None,
-        divergence: Divergence = "reverse",
-    ) -> TokenScores:
-        """Return [S, C] scores of the samples' tokens."""
-        ...
-
-    def next_tokens(self, batch: Batch) -> NextTokens:
-        """Return the distributions of the next token at `batch.places`."""
-        ...
-
-
 class Learner(BaseLearner):
     """One policy's model and optimizer in this process. Works on any Hugging Face causal language
     model.
@@ -77,7 +59,7 @@ class Learner(BaseLearner):
         *,
         objective: Objective,
         settings: LearnerSettings = DEFAULTS,
-        reference: PreTrainedModel | None = None,
+        reference: GivenReferences = None,
         seed: int = 0,
         device: str | None = None,
     ) -> None:
@@ -85,7 +67,7 @@ class Learner(BaseLearner):
         model: Model that is trained in place.
         objective: Objective, whose loss is minimised.
         settings: Settings of the optimizer and of the passes.
-        reference: Frozen policy of the KL term.
+        reference: Frozen policy of the KL term, or those of several roles.
         seed: Seed of the split into mini-batches.
         device: Kind of the device on which passes will compute; None: that of the model.
 
@@ -99,7 +81,7 @@ class Learner(BaseLearner):
                     f"learner.{key}: this objective computes the weights of its samples once, "
                     f"before the first optimizer step; set {key}=1"
                 )
-        self.model, self.reference, self.objective = model, reference, objective
+        self.model, self.objective = model, objective
         self.settings, self.seed = settings, seed
         self.lr = settings.lr
         """Highest learning rate; a warm start changes it at each step."""
@@ -111,10 +93,8 @@ class Learner(BaseLearner):
         """True if forward and backward passes compute in bfloat16."""
         scorer = Scorer(model, bfloat16=self.bfloat16)
         self.scorer: Scoring = scorer
-        self.reference_scorer: Scoring | None = None
-        if reference is not None:
-            self.reference_scorer = Scorer(reference, bfloat16=self.bfloat16)
-        models = [model] if reference is None else [model, reference]
+        self.references = References(reference, bfloat16=self.bfloat16)
+        models = [model, *self.references.models]
         for scored in models:
             if reason := kernel_model_problem(settings.attention, scored):
                 raise ConfigError(f"learner.attention: {reason}")
@@ -166,13 +146,14 @@ class Learner(BaseLearner):
         A token that is not trainable gets the sampler's value, or 0 if that is not finite. The
         model is in evaluation mode during the call, because dropout would change the values.
         """
-        scorer = self.reference_scorer if reference else self.scorer
-        model = self.reference if reference else self.model
-        assert scorer is not None and model is not None
         completions: dict[int, list[float]] = {}
-        with self._passes(), evaluating(model), explained("log-probabilities", LESS_MEMORY):
-            for batch in self._micro_batches(samples):
-                rows = scorer(batch).logprobs
+        with self._passes(), explained("log-probabilities", LESS_MEMORY):
+            for number, batch in self._micro_batches(samples):
+                model, scorer = self.model, self.scorer
+                if reference:
+                    model, scorer = self.references.pair(number)
+                with evaluating(model):
+                    rows = scorer(batch).logprobs
                 for sample, row in zip(batch.samples, rows.tolist(), strict=True):
                     completions[id(sample)] = row[: len(sample.turn.completion_ids)]
         return [completions[id(sample)] for sample in samples]
@@ -180,21 +161,24 @@ class Learner(BaseLearner):
     @contextmanager
     def _passes(self) -> Iterator[None]:
         """Set the attention kernel and the precision of forward and backward passes."""
-        models = [self.model] if self.reference is None else [self.model, self.reference]
+        models = [self.model, *self.references.models]
         with (
             attending(self.settings.attention, *models),
             mixed_precision(*models, bfloat16=self.bfloat16),
         ):
             yield
 
-    def _micro_batches(self, samples: Sequence[Sample]) -> Iterator[Batch]:
-        rows = self.packer.rows(samples, max_tokens=self.max_tokens)
-        parts = [*cut(rows, max_tokens=self.max_tokens, mask=self.packer.mask)]
-        padded = self.peers.pad_passes(parts)
-        for number, (rows, least) in enumerate(padded, start=1):
+    def _micro_batches(self, samples: Sequence[Sample]) -> Iterator[tuple[int, Batch]]:
+        """Yield the index of the reference of a micro-batch, and the micro-batch."""
+        padded = []
+        for reference, part in enumerate(self.references.divided(samples)):
+            rows = self.packer.rows(part, max_tokens=self.max_tokens)
+            parts = [*cut(rows, max_tokens=self.max_tokens, mask=self.packer.mask)]
+            padded += [(reference, *each) for each in self.peers.pad_passes(parts)]
+        for number, (reference, rows, least) in enumerate(padded, start=1):
             self.micro_batches_begun += 1
             self.peers.begin_micro_batch(self.scorer, last=number == len(padded))
-            yield pad(rows or [nothing()], least=least, masked=self.packer.sparse)
+            yield reference, pad(rows or [nothing()], least=least, masked=self.packer.sparse)
 
     def optimize(
         self, samples: Sequence[Sample], totals: BatchCounts, *, step: int
@@ -205,8 +189,8 @@ class Learner(BaseLearner):
         """
         # Not train(): with dropout, another policy than the one that sampled would be scored.
         self.model.eval()
-        if self.reference is not None:
-            self.reference.eval()
+        for reference in self.references.models:
+            reference.eval()
         self.drop_gradients()
         with explained(f"learning at step {step}", LESS_MEMORY):
             return self._optimize(samples, totals, step)
@@ -217,9 +201,9 @@ class Learner(BaseLearner):
         sums, fault = {"loss": 0.0, "computed_tokens": 0.0, "read": 0.0}, ""
         objective = self.objective.at(step)
         with ACTIVITY.counting("samples", len(samples)) as tally:
-            for batch in self._micro_batches(samples):
+            for reference, batch in self._micro_batches(samples):
                 with self._passes():
-                    scores = self._scores(batch, objective)
+                    scores = self._scores(batch, objective, reference)
                     loss, diagnostics = loss_of(objective, scores, totals)
                     value = float(loss.detach())
                     if not math.isfinite(value):
@@ -285,12 +269,13 @@ class Learner(BaseLearner):
 
     def update_ema(self) -> None:
         """Move the EMA towards the model by the objective's `ema_rate`."""
-        if self.reference is not None:
-            update_ema(self.reference, self.model, self.objective.ema_rate)
+        update_ema(self.references.average, self.model, self.objective.ema_rate)
 
-    def _scores(self, batch: Batch, objective: Objective) -> LossInputs:
-        scorer, reference, reference_logprobs = self.reference_scorer, None, None
-        if objective.kl and scorer is not None:
+    def _scores(self, batch: Batch, objective: Objective, number: int) -> LossInputs:
+        """Return the inputs of the loss; `number` is the index of the reference."""
+        reference, reference_logprobs = None, None
+        if objective.kl:
+            _, scorer = self.references.pair(number)
             with torch.no_grad():
                 if objective.divergence is None:
                     reference_logprobs = scorer(batch).logprobs
@@ -312,6 +297,11 @@ class Learner(BaseLearner):
             kl=found.kl,
             entropy=found.entropy,
         )
+
+    @property
+    def keeps_average(self) -> bool:
+        """True if the reference is a moving average of the weights."""
+        return bool(self.references.models) and self.objective.reference == "ema"
 
     def weights(self) -> Mapping[str, torch.Tensor]:
         """Return the model's own tensors by name, and drop the gradients.
@@ -336,23 +326,23 @@ class Learner(BaseLearner):
         Returns the function that moves the tensors back.
         """
         # The scorer of a sharded model is a module that contains the model.
-        scored = ((self.model, self.scorer), (self.reference, self.reference_scorer))
-        modules = [scorer if isinstance(scorer, Module) else model for model, scorer in scored]
-        return offload([module for module in modules if module is not None], self.optimizer)
+        own = self.scorer if isinstance(self.scorer, Module) else self.model
+        return offload([own, *self.references.modules()], self.optimizer)
 
     def begin_again(self) -> None:
         """Reset the optimizer's averages and steps; set an EMA to the present model."""
         self.optimizer.state.clear()
         self.steps = self.skipped = 0
-        if self.reference is not None and self.objective.reference == "ema":
-            update_ema(self.reference, self.model, 1.0)
+        if self.keeps_average:
+            update_ema(self.references.average, self.model, 1.0)
 
     def state_dict(self) -> dict[str, Any]:
         """Return optimizer state, counters and EMA; the weights are saved with the policy."""
         state = {"optimizer": self.optimizer.state_dict(), "steps": self.steps}
         state["skipped"] = self.skipped
-        if self.reference is not None and self.objective.reference == "ema":
-            state["ema"] = {name: mean for name, mean, _ in ema_pairs(self.reference, self.model)}
+        if self.keeps_average:
+            pairs = ema_pairs(self.references.average, self.model)
+            state["ema"] = {name: mean for name, mean, _ in pairs}
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -373,9 +363,9 @@ class Learner(BaseLearner):
             group.update({**settings, "params": group["params"]})
         place_steps(self.optimizer)
         self.steps, self.skipped = index(state["steps"]), index(state.get("skipped", 0))
-        if self.reference is not None and "ema" in state:
+        if self.keeps_average and "ema" in state:
             try:
-                self.reference.load_state_dict(state["ema"], strict=False)
+                self.references.average.load_state_dict(state["ema"], strict=False)
             except RuntimeError as error:
                 raise ValueError(f"the EMA: {error}") from error
 

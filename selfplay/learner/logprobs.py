@@ -165,16 +165,32 @@ def read_logits(
     """Return [N] scores of `targets` [N] by `logits` [N, V].
 
     Computed in float32 at least, as the sampler does. `reference` are the [N, V] logits of a
-    reference, which get the same temperature.
+    reference, which get the same temperature. If its V differs, as models of one family may pad
+    their vocabularies differently, the KL is that over the tokens that both have.
     """
     distribution = _log_softmax(logits, temperature)
     chosen = distribution.gather(1, targets[:, None])[:, 0]
     spread = -(distribution.exp() * distribution).sum(-1) if entropy else None
     if reference is None:
         return TokenScores(chosen, spread, None)
-    pair = distribution, _log_softmax(reference, temperature)
+    common = min(logits.shape[1], reference.shape[1])
+    if common < logits.shape[1]:
+        distribution = _log_softmax(logits[:, :common], temperature)
+    pair = distribution, _log_softmax(reference[:, :common], temperature)
     first, second = pair if divergence == "reverse" else pair[::-1]
     return TokenScores(chosen, spread, (first.exp() * (first - second)).sum(-1))
+
+
+def kl_estimate(
+    logprobs: Tensor, reference: Tensor, estimator: Literal["k1", "k2", "k3"]
+) -> Tensor:
+    """Return [S, C] per-token estimates of KL(pi, reference) on samples from pi."""
+    d = (logprobs - reference).clamp(-20, 20)
+    if estimator == "k1":
+        return d
+    if estimator == "k2":
+        return d.square() / 2
+    return (-d).exp() - 1 + d
 
 
 def _log_softmax(logits: Tensor, temperature: Tensor | None) -> Tensor:

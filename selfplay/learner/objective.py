@@ -16,7 +16,7 @@ from torch import Tensor
 
 from selfplay.config.schedule import Schedule, value_at, values_of
 from selfplay.errors import ConfigError
-from selfplay.learner.logprobs import Divergence
+from selfplay.learner.logprobs import Divergence, kl_estimate
 from selfplay.learner.rollout_correction import Correction, correct
 from selfplay.types import Sample
 
@@ -31,6 +31,8 @@ class Score(Protocol):
         ...
 
 
+ReferenceKind: TypeAlias = Literal["initial", "ema", "teacher"]
+"""See `PolicyLoss.reference`."""
 Ratio: TypeAlias = Literal["token", "sequence", "none"]
 Clip: TypeAlias = Literal["ppo", "dual", "cispo", "none"]
 Aggregate: TypeAlias = Literal["token_mean", "sequence_mean", "sequence_sum", "constant"]
@@ -101,7 +103,7 @@ class Objective(Protocol):
         ...
 
     @property
-    def reference(self) -> Literal["initial", "ema"]:
+    def reference(self) -> ReferenceKind:
         """Kind of reference policy."""
         ...
 
@@ -177,9 +179,9 @@ class PolicyLoss:
     kl: float | Schedule = 0.0
     """Weight of the KL to the reference policy: a number, or a schedule over the training steps.
     The reference is kept, and an EMA moves, also at steps at which the weight is 0."""
-    reference: Literal["initial", "ema"] = "initial"
+    reference: ReferenceKind = "initial"
     """initial: the policy at the beginning of the run. ema: an exponential moving average of the
-    policy's weights.
+    policy's weights. teacher: another model (`policy.teacher`), for on-policy distillation.
 
     With ema, the last iterate of self-play in zero-sum games converges where plain policy gradients
     cycle (magnetic mirror descent, 2206.05825).
@@ -198,9 +200,10 @@ class PolicyLoss:
     """Weight of the entropy bonus: a number, or a schedule over the training steps. In zero-sum
     games a weight that falls keeps rare situations explored at first and lets the policy come near
     an equilibrium at last."""
-    advantage: Literal["credit", "one"] = "credit"
+    advantage: Literal["credit", "one", "none"] = "credit"
     """credit: the advantages of the samples. one: advantage 1 for every sample, which makes the
-    objective maximum likelihood (SFT)."""
+    objective maximum likelihood (SFT). none: advantage 0, so that the KL to a teacher alone is
+    learned from, which is on-policy distillation (2306.13649)."""
     correction: Correction = "none"
     """Importance weights between the engine's probabilities and the learner's, which differ if the
     two compute differently or the weights are stale: see `correct`. auto: truncated for
@@ -239,8 +242,15 @@ class PolicyLoss:
             raise ValueError(
                 "objective: weight_low must be from 0 to 1, and weight_high at least 1"
             )
-        if self.correction in ("truncated", "masked") and self.advantage == "one":
-            raise ValueError("objective: a correction weighs advantages; advantage=one has none")
+        if self.correction in ("truncated", "masked") and self.advantage != "credit":
+            raise ValueError(
+                f"objective: a correction weighs advantages; advantage={self.advantage} has none"
+            )
+        if self.advantage == "none" and not (self.reads_reference and self.reference == "teacher"):
+            raise ValueError(
+                "objective: advantage=none reads no rewards, and learns from a teacher alone; set "
+                "reference=teacher and kl above 0 (algorithm=distillation sets both)"
+            )
 
     def resolved(self, *, exact: bool) -> "PolicyLoss":
         """Return the objective with `correction=auto` replaced by none or truncated.
@@ -291,11 +301,11 @@ class PolicyLoss:
     def off_policy(self) -> bool:
         """True if samples may come from older weights.
 
-        A ratio or a correction weights such samples; maximum likelihood does not depend on their
-        source.
+        A ratio or a correction weights such samples; maximum likelihood and distillation do not
+        depend on their source.
         """
         weighted = self.correction in ("truncated", "masked")
-        return self.ratio != "none" or weighted or self.advantage == "one"
+        return self.ratio != "none" or weighted or self.advantage != "credit"
 
     def prepare(
         self, samples: Sequence[Sample], score: Score
@@ -324,7 +334,8 @@ class PolicyLoss:
         if isinstance(self.kl, Schedule) or isinstance(self.entropy, Schedule):
             raise ValueError("objective: kl or entropy has a schedule; choose a step with at(step)")
         mask = scores.mask
-        advantages = torch.ones_like(mask) if self.advantage == "one" else scores.advantages
+        fixed = {"one": torch.ones_like, "none": torch.zeros_like}.get(self.advantage)
+        advantages = scores.advantages if fixed is None else fixed(mask)
         difference = (scores.logprobs - scores.old_logprobs).clamp(-20, 20)
         sums: dict[str, float] = {}
         if self.ratio == "none":
@@ -429,15 +440,3 @@ def _per_token(found: object, mask: Tensor, call: str) -> tuple[Tensor, Tensor]:
         f"objective: {call} returned {described(found)}, not two tensors of {list(mask.shape)}: "
         "the surrogate of each token, and True where it was bounded"
     )
-
-
-def kl_estimate(
-    logprobs: Tensor, reference: Tensor, estimator: Literal["k1", "k2", "k3"]
-) -> Tensor:
-    """Return [S, C] per-token estimates of KL(pi, reference) on samples from pi."""
-    d = (logprobs - reference).clamp(-20, 20)
-    if estimator == "k1":
-        return d
-    if estimator == "k2":
-        return d.square() / 2
-    return (-d).exp() - 1 + d

@@ -229,9 +229,9 @@ def take(learner: Learner, state: Mapping[str, Any]) -> None:
 
 
 def _ema(learner: Learner) -> dict[str, Tensor]:
-    if learner.reference is None or learner.objective.reference != "ema":
+    if not learner.keeps_average:
         return {}
-    return {name: mean for name, mean, _ in ema_pairs(learner.reference, learner.model)}
+    return {name: mean for name, mean, _ in ema_pairs(learner.references.average, learner.model)}
 
 
 def _cause(error: BaseException) -> str:

@@ -71,8 +71,10 @@ class Policy:
     read."""
     base: Base | None = field(default=None, repr=False)
     """Base of the adapter; None if all weights are the policy's own."""
+    teacher: str | Mapping[str, str] | None = None
+    """Teacher, or the teachers by role: see `PolicySettings.teacher`."""
     reference: PreTrainedModel | None = field(default=None, repr=False)
-    """Reference policy of a KL term, if the objective needs one; the initial weights or an EMA."""
+    """Reference policy of a KL term, if the objective needs the initial weights or an EMA."""
 
     def freeze_reference(self, *, moves: bool = False) -> None:
         """Keep the initial weights as the reference of the KL term.
@@ -170,7 +172,12 @@ def load_policy(
         if not learn:
             loaded.requires_grad_(False)
         return Policy(
-            name=name, model=loaded, renderer=renderer, learn=learn, from_sent=made is not None
+            name=name,
+            model=loaded,
+            renderer=renderer,
+            learn=learn,
+            from_sent=made is not None,
+            teacher=own.teacher,
         )
     shared = {} if bases is None else bases
     key = (model, own.dtype, device, own.chat_template)
@@ -188,7 +195,9 @@ def load_policy(
         chat_template_kwargs=own.chat_template_kwargs,
         keep_thinking=own.keep_thinking,
     )
-    return Policy(name=name, model=loaded, renderer=renderer, learn=learn, base=base)
+    return Policy(
+        name=name, model=loaded, renderer=renderer, learn=learn, base=base, teacher=own.teacher
+    )
 
 
 def load_with_renderer(
@@ -210,7 +219,7 @@ def load_with_renderer(
     source = _loadable(model, where=where)
     # The tokenizer comes first, so that a missing chat template is an error before all weights
     # are loaded. Other errors wait, because one of the model explains more.
-    tokenizer, problem = _read_tokenizer(source)
+    tokenizer, problem = read_tokenizer(source)
     if tokenizer is not None:
         if chat.get("chat_template"):
             tokenizer.chat_template = chat["chat_template"]
@@ -240,7 +249,7 @@ def load_with_renderer(
     return loaded, renderer
 
 
-def _read_tokenizer(source: str) -> tuple[Any, str]:
+def read_tokenizer(source: str) -> tuple[Any, str]:
     """Return the tokenizer of a name or folder; None and the end of an error without one."""
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
@@ -271,8 +280,10 @@ def end_tokens(model: PreTrainedModel, rows: int, *, where: str) -> tuple[int, .
     return tuple(ids)
 
 
-def load_model(model: str, *, where: str, dtype: str) -> PreTrainedModel:
-    """Return the causal language model of a name or folder."""
+def load_model(
+    model: str, *, where: str, dtype: str, loader: Any = AutoModelForCausalLM
+) -> PreTrainedModel:
+    """Return the causal language model of a name or folder, or the model that `loader` makes."""
     source = _loadable(model, where=where)
     folder = Path(source)
     if adapters.is_adapter(folder):
@@ -281,19 +292,12 @@ def load_model(model: str, *, where: str, dtype: str) -> PreTrainedModel:
             lambda base: load_model(packaged.base_named(base), where=where, dtype=dtype),
             where=where,
         )
-    if _looks_local(model) and not (folder / "config.json").is_file():
-        problem = f"no model in folder {model!r} (config.json is missing)"
-        if not folder.exists():
-            problem = f"no folder {model!r}"
-        raise ConfigError(
-            f"{where}: {problem}; set its model to a Hugging Face name, to a folder that "
-            "save_pretrained wrote, or to RUN/checkpoints/STEP/policies/NAME"
-        )
+    check_folder(model, where=where)
     kind = _type_of(dtype, where)
     try:
         with load_report.held_back():
             config_of(source)
-            loading: Any = AutoModelForCausalLM.from_pretrained(
+            loading: Any = loader.from_pretrained(
                 source,
                 dtype=kind,
                 output_loading_info=True,
@@ -324,6 +328,21 @@ def load_model(model: str, *, where: str, dtype: str) -> PreTrainedModel:
         )
     compute_logits_in_float32(loaded)
     return loaded
+
+
+def check_folder(model: str, *, where: str) -> None:
+    """Raise ConfigError if a model is named by a folder that has neither a model nor an adapter."""
+    folder = Path(model).expanduser()
+    if not _looks_local(model) or adapters.is_adapter(folder):
+        return
+    if not (folder / "config.json").is_file():
+        problem = f"no model in folder {model!r} (config.json is missing)"
+        if not folder.exists():
+            problem = f"no folder {model!r}"
+        raise ConfigError(
+            f"{where}: {problem}; name a model of Hugging Face, a folder that "
+            "save_pretrained wrote, or RUN/checkpoints/STEP/policies/NAME"
+        )
 
 
 def _received(

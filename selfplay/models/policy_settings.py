@@ -81,6 +81,9 @@ class PolicySettings:
     """Device of the weights; auto is the GPU if there is one."""
     lora: Lora | None = None
     """Adapter that is trained instead of the weights."""
+    teacher: str | Mapping[str, str] | None = None
+    """Frozen model that is the reference of the KL term under `objective.reference=teacher`, named
+    as in `model`: one for all roles, or a model by role. It needs the policy's own tokenizer."""
     chat_template: str | None = None
     """Chat template, in Jinja, in place of the model's own. A config may name a .jinja file, whose
     text takes its place (`selfplay.config.template_files`)."""
@@ -99,6 +102,9 @@ class PolicySettings:
                 "chat_template: a model that the warm start makes has its own; set it to null, or "
                 "name a model"
             )
+        for each in self.teachers.values():
+            if packaged.is_packaged(each):
+                packaged.packaged_model(each, where="teacher")
         if names_file(self.chat_template):
             raise ValueError(
                 f"chat_template: {self.chat_template} is the name of a file; a run keeps the text "
@@ -114,6 +120,13 @@ class PolicySettings:
         whole = self.dtype == "auto" and self.learn and self.lora is None
         short = dtype if whole or self.dtype == "float32" else None
         return replace(self, device=device or self.device, dtype=short or self.dtype)
+
+    @property
+    def teachers(self) -> Mapping[str, str]:
+        """Model of the teacher by role; "" stands for all roles."""
+        if isinstance(self.teacher, Mapping):
+            return self.teacher
+        return {"": self.teacher} if self.teacher else {}
 
     @property
     def chat(self) -> ChatSettings:

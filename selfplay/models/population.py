@@ -210,7 +210,7 @@ class Population:
                 raise ConfigError(f"{where}: {name!r} names a policy or role; choose another name")
             _check_name(name, where=where)
             if isinstance(opponent, Mapping):
-                for key in ("learn", "lora"):
+                for key in ("learn", "lora", "teacher"):
                     if key in opponent:
                         raise ConfigError(f"{where}.{key}: unknown key; a saved model is fixed")
                 if not self.saved_models[name].model:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from selfplay.plan.cluster import ClusterSpec
 from selfplay.plan.member import Member
+from selfplay.plan.model_shape import ModelShape
 
 VERSIONS = 2
 """Versions of the weights in Ray's object store at once, as `selfplay.runtime.placement` counts
@@ -100,15 +101,20 @@ def _loaded(members: Mapping[str, Member], cluster: ClusterSpec) -> float:
     """Return the bytes of the models that the first rank has in main memory before it shards them.
 
     A rank alone moves each model to its GPU before it loads the next one, and copies references
-    there. Otherwise a reference is copied in main memory too: of all weights, or of an adapter that
-    is averaged.
+    there. Otherwise references are in main memory too: copies of all weights or of an adapter that
+    is averaged, and teachers.
     """
     if cluster.learners == 1:
         bases = [m.frozen_width(cluster) * m.outline.parameters for m in _adapters(members)]
         whole = [_own(m, cluster) for m in members.values() if not m.rank]
-        return float(max([*bases, *whole], default=0.0))
-    copied = [m for m in members.values() if m.learns and m.reference and (m.average or not m.rank)]
-    return whole_models(members, cluster) + FLOAT32 * sum(m.own for m in copied)
+        shapes = {shape for m in members.values() if m.reference for shape in m.teachers}
+        teachers = [cluster.width * shape.parameters for shape in shapes]
+        return float(max([*bases, *whole, *teachers], default=0.0))
+    learned = [member for member in members.values() if member.learns]
+    known: set[ModelShape] = set()
+    references = FLOAT32 * sum(member.own for member in learned if member.copied)
+    references += sum(member.teacher_bytes(cluster, known) for member in learned)
+    return whole_models(members, cluster) + references
 
 
 def _adapters(members: Mapping[str, Member]) -> list[Member]:

@@ -73,7 +73,8 @@ def learning(
     needs 16 A / N, and its frozen base of P parameters 2 P / N. In one process all adapters over
     one model share the base, which is their reference too; with several ranks each learner has a
     base of its own, and the reference another one. The reference of a policy that learns all
-    weights is a copy of them in float32. Policies do their passes one after another, so the memory
+    weights is a copy of them in float32. Teachers are held once each, in the type of the passes.
+    Policies do their passes one after another, so the memory
     that only passes need is that of the largest policy (`pass_memory`).
 
     Args:
@@ -87,6 +88,7 @@ def learning(
     apart = cluster.learners > 1
     bases: set[object] = set()
     references: set[object] = set()
+    teachers: set[ModelShape] = set()
     passes: list[PassMemory] = []
     for member in members.values():
         outline, size = member.outline, member.own
@@ -99,7 +101,9 @@ def learning(
         found["weights"] += 4 * size / shards
         found["gradients"] += 4 * size / shards
         found["optimizer"] += 0.0 if cluster.offload else 8 * size / shards
-        if member.reference and (member.average or not member.rank):
+        if member.teachers:
+            found["reference"] += member.teacher_bytes(cluster, teachers) / shards
+        elif member.copied:
             found["reference"] += 4 * size / shards + (base if apart else 0.0)
         elif member.reference and apart and member.base not in references:
             found["reference"] += base

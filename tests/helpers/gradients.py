@@ -9,6 +9,7 @@ from transformers import PreTrainedModel
 from selfplay.learner.learner import Learner
 from selfplay.learner.learner_settings import LearnerSettings
 from selfplay.learner.objective import Objective, PolicyLoss
+from selfplay.learner.references import GivenReferences
 from selfplay.types import Sample
 from tests.helpers.builders import llama, sample
 
@@ -48,7 +49,7 @@ def gradient(
     given: list[Sample],
     *,
     model: PreTrainedModel | None = None,
-    reference: PreTrainedModel | None = None,
+    reference: GivenReferences = None,
     **settings: Any,
 ) -> torch.Tensor:
     """The whole gradient as the learner computes it, of the same model every time."""

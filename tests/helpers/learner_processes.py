@@ -169,7 +169,7 @@ class Rank(LearnerWorker):
         self.learners = made() if everybody else shared(made)
         self.spread("cpu")
         (learner,) = self.learners.values()
-        models = [learner.model, learner.reference] if learner.reference else [learner.model]
+        models = [learner.model, *learner.references.models]
         found = [_bytes(tensor) for model in models for tensor in model.parameters()]
         found += [_bytes(tensor) for model in models for tensor in model.buffers()]
         learner.optimize(batch(), BatchCounts(tokens=30, sequences=9), step=1)
@@ -178,7 +178,7 @@ class Rank(LearnerWorker):
     def whole_while_cut(self, make: Make) -> list[int]:
         """Return the numbers of whole tensors that are alive after each unit is cut."""
         learner = make()
-        tensors = [learner.model, learner.reference] if learner.reference else [learner.model]
+        tensors = [learner.model, *learner.references.models]
         known = {id(p): weakref.ref(p) for model in tensors for p in model.parameters()}
         del tensors
         alive: list[int] = []

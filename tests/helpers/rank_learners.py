@@ -11,6 +11,7 @@ from selfplay.learner.dpo import DPO
 from selfplay.learner.learner import Learner
 from selfplay.learner.learner_settings import LearnerSettings
 from selfplay.learner.objective import Objective, PolicyLoss
+from selfplay.learner.references import GivenReferences
 from selfplay.models.lora import adapted, frozen_copy
 from selfplay.models.policy_settings import Lora
 from selfplay.types import Sample
@@ -46,8 +47,11 @@ class Make:
         made: Any = llama(seed=seed, max_position_embeddings=256)
         return made.to(self.dtype)
 
-    def _models(self) -> tuple[PreTrainedModel, PreTrainedModel]:
+    def _models(self) -> tuple[PreTrainedModel, GivenReferences]:
         model: Any
+        if self.objective.reference == "teacher":
+            known = {"solver": self._llama(1), "proposer": self._llama(2)}
+            return self._llama(0), {role: frozen_copy(made) for role, made in known.items()}
         if self.model == "gpt2":  # its output embedding is its input embedding
             torch.manual_seed(0)
             sizes: Any = {"vocab_size": 24, "n_positions": 64, "n_embd": 16}
@@ -74,6 +78,16 @@ PAIRS = [
     for name, prompt, good, bad in (("a", [1, 2, 3], [5, 6, 7], [4]), ("b", [7], [8, 9], [2, 2]))
     for completion, sign in ((good, 1.0), (bad, -1.0))
 ]
+TEACHERS = PolicyLoss(kl=0.2, reference="teacher", estimator="exact")
+
+
+def of_two_roles(given: list[Sample], every: int = 2) -> list[Sample]:
+    """Every second sample, or another fraction, is a proposer's."""
+    roles = ["proposer" if n % every == 0 else "solver" for n in range(len(given))]
+    pairs = zip(given, roles, strict=True)
+    return [replace(one, turn=replace(one.turn, role=role)) for one, role in pairs]
+
+
 EMA: dict[str, Any] = {"kl": 0.2, "reference": "ema", "ema_rate": 0.3}
 MAGNET = PolicyLoss(**EMA)
 ONE = {"max_tokens": 10_000, "packing": "rows"}
@@ -93,6 +107,8 @@ CASES: dict[str, tuple[Make, list[Sample]]] = {
     "sequences and entropy": (Make(objective=SEQUENCES), batch()),
     "one long micro-batch": (Make(settings={"max_tokens": 10_000}), batch()),
     "reference": (Make(objective=PolicyLoss(kl=0.2)), batch()),
+    "teachers": (Make(objective=TEACHERS), of_two_roles(batch())),
+    "a teacher of few": (Make(objective=TEACHERS), of_two_roles(batch(), every=9)),
     "ema": (Make(objective=MAGNET), batch()),
     "exact KL": (Make(objective=PolicyLoss(kl=0.2, estimator="exact")), batch()),
     "forward KL, EMA": (Make(objective=PolicyLoss(**EMA, estimator="forward")), batch()),

@@ -45,7 +45,7 @@ def test_a_unit_that_is_cut_leaves_no_whole_tensor(model: Any, two: Forks) -> No
     assert found[0] > found[1] > found[2] == 0
 
 
-ALIKE = ("float32", "ema", "reference", "adapter", "adapter's EMA", "one embedding")
+ALIKE = ("float32", "ema", "reference", "teachers", "adapter", "adapter's EMA", "one embedding")
 
 
 @pytest.mark.parametrize("case", [*ALIKE, "stems, computed again"])
@@ -169,7 +169,7 @@ def test_temperatures_are_not_rounded_on_ranks(two: Forks) -> None:
     (found,) = ranked(two, in_bfloat16(make)).logprobs(given)
     short: Any = make().model
     short.to(torch.bfloat16)
-    micro = next(make()._micro_batches(given))
+    _, micro = next(make()._micro_batches(given))
     with torch.no_grad():
         (wanted,) = Scorer(short)(micro).logprobs.tolist()
         rounding = replace(micro, temperature=micro.temperature.bfloat16())

@@ -12,8 +12,8 @@ from torch import Tensor
 from selfplay.config.schedule import Schedule
 from selfplay.errors import ConfigError
 from selfplay.learner.dpo import DPO
-from selfplay.learner.logprobs import read_logits
-from selfplay.learner.objective import BatchCounts, LossInputs, PolicyLoss, kl_estimate
+from selfplay.learner.logprobs import kl_estimate, read_logits
+from selfplay.learner.objective import BatchCounts, LossInputs, PolicyLoss
 
 PRESETS = {
     "grpo": PolicyLoss(aggregate="sequence_mean"),

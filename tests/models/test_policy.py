@@ -66,7 +66,7 @@ def test_the_reference_is_a_frozen_copy(folder: Path) -> None:
 
 
 def test_places_without_a_model(folder: Path, tmp_path: Path) -> None:
-    refused(tmp_path / "nowhere", r"no folder '.*nowhere'; set its model to")
+    refused(tmp_path / "nowhere", r"no folder '.*nowhere'; name a model of")
     refused("./nowhere", "no folder './nowhere'")
     refused("~/nowhere-of-the-kind", "no folder '~/nowhere-of-the-kind'")
     refused("runs/a/checkpoints/1", "no folder 'runs/a/checkpoints/1'")

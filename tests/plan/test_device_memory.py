@@ -214,3 +214,16 @@ def test_a_cpu_holds_its_weights_once() -> None:
     referred = {"base": replace(members["base"], reference=True)}
     memory = plan_memory(referred, layout, micro_batch=1024, completions=0, longest=1024)
     assert memory.learning["reference"] == 4 * QWEN_05B.parameters
+
+
+@pytest.mark.parametrize("rank", [0, 32])
+@pytest.mark.parametrize("devices", [1, 4])
+def test_teachers_are_held_once_each_in_the_type_of_the_passes(devices: int, rank: int) -> None:
+    taught = Member(
+        outline=QWEN_05B, rank=rank, reference=True, teachers=(QWEN_7B, QWEN_3B), frozen_bytes=2
+    )
+    other = replace(taught, teachers=(QWEN_3B,))
+    for members in ({"a": taught}, {"a": taught, "b": other}):
+        parts = learning(members, cluster(devices), micro_batch=8192)
+        both = QWEN_7B.parameters + QWEN_3B.parameters
+        assert parts["reference"] == 2 * both / devices

@@ -10,7 +10,7 @@ from selfplay.plan.host_memory import VERSIONS
 from selfplay.plan.memory import Member, plan_memory
 from selfplay.plan.model_shape import ModelShape
 from selfplay.runtime import placement
-from tests.helpers.model_shapes import QWEN_7B
+from tests.helpers.model_shapes import QWEN_7B, QWEN_32B
 
 H100 = load_cluster("gpus_1", [])[0].device
 SPLIT = ClusterSpec(device=H100, devices=8, rollout=4, copies=True, driver=True)
@@ -58,6 +58,13 @@ def held(cluster: ClusterSpec, *members: Member, background: bool = False) -> di
             [replace(FULL, reference=True)] * 2,
             False,
             {"driver": 60.925, "loading": 121.850, "object store": 30.463},
+        ),
+        # A teacher of 32B that both have is loaded once, with 2 bytes per number.
+        (
+            SPLIT,
+            [replace(FULL, reference=True, teachers=(QWEN_32B,))] * 2,
+            False,
+            {"driver": 60.925, "loading": 126.453, "object store": 30.463},
         ),
         # A copy of a checkpoint in the driver (4 P) and in the ranks (8 P), while 2 P are sent.
         (

@@ -8,7 +8,7 @@ from selfplay.plan.cluster import FAST, SLOW, load_cluster
 from selfplay.plan.memory import Member
 from selfplay.plan.model_shape import ModelShape
 from selfplay.plan.step_time import decode_step, learning, makespan
-from tests.helpers.model_shapes import LLAMA_8B, QWEN_7B, QWEN_32B, QWEN_72B
+from tests.helpers.model_shapes import LLAMA_8B, QWEN_05B, QWEN_7B, QWEN_32B, QWEN_72B
 from tests.helpers.plan_workload import H100, cluster, predicted, workload
 
 H20 = load_cluster("gpus_1", ["device=h20"])[0].device
@@ -104,6 +104,24 @@ def test_training_is_three_forward_passes_or_four() -> None:
     assert 3.9 < again.train / once.score < 4.0  # without the head
     adapted = learning(forward, replace(member, rank=32), plain, micro_batch=1e9)
     assert 2.0 < adapted.train / once.score < 2.1
+
+
+def test_a_teacher_takes_the_time_of_its_own_size() -> None:
+    lesson = replace(workload(64, 1000, 1000, cv=0.0).lessons["base"], reference=True)
+    plain = cluster(checkpointing=False, same_weights=True, device=replace(H100, kind="cpu"))
+
+    def scored(*teachers: ModelShape, **settings: bool) -> float:
+        member = Member(outline=QWEN_05B, reference=True, teachers=teachers)
+        return learning(replace(lesson, **settings), member, plain, micro_batch=1e9).score
+
+    own = scored()
+    large = learning(lesson, Member(outline=QWEN_7B, reference=True), plain, micro_batch=1e9).score
+    assert scored(QWEN_7B) == pytest.approx(large) and large > 5 * own
+    # Each of two teachers reads half of the samples.
+    assert scored(QWEN_7B, QWEN_05B) == pytest.approx((large + own) / 2)
+    # A correction is computed by the policy itself.
+    assert scored(QWEN_7B, correction=True) == pytest.approx(large + own)
+    assert scored(QWEN_7B, reference=False, correction=True) == pytest.approx(own)
 
 
 def test_short_sequences_cost_six_operations_a_parameter() -> None:

@@ -1,0 +1,63 @@
+"""The teachers of a policy: frozen models from whose distributions it learns."""
+
+from collections.abc import MutableMapping
+from typing import TypeAlias
+
+from transformers import PreTrainedModel
+
+from selfplay.errors import ConfigError
+from selfplay.models.policy import Policy, load_with_renderer
+from selfplay.models.policy_settings import ChatSettings
+
+Teachers: TypeAlias = MutableMapping[tuple[str, str, str], PreTrainedModel]
+"""(model, type of the weights, device) to teacher; policies with one teacher share it."""
+
+
+def load_teachers(
+    policy: Policy, *, dtype: str, known: Teachers
+) -> PreTrainedModel | dict[str, PreTrainedModel]:
+    """Return the teacher of a policy, or its teachers by role, in evaluation mode.
+
+    `make_learners` calls it for `objective.reference=teacher`; the learner computes the KL.
+
+    Args:
+        policy: Policy with a teacher, on whose device the teachers are.
+        dtype: Type of the teachers' weights.
+        known: Teachers that are loaded; new ones are added.
+
+    Raises ConfigError, in one line, without a teacher, for a model that cannot be loaded, and for
+    one with another tokenizer.
+    """
+    given = policy.teacher
+    if not given:
+        raise ConfigError(
+            f"policy {policy.name!r}: objective.reference=teacher needs a teacher; set "
+            "policy.teacher to a name or a folder, such as RUN/checkpoints/STEP/policies/NAME"
+        )
+    if isinstance(given, str):
+        return _load(given, policy, dtype=dtype, known=known)
+    return {role: _load(each, policy, dtype=dtype, known=known) for role, each in given.items()}
+
+
+def _load(model: str, policy: Policy, *, dtype: str, known: Teachers) -> PreTrainedModel:
+    device = str(policy.model.device)
+    key = (model, dtype, device)
+    if key not in known:
+        where = f"policy {policy.name!r}: teacher"
+        template = policy.renderer.tokenizer.chat_template
+        chat: ChatSettings = {"chat_template": template} if isinstance(template, str) else {}
+        loaded, renderer = load_with_renderer(
+            model, where=where, dtype=dtype, device=device, **chat
+        )
+        ours, theirs = (each.tokenizer.get_vocab() for each in (policy.renderer, renderer))
+        if ours != theirs:
+            unlike = next(
+                token for token in {**theirs, **ours} if ours.get(token) != theirs.get(token)
+            )
+            raise ConfigError(
+                f"{where}: the tokenizer of {model!r} is another one than the policy's (token "
+                f"{unlike!r} is {theirs.get(unlike)} there and {ours.get(unlike)} here); a teacher "
+                "reads the policy's own tokens"
+            )
+        known[key] = loaded.eval().requires_grad_(False)
+    return known[key]
