@@ -90,6 +90,7 @@ _TARGETS = {
     "arenas.questions.places": "PlaceDemonstrations corpus place_questions",
     "arenas.questions.reasoning_answers": "ReasoningAnswers",
     "arenas.questions.reasoning_gym": "ReasoningGym ReasoningTasks ReasoningVerifier tasks",
+    "arenas.questions.reward_model": "RewardModel RewardModelVerifier",
     "arenas.questions.simulated_search": "SimulatedSearch",
     "arenas.questions.simulated_search_demonstrations": "SimulatedSearchDemonstrations",
     "arenas.questions.sums": "SumVerifier sums",

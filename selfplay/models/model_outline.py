@@ -34,6 +34,12 @@ def positions(model: str) -> int | None:
     return found
 
 
+def outputs(model: str) -> int | None:
+    """Return the number of outputs of a classifier; None without a config on this machine."""
+    config = _config(model)
+    return None if config is None else config.num_labels
+
+
 def config_of(source: str, *, local_files_only: bool = False) -> PretrainedConfig:
     """Return the config of a name or folder, as transformers loads it.
 

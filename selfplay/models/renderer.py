@@ -224,6 +224,17 @@ class ChatRenderer:
     def _start(self, messages: _Frozen) -> tuple[int, ...]:
         return self._ids(self._template.render(self._shown(messages), generate=True))
 
+    def conversation(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """Return the ids of messages that end with an answer, without a generation prompt.
+
+        No content has a control token, also not a tag of thinking in an answer.
+        """
+        shown = [
+            {"role": role, "content": self._mask(content)}
+            for role, content in self._frozen(messages)
+        ]
+        return self._ids(self._template.render(shown, generate=False))
+
     def extend(
         self, so_far: Sequence[int], completion: Sequence[int], messages: Sequence[Message]
     ) -> tuple[int, ...] | None:

@@ -20,3 +20,15 @@ class Measured(Protocol):
     def drain_metrics(self) -> Mapping[str, float]:
         """Return the counts since the last call."""
         ...
+
+
+@runtime_checkable
+class HoldsModel(Protocol):
+    """A service with a model, such as `arenas.questions.reward_model.RewardModel`."""
+
+    def load_weights(self) -> None:
+        """Load the weights, before the first episode; a second call does nothing.
+
+        Only a process that plays episodes calls it.
+        """
+        ...

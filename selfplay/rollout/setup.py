@@ -26,7 +26,7 @@ from selfplay.rollout.rollout import Rollout
 from selfplay.rollout.rollout_settings import RolloutSettings
 from selfplay.rollout.sampling_settings import SamplingSettings
 from selfplay.rollout.schedule import make_scheduled
-from selfplay.rollout.service import Closable, Measured
+from selfplay.rollout.service import Closable, HoldsModel, Measured
 
 
 class Components:
@@ -102,6 +102,12 @@ class Components:
                     f"{_role_hint(role, set(first.roles), self.roles)}"
                 )
         return make
+
+    def load_services(self) -> None:
+        """Load the models of services, in a process that plays episodes."""
+        for service in self.services.values():
+            if isinstance(service, HoldsModel):
+                service.load_weights()
 
     def close(self) -> None:
         """Release everything that holds processes or connections, the newest first.

@@ -107,6 +107,8 @@ class EngineWorker:
         self._setup = players = RolloutSetup(config)
         if settings.saved is None:
             check_model_files(players.population)
+        if settings.policies is None:
+            players.load_services()
         engine: Engine = players.build("engine")
         engine.in_flight_updates = settings.max_staleness > 0 and engine.can_update_in_flight
         engine.has_own_gpu = settings.own_gpu

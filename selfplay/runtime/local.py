@@ -54,7 +54,11 @@ class Local:
         )
 
     def rollout_fn(self, players: RolloutSetup, evaluation: str | None = None) -> RolloutFn:
-        """Return the `run` method of the rollout of training, or of an evaluation."""
+        """Return the `run` method of the rollout of training, or of an evaluation.
+
+        This process then plays, so that the models of services are loaded.
+        """
+        players.load_services()
         return (players.rollout if evaluation is None else players.rollouts[evaluation]).run
 
     def restart(self, lost: LearnersLost, saved: Path | None) -> None:

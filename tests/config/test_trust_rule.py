@@ -183,6 +183,7 @@ OUTWARD = {
     "selfplay.engines.scripted.Scripted": {"script"},
     "selfplay.tools.function.Function": {"function"},
     # The run's own folder, and models that any command loads (docs/architecture.md).
+    "arenas.questions.reward_model.RewardModel": {"model"},
     "selfplay.config.run_config.RunSettings": {"folder"},
     "selfplay.learner.value_model.TransformerCritic": {"model"},
     "selfplay.models.warmstart.WarmStart": {"model"},

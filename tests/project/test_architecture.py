@@ -58,6 +58,7 @@ AUTHORS = {
         "config.trust",
         "config.json_lines",
         "config.regular_files",
+        "models.sequence_scorer",
     },
 }
 """Modules of `selfplay` that roles and arenas may import. Neither imports the other."""

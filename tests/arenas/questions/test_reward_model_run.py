@@ -1,0 +1,106 @@
+"""Runs whose policy is paid by a reward model."""
+
+import json
+from pathlib import Path
+from random import Random
+from string import ascii_letters
+
+import pytest
+from transformers import LlamaForSequenceClassification
+
+from arenas.questions.reward_model import RewardModel
+from selfplay.cli.main import main
+from selfplay.config import compose
+from selfplay.models.tiny import build_model, build_tokenizer
+from selfplay.rollout.setup import RolloutSetup
+from selfplay.run.record_reader import read_metrics
+from selfplay.runtime.local import Local
+from tests.helpers.reward_models import saved_llama, train_to_prefer
+
+pytestmark = pytest.mark.usefixtures("without_charts")
+
+QUESTIONS = ["Say something.", "Say anything.", "Say a word.", "Say more."]
+
+
+def settings(folder: Path, model: Path) -> list[str]:
+    """The settings of a run of a random policy that a reward model pays."""
+    tokenizer = build_tokenizer([])
+    policy = build_model(
+        len(tokenizer), seed=0, hidden=32, layers=1, heads=2, intermediate=64, positions=256
+    )
+    policy.save_pretrained(folder / "policy")
+    tokenizer.save_pretrained(folder / "policy")
+    lines = [json.dumps({"question": each}) for each in QUESTIONS]
+    (folder / "asked.jsonl").write_text("\n".join(lines))
+    path = f"path={folder / 'asked.jsonl'}"
+    return [
+        *("services=reward_model", f"services.reward_model.model={model}"),
+        *("arena=reward_model", "arena.solvers=1", "roles=replier", f"run.folder={folder}"),
+        *("curriculum=question_file", f"curriculum.tasks.{path}", "curriculum.batch=8"),
+        *("evaluations=question_file", f"evaluations.asked.tasks.{path}"),
+        *("evaluations.asked.arena.solvers=4", f"policy.model={folder / 'policy'}"),
+        *("run.name=run", "run.threads=1", "sampling.default.max_tokens=8"),
+        *("algorithm=dr_grpo", "sampler.group_size=8"),
+    ]
+
+
+def ran(folder: Path, model: Path, *overrides: str) -> list[dict[str, float]]:
+    """The metrics of a finished run: before training, then one line per step."""
+    assert main(["train", *settings(folder, model), *overrides]) == 0
+    return list(read_metrics(folder / "run/metrics.jsonl").values())
+
+
+def test_a_policy_gets_the_scores_of_the_model(tmp_path: Path) -> None:
+    """Training and evaluation share the model, which is loaded once."""
+    model = saved_llama(tmp_path / "model", seed=1)
+    before, *steps = ran(tmp_path, model, "run.steps=2", "learner.lr=1e-3")
+    assert 0.0 < before["evaluation/asked/accuracy"] < 1.0
+    for line in steps:
+        assert 0.0 < line["role/solver/reward"] < 1.0
+        assert line["arena/solve_rate"] == pytest.approx(line["role/solver/reward"], abs=0.05)
+        assert line["policy/base/gradient_norm"] > 0.0
+        scored = line["service/reward_model/scored"]
+        assert 0 < scored <= 64 and line["service/reward_model/passes"] == scored
+    # A run folder of somebody else may name a reward model too: it is read as data.
+    assert main(["evaluate", str(tmp_path / "run")]) == 0
+
+
+def test_a_reward_that_is_no_number_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = saved_llama(tmp_path / "model")
+    model = LlamaForSequenceClassification.from_pretrained(folder)
+    model.score.weight.data.fill_(float("nan"))
+    model.save_pretrained(folder)
+    assert main(["train", *settings(tmp_path, folder)]) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("selfplay: services.reward_model: the model") and "gives nan" in last
+
+
+def test_only_a_process_that_plays_loads_the_model(tmp_path: Path) -> None:
+    config = compose.load(settings(tmp_path, saved_llama(tmp_path / "model")))
+    players = RolloutSetup(config)
+    try:
+        model = players.services["reward_model"]
+        players.load(players.build("engine"))
+        assert isinstance(model, RewardModel) and model._scorer is None
+        Local().rollout_fn(players)
+        assert model._scorer is not None
+    finally:
+        players.close()
+    assert model._scorer is None
+
+
+def test_the_mean_reward_rises(tmp_path: Path) -> None:
+    """The model prefers letters; half of the bytes that a random policy writes are no text."""
+    rng, symbols = Random(0), "\ufffd" * 40 + "".join(map(chr, range(1, 64))) + ascii_letters
+    texts = ["".join(rng.choices(symbols, k=rng.randint(1, 8))) for _ in range(3200)]
+
+    def letters(text: str) -> float:
+        return 6.0 * sum(map(str.isalpha, text)) / len(text) - 3.0
+
+    model = saved_llama(tmp_path / "model", num_hidden_layers=1)
+    train_to_prefer(model, letters, texts)
+    _, *steps = ran(tmp_path, model, "run.steps=15", "learner.lr=1e-2", "curriculum.batch=16")
+    rewards = [line["role/solver/reward"] for line in steps]
+    assert sum(rewards[-3:]) / 3 > rewards[0] + 0.3, rewards
