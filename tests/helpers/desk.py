@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from functools import lru_cache
 
 from arenas.desk.arena import Desk
 from arenas.desk.domain import Change
@@ -13,7 +14,12 @@ from selfplay.types import ToolCall
 
 def toolbox(arena: Desk) -> Toolbox:
     """Return a toolbox with all operations of the episode's domain."""
-    names = arena.desk.domain.operations
+    return _toolbox(tuple(arena.desk.domain.operations))
+
+
+@lru_cache
+def _toolbox(names: tuple[str, ...]) -> Toolbox:
+    """Return the toolbox of a domain, which has no state: its tools take that of the episode."""
     return Toolbox(tools={name: DeskTool(operation=name) for name in names})
 
 

@@ -45,12 +45,9 @@ def test_a_prompt_goes_on_from_the_prompt_and_completion_before(
     model: PreTrainedModel, renderer: ChatRenderer, max_tokens: int
 ) -> None:
     reasons = set()
+    played = talk(model, renderer, "conversation", max_tokens=max_tokens).turns
     for agent in ("a_0", "b_0", "b_1"):
-        turns = [
-            turn
-            for turn in talk(model, renderer, "conversation", max_tokens=max_tokens).turns
-            if turn.agent == agent
-        ]
+        turns = [turn for turn in played if turn.agent == agent]
         assert len(turns) == 4
         for turn, following in pairwise(turns):
             kept = (*turn.prompt_ids, *turn.completion_ids)

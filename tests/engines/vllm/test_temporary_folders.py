@@ -1,6 +1,7 @@
 """Temporary folders of engines are removed by their process, or by the next one after a kill."""
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -11,47 +12,48 @@ import pytest
 from selfplay.engines.vllm import core
 
 MAKE = """
-import sys, tempfile
+import os, sys, tempfile
 from pathlib import Path
 from selfplay.engines.vllm import core
 tempfile.tempdir = sys.argv[1]
+child = os.fork()
 made = core.folder()
 Path(made.name, "config.json").touch()
-print(flush=True)
-sys.stdin.readline()
+os.write(1, f"{os.getpid()} {Path(made.name).parent}\\n".encode())  # at once, beside the other's
+if child:
+    os.waitpid(child, 0)
+    os.write(1, b"ended\\n")
+sys.stdin.read()
 """
-
-
-def started(folder: Path) -> tuple[subprocess.Popen[str], Path]:
-    """Start a process with a temporary folder; return it and the folder."""
-    before = set(folder.iterdir())
-    process = subprocess.Popen(
-        [sys.executable, "-c", MAKE, str(folder)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None and process.stdout.readline() == "\n"
-    (home,) = set(folder.iterdir()) - before
-    return process, home
+"""Two processes with a temporary folder each. The second one waits for the end of the first."""
 
 
 def test_what_a_killed_process_left_is_removed_and_what_a_living_one_has_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    (killed, gone), (other, home) = started(tmp_path), started(tmp_path)
     stranger = tmp_path / f"{core.PREFIX}strange"
     stranger.mkdir()
+    process = subprocess.Popen(
+        [sys.executable, "-c", MAKE, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     try:
-        killed.kill()
-        killed.communicate()
-        assert gone.is_dir()
+        assert process.stdout is not None
+        made = dict(process.stdout.readline().split() for _ in range(2))
+        home = Path(made.pop(str(process.pid)))
+        ((killed, gone),) = made.items()
+        assert set(tmp_path.iterdir()) == {Path(gone), home, stranger}
+        os.kill(int(killed), signal.SIGKILL)
+        assert process.stdout.readline() == "ended\n"
+        assert Path(gone).is_dir()
         core.remove_abandoned()
         assert set(tmp_path.iterdir()) == {home, stranger}
         assert len([*home.glob("*/config.json")]) == 1
     finally:
-        other.communicate("\n")
+        process.communicate()
     assert set(tmp_path.iterdir()) == {stranger}  # a process that ends normally leaves nothing
 
 
