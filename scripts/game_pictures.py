@@ -341,6 +341,13 @@ TIC_TAC_TOE: list[TablePicture] = [
     ),
 ]
 
+SPECIALISTS = {
+    "the teachers": "the three teachers",
+    "the student, 50 steps": "the student after 50",
+    "the student, 100 steps": "the student after 100",
+    "rewards alone, 100 steps": "rewards alone",
+}
+
 SELF_MADE: list[TablePicture] = [
     SeedDots(
         name="four_curricula",
@@ -348,6 +355,23 @@ SELF_MADE: list[TablePicture] = [
         label="accuracy, %",
         sources=[TableSource(section="Four curricula against their controls")],
         sets=TRAINED,
+    ),
+    CellIntervals(
+        name="specialists_games",
+        title="Three specialists and one student: Kuhn poker and tic-tac-toe",
+        label="mean return per game against random play",
+        sources=[TableSource(section="Three specialists and one student")],
+        rows=SPECIALISTS,
+        columns=["Kuhn", "tic-tac-toe"],
+        null=0.0,
+    ),
+    CellIntervals(
+        name="specialists_hunt",
+        title="Three specialists and one student: a stag hunt that needs a message",
+        label="mean return of both players (optimum 4)",
+        sources=[TableSource(section="Three specialists and one student")],
+        rows=SPECIALISTS,
+        columns=["stag hunt"],
     ),
     CellIntervals(
         name="envgen",
