@@ -104,6 +104,16 @@ GAMES: list[TablePicture] = [
         sets={"seeds": SeedValues(columns=SEED)},
     ),
     StepCurves(
+        name="kuhn_student",
+        title="Kuhn poker: a student of the trained policy, and training by rewards",
+        label="exploitability, chips a hand",
+        sources=[TableSource(section="A student of the trained policy")],
+        series={
+            name: [f"{name}, seed {seed}" for seed in range(3)]
+            for name in ("distillation", "rewards")
+        },
+    ),
+    StepCurves(
         name="leduc_exact",
         title="Leduc poker with the exact values of all moves",
         label="exploitability, chips a hand",

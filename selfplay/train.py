@@ -396,9 +396,9 @@ class Trainer:
     ) -> None:
         """Print a line if the step has nothing to learn from, or a setting has no effect."""
         experiment = self.experiment
-        rewarded = getattr(experiment.objective, "advantage", "credit") == "credit"
+        unread = bool(samples) and getattr(experiment.objective, "advantage", "credit") == "none"
         said = (
-            self.zero_advantages.line(step, groups, samples) if rewarded else None,
+            None if unread else self.zero_advantages.line(step, groups, samples),
             self.unfinished.line(step, played),
             self.too_long_prompts.line(step, played),
         )

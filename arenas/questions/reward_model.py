@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from cachetools import LRUCache
 
-from selfplay.errors import ConfigError, RunError, check_choice
+from selfplay.errors import ConfigError, RunError, SettingError, check_choice
 from selfplay.models.sequence_scorer import ScoredText, SequenceScorer, check_scorer
 from selfplay.types import well_formed
 
@@ -41,9 +41,10 @@ class _Asked(NamedTuple):
 class RewardModel:
     """Service that holds a reward model: a sequence classifier of transformers with one output.
 
-    The config group `services` makes it; `RewardModelVerifier` uses it. If its tokenizer has a chat
-    template, the question is the message of the user and the answer that of the assistant; without
-    a template they are a pair of texts. Control tokens in them are ordinary characters.
+    The config group `services` makes it, under a name of your choice; `RewardModelVerifier` uses
+    it. If its tokenizer has a chat template, the question is the message of the user and the answer
+    that of the assistant; without a template they are a pair of texts. Control tokens in them are
+    ordinary characters.
 
     The weights are loaded in each process that plays episodes, before the first one: in the process
     of the run, or in each Ray worker, where `device: auto` is the worker's own GPU. The process
@@ -86,7 +87,12 @@ class RewardModel:
             "batch": batch,
             "max_length": max_length,
         }
-        check_scorer(model, where="services.reward_model")
+        try:
+            check_scorer(model, where="model")
+        except ConfigError as error:
+            raise SettingError(str(error)) from error
+        self.where = "services.reward_model"
+        """Config key of this service, for errors."""
         self.batch = batch
         self._scorer: SequenceScorer | None = None
         self._lock, self._pass = Lock(), Lock()
@@ -96,6 +102,19 @@ class RewardModel:
         self._known: LRUCache[bytes, float | None] = LRUCache(REMEMBERED)
         self._counts: Counter[str] = Counter()
 
+    def set_config_key(self, key: str) -> None:
+        """Keep the config key of this service in `where`.
+
+        Raises ConfigError for a key outside of `services`: nothing would load the model before the
+        first answer, close it, or read its metrics, and each arena would load a copy.
+        """
+        if key and not key.startswith("services."):
+            raise ConfigError(
+                f"{key}: a reward model is a service; write it under services.NAME, and set {key} "
+                "to services.NAME"
+            )
+        self.where = key or self.where
+
     def load_weights(self) -> None:
         """Load the model; a second call does nothing. Raises ConfigError, in one line."""
         with self._pass:
@@ -104,7 +123,7 @@ class RewardModel:
     def _loaded(self) -> SequenceScorer:
         if self._scorer is None:
             given = {key: value for key, value in self._settings.items() if key != "batch"}
-            self._scorer = SequenceScorer(where="services.reward_model", **given)
+            self._scorer = SequenceScorer(where=self.where, **given)
             if self.batch is None:
                 self.batch = GPU_BATCH if self._scorer.device.type != "cpu" else 1
         return self._scorer
@@ -165,7 +184,7 @@ class RewardModel:
         for logit in logits:
             if not isfinite(logit):
                 raise RunError(
-                    f"services.reward_model: the model {self._settings['model']!r} gives {logit} "
+                    f"{self.where}: the model {self._settings['model']!r} gives {logit} "
                     f"in {self._settings['dtype']}, which is no reward; try dtype=float32, or "
                     "another model"
                 )
@@ -197,9 +216,9 @@ class RewardModel:
         """Return this object: copies of an arena share one model."""
         return self
 
-    def __reduce__(self) -> tuple[Any, tuple[()]]:
+    def __reduce__(self) -> tuple[Any, tuple[()], dict[str, str]]:
         """Return how to make the service again in another process, without its weights."""
-        return partial(RewardModel, **self._settings), ()
+        return partial(RewardModel, **self._settings), (), {"where": self.where}
 
 
 class RewardModelVerifier:
@@ -220,7 +239,7 @@ class RewardModelVerifier:
         maximum: float | None = None,
     ) -> None:
         """Args:
-        reward_model: The service of this name.
+        reward_model: The service of this name; a config names another with `services.NAME`.
         scale: Function from reward to score. sigmoid: 1 / (1 + exp(-reward)), which for a model of
             Bradley and Terry is the probability that the answer is better than one of reward 0.
             linear: (reward - minimum) / (maximum - minimum), with rewards outside of the bounds set

@@ -1,4 +1,4 @@
-"""Command `selfplay check`, which tries a config without any model."""
+"""Command `selfplay check`, which tries a config without its policies."""
 
 import argparse
 import sys
@@ -29,5 +29,5 @@ def check(options: argparse.Namespace, overrides: list[str]) -> int:
             faults += 1
             print(printable(f"fault: {fault}"), file=sys.stderr)
     if not faults:
-        print("no faults; no model was loaded, so memory and learning are not checked")
+        print("no faults; no policy was loaded, so memory and learning are not checked")
     return FAULTY if faults else 0

@@ -168,9 +168,9 @@ def _add_training(add: Add) -> None:
     check = add(
         "check",
         commands.check,
-        help="try a config without a model: selfplay check +experiment=NAME [key=value ...]",
+        help="try a config without its policies: selfplay check +experiment=NAME [key=value ...]",
         description="Validate a config, then play one game of its arena and one of each evaluation "
-        "with random moves and without any model. Prints observations and rewards, and a "
+        "with random moves and without the policies. Prints observations and rewards, and a "
         "line for each fault; the exit code is 2 if there is a fault.",
     )
     check.add_argument(
@@ -184,8 +184,8 @@ def _add_training(add: Add) -> None:
         commands.evaluate,
         help="evaluate a checkpoint of a run: selfplay evaluate RUN [evaluations.NAME.samples=400]",
         description="Play the evaluations of a run with the policies of one of its checkpoints, by "
-        "default the newest, and print their metrics. key=value changes an evaluation, or the "
-        "engine.",
+        "default the newest, and print their metrics. key=value changes an evaluation, a service, "
+        "or the engine.",
     )
     evaluate.add_argument("run", metavar="RUN", help=study.PLAYER)
     evaluate.add_argument("--json", action="store_true", help="print the metrics as JSON")

@@ -223,6 +223,9 @@ def _processes(
 def members(config: Mapping[str, Any]) -> dict[str, Member]:
     """Return the policies of a config, by name."""
     population = Population.of(config)
+    from selfplay.experiment.validation import check_teachers  # loads torch
+
+    check_teachers(population, build(config["objective"], where="objective"))
     found, outlines = {}, dict[str, ModelShape]()
     reference, average = workloads.reads_reference(config), workloads.moves_reference(config)
     for name, settings in {**population.policies, **population.saved_models}.items():
@@ -230,7 +233,8 @@ def members(config: Mapping[str, Any]) -> dict[str, Member]:
         key = str(model)
         if key not in outlines:
             outlines[key] = read_outline(model) if model else _made(config["warmstart"])
-        teachers = dict.fromkeys(settings.teachers.values()) if reference else {}
+        read = reference and settings.learn
+        teachers = dict.fromkeys(settings.teachers.values()) if read else {}
         for teacher in teachers:
             if teacher not in outlines:
                 outlines[teacher] = read_outline(teacher, where="policy.teacher")

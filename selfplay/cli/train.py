@@ -317,7 +317,7 @@ def evaluate(options: argparse.Namespace, rest: list[str]) -> None:
 
     By default everything runs in this process.
     """
-    known = (*plain_data.LOCAL_DEFAULTS, "evaluations")
+    known = (*plain_data.LOCAL_DEFAULTS, "evaluations", "services")
     nothing_more([each for each in rest if _place(each) not in known], options)
     elsewhere = [each for each in rest if _place(each) in plain_data.LOCAL_DEFAULTS]
     from selfplay.experiment.experiment import Experiment

@@ -54,7 +54,8 @@ def build(node: Any, *, where: str = "", provided: Mapping[str, Any] | None = No
     Args:
         node: Plain data; mappings with `_target_` become objects, inner ones first.
         where: Key path of the node, for errors.
-        provided: Objects for parameters of these names that the config omits (services).
+        provided: Objects for parameters of these names that the config omits (services). The text
+            `services.NAME` stands for the object NAME of them, for a parameter that is no text.
     """
     if isinstance(node, Mapping):
         if TARGET in node:
@@ -77,8 +78,11 @@ def resolve(
     trust.admit_class(target, node, where)
     inner = {key: value for key, value in node.items() if key != TARGET}
     values = {k: build(v, where=join(where, k), provided=provided) for k, v in inner.items()}
-    known = signature(target, where).known
-    values |= {k: v for k, v in (provided or {}).items() if k in known and k not in values}
+    takes, given = signature(target, where), provided or {}
+    values |= {k: v for k, v in given.items() if k in takes.known and k not in values}
+    for key, value in values.items():
+        if (name := _service_named(value, takes.hints.get(key))) in given:
+            values[key] = given[name]
     return target, check_arguments(target, values, where=where)
 
 
@@ -176,7 +180,10 @@ def check_arguments(
             raise ConfigError(f"{join(where, name)}: missing; {_title(target)} needs it{hint}")
     return {
         name: value
-        if name in pending or name not in takes.hints or not _is_plain(value)
+        if name in pending
+        or name not in takes.hints
+        or not _is_plain(value)
+        or _service_named(value, takes.hints[name]) in provided
         else convert(takes.hints[name], value, where=join(where, name))
         for name, value in values.items()
     }
@@ -194,6 +201,14 @@ def _branches(hint: Any) -> tuple[Any, ...]:
     """Return the types of a union, or the type itself."""
     union = typing.get_origin(hint) in (typing.Union, UnionType)
     return typing.get_args(hint) if union else (hint,)
+
+
+def _service_named(value: Any, hint: Any) -> str:
+    """Return NAME of the text `services.NAME`, for a parameter of a type without text; else ""."""
+    if not isinstance(value, str) or hint is None or str in _branches(hint):
+        return ""
+    prefix, _, name = value.partition(".")
+    return name if prefix == "services" else ""
 
 
 def _service_hint(name: str) -> str:
@@ -242,6 +257,8 @@ def convert(hint: Any, value: Any, *, where: str) -> Any:
             hint_text = f"; {nearest(value, typing.get_args(hint))}"
         if first["type"] == "is_instance_of" and isinstance(value, str) and "." in value:
             hint_text = f"; to build one, write {{{TARGET}: {value}}}"
+            if name := _service_named(value, hint):
+                hint_text = f"; the config has no service {name!r}"
         problem, given = first["msg"][:1].lower() + first["msg"][1:], first["input"]
         # A list with too few items is reported at the place of the first missing item.
         depth = {"tuple_type": 0, "too_long": 0, "missing": 1}.get(first["type"])

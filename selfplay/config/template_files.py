@@ -23,10 +23,14 @@ ENDING = ".jinja"
 """Ending of the name of such a file."""
 LONGEST = 1_000_000
 """Largest number of bytes of a template."""
-MODEL = "model"
-"""Key whose value may be a folder."""
+MODEL, TEACHER = "model", "teacher"
+"""Keys whose value may be a folder."""
+REWARD_MODEL = "arenas.questions.reward_model.RewardModel"
+"""Service whose model may be a folder."""
 _POLICIES = re.compile(r"policy|population\.(policy|(overrides|opponents)\.[^.]+)")
 """Keys of the settings of policies and of saved models."""
+_TEACHERS = re.compile(rf"({_POLICIES.pattern})\.{TEACHER}")
+"""Keys of teachers by role."""
 
 
 def names_file(value: Any) -> bool:
@@ -36,7 +40,8 @@ def names_file(value: Any) -> bool:
 
 def with_texts(settings: Mapping[str, Any], where: str = "") -> dict[str, Any]:
     """Return the settings with the text of each file that a `chat_template` names, and with the
-    absolute path of each existing folder that the `model` of a policy or an opponent names.
+    absolute path of each existing folder that the `model` or `teacher` of a policy, an opponent
+    or a reward model names.
 
     Args:
         settings: A config as plain data.
@@ -51,10 +56,20 @@ def with_texts(settings: Mapping[str, Any], where: str = "") -> dict[str, Any]:
             value = with_texts(value, place)
         elif key == KEY and names_file(value):
             value = _text(value, place)
-        elif key == MODEL and _POLICIES.fullmatch(where) and "_target_" not in settings:
+        elif _names_model(key, settings, where):
             value = _absolute(value)
         found[key] = value
     return found
+
+
+def _names_model(key: str, settings: Mapping[str, Any], where: str) -> bool:
+    """Return True if the value of a key of `settings` is a model of a policy, an opponent, a
+    teacher or a reward model."""
+    target = settings.get("_target_")
+    if target is not None:
+        return key == MODEL and target == REWARD_MODEL
+    named = key in (MODEL, TEACHER) and _POLICIES.fullmatch(where)
+    return bool(named or _TEACHERS.fullmatch(where))
 
 
 def _absolute(model: Any) -> Any:

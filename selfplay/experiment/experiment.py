@@ -4,6 +4,7 @@ import shlex
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from selfplay.credit.shaping import Shaping
 from selfplay.curriculum import Curriculum
 from selfplay.errors import RunError, one_line
 from selfplay.experiment.collapse import CollapseMonitor
-from selfplay.experiment.validation import validate
+from selfplay.experiment.validation import check_teacher_folders, validate
 from selfplay.league.config import LeagueConfig
 from selfplay.league.league import League
 from selfplay.league.snapshots import Snapshots
@@ -137,14 +138,17 @@ class Experiment:
 
         Args:
             saved: A checkpoint whose state is restored.
-            learning: Restore the learners too; False for an experiment that only plays.
+            learning: Restore the learners too; False for an experiment that only plays, which
+                loads no reference.
         Raises:
             ConfigError: For a model that cannot be loaded.
             RunError: For a checkpoint that does not fit the config.
         """
+        if learning:
+            check_teacher_folders(self.players.population)
         try:
-            self._load_policies(saved)
-            self._make_learners()
+            self._load_policies(saved, learning)
+            self._make_learners(learning)
             self._make_rollouts()
             self._make_batches()
             if saved is not None:
@@ -154,7 +158,7 @@ class Experiment:
             raise
         return self
 
-    def _load_policies(self, saved: Path | None) -> None:
+    def _load_policies(self, saved: Path | None, learning: bool) -> None:
         """Start the engine, and load the policies of the config or of a checkpoint into it."""
         players = self.players
         set_up_process(self.settings, self.seed)
@@ -163,13 +167,13 @@ class Experiment:
         players.load(
             self.engine,
             saved=saved,
-            afresh=self.objective.reads_reference,
+            afresh=learning and self.objective.reads_reference,
             device=self.runtime.device,
         )
         self.policies = players.policies
         players.check_context_length(self.policies)
 
-    def _make_learners(self) -> None:
+    def _make_learners(self, learning: bool) -> None:
         """Fit the objective to the precision of engine and learners, and make the learners."""
         players = self.players
         if isinstance(self.objective, PolicyLoss):
@@ -181,7 +185,10 @@ class Experiment:
             )
             exact = self.engine.exact and not rounded and not players.truncated()
             self.objective = self.objective.resolved(exact=exact)
-        self.learners = self.runtime.trainers(players, self.objective)
+        learned = self.objective
+        if not learning and isinstance(learned, PolicyLoss):
+            learned = replace(learned, kl=0.0)  # no reference
+        self.learners = self.runtime.trainers(players, learned)
 
     def _make_rollouts(self) -> None:
         """Make the functions that play the games of training and of the evaluations."""
@@ -387,6 +394,7 @@ def check(config: Mapping[str, Any]) -> Sequence[str]:
     """
     experiment = Experiment(config)
     experiment.close()
+    check_teacher_folders(experiment.players.population)
     if TARGET in config["warmstart"]:
         build(config["warmstart"], where="warmstart")
     return experiment.notes

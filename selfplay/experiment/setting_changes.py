@@ -24,6 +24,9 @@ CHANGEABLE = (
     "learner.*",
     "population.overrides.*.learner.*",
     "population.policy.teacher*",
+    "services.reward_model.model",
+    "services.reward_model.device",
+    "services.reward_model.batch",
     "population.overrides.*.teacher*",
     "objective.kl",
     "objective.entropy",
@@ -95,7 +98,10 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Setting
     return [
         SettingChange(key=key, before=old.get(key), after=new.get(key))
         for key in dict.fromkeys((*old, *new))
-        if old.get(key) != new.get(key) and key.partition(".")[0] not in LOCAL_DEFAULTS
+        if old.get(key) != new.get(key)
+        and key.partition(".")[0] not in LOCAL_DEFAULTS
+        # Where a mapping takes the place of a value, its keys are the change.
+        and (key in new or not any(each.startswith(f"{key}.") for each in new))
     ]
 
 

@@ -74,6 +74,7 @@ def validate(
     notes += sampler_notes(credit, sampler)
     notes += shaping_notes(credit, shaping)
     notes += pair_notes(credit, objective)
+    notes += teacher_notes(players.population, objective)
     notes += limit_notes(players, shaping)
     notes += precision_notes(players, runtime)
     if runtime.max_staleness and (reason := overlap_problem(curriculum, sampler)):
@@ -296,13 +297,18 @@ def check_teachers(population: Population, objective: Objective) -> None:
     """Raise ConfigError unless the policies that learn have the teachers that the objective reads,
     and no others."""
     wanted = objective.reads_reference and objective.reference == "teacher"
+    if getattr(objective, "advantage", "credit") == "none" and not wanted:
+        raise ConfigError(
+            "objective.kl: 0 at all steps, and advantage=none learns from the KL alone"
+        )
     for name in population.learning:
         where, teachers = f"{population.where(name)}.teacher", population.policies[name].teachers
         if not wanted:
             if teachers:
                 raise ConfigError(
                     f"{where}: the objective reads no teacher; set objective.reference=teacher "
-                    "objective.kl=1, or objective=distillation to learn from the teacher alone"
+                    "objective.kl=0.1 objective.estimator=exact, or algorithm=distillation to "
+                    "learn from the teacher alone"
                 )
             continue
         if not teachers:
@@ -311,16 +317,41 @@ def check_teachers(population: Population, objective: Objective) -> None:
                 "RUN/checkpoints/STEP/policies/NAME, or freeze the policy"
             )
         played = [role for role in population.role_names if population.policy_of(role) == name]
-        for role, model in teachers.items():
-            if role and role not in played:
-                raise ConfigError(
-                    f"{where}: policy {name!r} plays no role {role!r}; {nearest(role, played)}"
-                )
-            check_folder(model, where=where)
         if "" not in teachers and (without := [role for role in played if role not in teachers]):
             raise ConfigError(
                 f"{where}: none for role {without[0]!r}; add one, or name one model for all roles"
             )
+
+
+def check_teacher_folders(population: Population) -> None:
+    """Raise ConfigError if a teacher is named by a folder without a model.
+
+    Only an experiment that learns reads teachers, so that a run can be evaluated without them.
+    """
+    for name in population.learning:
+        for model in population.policies[name].teachers.values():
+            check_folder(model, where=f"{population.where(name)}.teacher")
+
+
+def teacher_notes(population: Population, objective: Objective) -> list[str]:
+    """Return a line for each way of learning from a teacher that seldom suits."""
+    if not (objective.reads_reference and objective.reference == "teacher"):
+        return []
+    notes = []
+    if objective.divergence is None:
+        notes.append(
+            "objective.estimator: the KL to the teacher is estimated from the sampled tokens, with "
+            "a large variance where the teacher is far away; objective.estimator=exact sums over "
+            "the vocabulary"
+        )
+    exploiters = [name for name in population.extra_policies if name in population.learning]
+    if exploiters and getattr(objective, "advantage", "credit") == "none":
+        notes.append(
+            f"population.extra_policies: {exploiters[0]!r} learns from its teacher and from no "
+            "reward, so that it does not learn to exploit; choose a league without exploiters, or "
+            "an objective that reads rewards"
+        )
+    return notes
 
 
 def truncation_notes(players: RolloutSetup, objective: Objective) -> list[str]:

@@ -100,7 +100,8 @@ class Learner(BaseLearner):
                 raise ConfigError(f"learner.attention: {reason}")
         with attending(settings.attention, *models):
             self.packer = packer(settings.packing, models, device=device)
-        self.longest = self.packer.longest
+        bounds = [each for each in (self.packer.longest, self.references.longest) if each]
+        self.longest = min(bounds, key=lambda bound: bound.tokens, default=None)
         rate = rate_note(model, settings.lr)
         notes = (self.packer.note, scorer.note, ratio_note(objective, settings), rate)
         self.notes = tuple(filter(None, notes))

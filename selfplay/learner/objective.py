@@ -244,12 +244,17 @@ class PolicyLoss:
             )
         if self.correction in ("truncated", "masked") and self.advantage != "credit":
             raise ValueError(
-                f"objective: a correction weighs advantages; advantage={self.advantage} has none"
+                f"objective: a correction weighs advantages, and advantage={self.advantage} has "
+                "none; set correction=none"
             )
-        if self.advantage == "none" and not (self.reads_reference and self.reference == "teacher"):
+        if self.advantage == "none" and self.reference != "teacher":
             raise ValueError(
-                "objective: advantage=none reads no rewards, and learns from a teacher alone; set "
-                "reference=teacher and kl above 0 (algorithm=distillation sets both)"
+                "objective: advantage=none reads no rewards; set reference=teacher and kl above 0 "
+                "(algorithm=distillation sets both)"
+            )
+        if self.advantage == "none" and self.estimator == "k1":
+            raise ValueError(
+                "objective: estimator=k1 has no gradient in expectation; choose exact or k2"
             )
 
     def resolved(self, *, exact: bool) -> "PolicyLoss":
@@ -293,19 +298,22 @@ class PolicyLoss:
     def needs_present_weights(self) -> bool:
         """True if samples must come from the weights of the optimizer step that learns from them.
 
-        A correction weighs samples once per batch, before its first step.
+        A correction weighs samples once per batch, before its first step. A KL to a teacher over
+        the whole vocabulary needs none; one that is estimated from the sampled tokens does.
         """
-        return self.ratio == "none" and self.advantage == "credit"
+        rewarded = self.ratio == "none" and self.advantage == "credit"
+        return rewarded or (self.advantage == "none" and self.divergence is None)
 
     @property
     def off_policy(self) -> bool:
         """True if samples may come from older weights.
 
-        A ratio or a correction weights such samples; maximum likelihood and distillation do not
-        depend on their source.
+        A ratio or a correction weights such samples. Maximum likelihood does not depend on their
+        source, and neither does a KL to a teacher over the whole vocabulary.
         """
-        weighted = self.correction in ("truncated", "masked")
-        return self.ratio != "none" or weighted or self.advantage != "credit"
+        if self.advantage != "credit":
+            return self.advantage == "one" or self.divergence is not None
+        return self.ratio != "none" or self.correction in ("truncated", "masked")
 
     def prepare(
         self, samples: Sequence[Sample], score: Score

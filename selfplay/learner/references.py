@@ -9,6 +9,7 @@ from transformers import PreTrainedModel
 from selfplay.errors import ConfigError
 from selfplay.learner.batch import Batch
 from selfplay.learner.logprobs import Divergence, NextTokens, Scorer, TokenScores
+from selfplay.models.position_limits import ContextBound
 from selfplay.types import Sample
 
 GivenReferences: TypeAlias = PreTrainedModel | Mapping[str, PreTrainedModel] | None
@@ -59,6 +60,16 @@ class References:
         """The only reference, which an objective with an EMA moves."""
         (model,) = self.models
         return model
+
+    @property
+    def longest(self) -> ContextBound | None:
+        """Bound of the reference with the fewest positions; None if none has a limit."""
+        limits = [
+            getattr(each.config.get_text_config(), "max_position_embeddings", None)
+            for each in self.models
+        ]
+        least = min((limit for limit in limits if limit), default=None)
+        return least and ContextBound(tokens=least, reason="a reference with as many positions")
 
     def pair(self, number: int) -> tuple[PreTrainedModel, Scoring]:
         """Return a reference and its scorer, by its index in `models`."""

@@ -184,18 +184,32 @@ def merged(folder: Path, load: Callable[[str], PreTrainedModel], *, where: str) 
     require_peft(where)
     from peft import PeftModel
 
-    settings = _settings(folder, where=where)
-    named = str(settings["base_model_name_or_path"])
-    # In a checkpoint that was moved, the base is in a sibling folder of the policies.
-    sibling = folder.parent.parent / BASES / Path(named).name
-    try:
-        model: Any = load(str(sibling) if sibling.is_dir() else named)
-    except RecursionError:
-        raise ConfigError(
-            f"{where}: {folder / CONFIG} names a base that is an adapter over this one"
-        ) from None
+    check_bases(folder, where=where)
+    model: Any = load(base_of(folder, where=where))
     whole: PreTrainedModel = PeftModel.from_pretrained(model, str(folder)).merge_and_unload()
     return whole.requires_grad_(True)
+
+
+def check_bases(folder: Path, *, where: str) -> None:
+    """Raise ConfigError if the base of an adapter is, by way of other adapters, the adapter."""
+    seen, each = set[Path](), folder
+    while is_adapter(each):
+        if each.resolve() in seen:
+            raise ConfigError(
+                f"{where}: {folder / CONFIG} names a base that is an adapter over this one"
+            )
+        seen.add(each.resolve())
+        each = Path(base_of(each, where=where))
+
+
+def base_of(folder: Path, *, where: str) -> str:
+    """Return the name or folder of the base of an adapter's folder.
+
+    In a checkpoint that was moved, the base is in a sibling folder of the policies.
+    """
+    named = str(_settings(folder, where=where)["base_model_name_or_path"])
+    sibling = folder.parent.parent / BASES / Path(named).name
+    return str(sibling) if sibling.is_dir() else named
 
 
 def _settings(folder: Path, *, where: str) -> Mapping[str, Any]:

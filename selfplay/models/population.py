@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
@@ -157,8 +157,25 @@ class Population:
             own = {k: v for k, v in self.overrides.get(name, {}).items() if k != LEARNER}
             if "model" in own:  # another model has a template of its own
                 own.setdefault("chat_template", None)
-            made[name] = make(PolicySettings, own, where=self.where(name), base=self.policy)
+            settings = make(PolicySettings, own, where=self.where(name), base=self.policy)
+            made[name] = self._with_own_teachers(name, settings)
         return made
+
+    def _with_own_teachers(self, name: str, settings: PolicySettings) -> PolicySettings:
+        """Return the settings of a policy with the teachers of the roles that it plays.
+
+        A policy without a role, such as an exploiter, may play any of them. Raises ConfigError for
+        an unknown role.
+        """
+        if not isinstance(settings.teacher, Mapping):
+            return settings
+        for role in settings.teacher:
+            if role not in self.role_names:
+                hint = nearest(role, self.role_names)
+                raise ConfigError(f"{self.where(name)}.teacher: no role {role!r}; {hint}")
+        roles = [role for role in self.role_names if self.policy_of(role) == name]
+        kept = {r: model for r, model in settings.teacher.items() if r in roles or not roles}
+        return replace(settings, teacher=kept)
 
     @property
     def learning(self) -> list[str]:

@@ -41,7 +41,14 @@ def check_scorer(model: str, *, where: str) -> None:
 
     A model that is not on this machine is checked when it is loaded.
     """
-    check_folder(model, where=where)
+    try:
+        check_folder(model, where=where)
+    except ConfigError as error:  # its advice is for policies
+        problem = str(error).partition("; name ")[0]
+        raise ConfigError(
+            f"{problem}; name a sequence classifier of one output: a model of Hugging Face, or a "
+            "folder that save_pretrained wrote"
+        ) from error
     if lora.is_adapter(Path(model).expanduser()):
         raise ConfigError(
             f"{where}: {model!r} is an adapter; merge it into its base (peft's merge_and_unload), "
@@ -126,6 +133,7 @@ class SequenceScorer:
             getattr(self.model.config.get_text_config(), "max_position_embeddings", None),
             getattr(self.tokenizer, "model_max_length", None),
             None if longest is None else longest.tokens,
+            *_positions_after_padding(self.model),
         )
         return min((each for each in known if each and 0 < each < UNLIMITED), default=None)
 
@@ -207,3 +215,14 @@ class SequenceScorer:
         with torch.inference_mode(), explained(f"{self.where}: a pass", "lower its batch"):
             logits: Tensor = self.model(**given).logits
         return logits[:, 0].float().cpu()
+
+
+def _positions_after_padding(model: PreTrainedModel) -> Iterator[int]:
+    """Yield the number of positions of each table of positions that has a row for padding.
+
+    RoBERTa and models like it number the tokens of a text from the row after it.
+    """
+    for name, module in model.named_modules():
+        table = isinstance(module, torch.nn.Embedding) and "position" in name.rpartition(".")[2]
+        if table and module.padding_idx is not None:
+            yield module.num_embeddings - module.padding_idx - 1

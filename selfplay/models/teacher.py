@@ -1,6 +1,6 @@
 """The teachers of a policy: frozen models from whose distributions it learns."""
 
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from typing import TypeAlias
 
 from transformers import PreTrainedModel
@@ -9,14 +9,17 @@ from selfplay.errors import ConfigError
 from selfplay.models.policy import Policy, load_with_renderer
 from selfplay.models.policy_settings import ChatSettings
 
-Teachers: TypeAlias = MutableMapping[tuple[str, str, str], PreTrainedModel]
-"""(model, type of the weights, device) to teacher; policies with one teacher share it."""
+Teachers: TypeAlias = MutableMapping[
+    tuple[str, str, str], tuple[PreTrainedModel, Mapping[str, int]]
+]
+"""(model, type of the weights, device) to a teacher and its vocabulary; policies with one teacher
+share it."""
 
 
 def load_teachers(
     policy: Policy, *, dtype: str, known: Teachers
 ) -> PreTrainedModel | dict[str, PreTrainedModel]:
-    """Return the teacher of a policy, or its teachers by role, in evaluation mode.
+    """Return the teacher of a policy, or its teachers by role.
 
     `make_learners` calls it for `objective.reference=teacher`; the learner computes the KL.
 
@@ -40,24 +43,23 @@ def load_teachers(
 
 
 def _load(model: str, policy: Policy, *, dtype: str, known: Teachers) -> PreTrainedModel:
-    device = str(policy.model.device)
+    where, device = f"policy {policy.name!r}: teacher", str(policy.model.device)
     key = (model, dtype, device)
     if key not in known:
-        where = f"policy {policy.name!r}: teacher"
         template = policy.renderer.tokenizer.chat_template
         chat: ChatSettings = {"chat_template": template} if isinstance(template, str) else {}
         loaded, renderer = load_with_renderer(
             model, where=where, dtype=dtype, device=device, **chat
         )
-        ours, theirs = (each.tokenizer.get_vocab() for each in (policy.renderer, renderer))
-        if ours != theirs:
-            unlike = next(
-                token for token in {**theirs, **ours} if ours.get(token) != theirs.get(token)
-            )
-            raise ConfigError(
-                f"{where}: the tokenizer of {model!r} is another one than the policy's (token "
-                f"{unlike!r} is {theirs.get(unlike)} there and {ours.get(unlike)} here); a teacher "
-                "reads the policy's own tokens"
-            )
-        known[key] = loaded.eval().requires_grad_(False)
-    return known[key]
+        known[key] = loaded.requires_grad_(False), renderer.tokenizer.get_vocab()
+    teacher, theirs = known[key]
+    ours = policy.renderer.tokenizer.get_vocab()
+    if ours != theirs:
+        both = {**theirs, **ours}
+        unlike = next(token for token in both if ours.get(token) != theirs.get(token))
+        raise ConfigError(
+            f"{where}: the tokenizer of {model!r} is another one than the policy's (token "
+            f"{unlike!r} is {theirs.get(unlike)} there and {ours.get(unlike)} here); a teacher "
+            "reads the policy's own tokens"
+        )
+    return teacher

@@ -107,7 +107,7 @@ def _loaded(members: Mapping[str, Member], cluster: ClusterSpec) -> float:
     if cluster.learners == 1:
         bases = [m.frozen_width(cluster) * m.outline.parameters for m in _adapters(members)]
         whole = [_own(m, cluster) for m in members.values() if not m.rank]
-        shapes = {shape for m in members.values() if m.reference for shape in m.teachers}
+        shapes = {shape for m in members.values() if m.learns for shape in m.teachers}
         teachers = [cluster.width * shape.parameters for shape in shapes]
         return float(max([*bases, *whole, *teachers], default=0.0))
     learned = [member for member in members.values() if member.learns]

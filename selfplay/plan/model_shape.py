@@ -5,6 +5,7 @@ Symbols: q = query heads x head size, k = key-value heads x head size.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
@@ -137,13 +138,19 @@ class ModelShape:
 def read_outline(model: str, *, where: str = "policy.model") -> ModelShape:
     """Read the shape of a Hugging Face or packaged model, by name or folder, from its config.json.
 
-    `where` is the key that names the model, for errors. Raises ConfigError if there is no config,
+    The shape of an adapter's folder is that of its base. `where` is the key that names the model,
+    for errors. Raises ConfigError if there is no config,
     or if the model is not a supported decoder.
     """
     from transformers import AutoConfig
 
-    from selfplay.models.packaged import is_packaged, prepare
+    from selfplay.models.lora import base_of, check_bases, is_adapter
+    from selfplay.models.packaged import base_named, is_packaged, prepare
 
+    folder = Path(model).expanduser()
+    if is_adapter(folder):
+        check_bases(folder, where=where)
+        return replace(read_outline(base_named(base_of(folder, where=where))), model=model)
     source = str(prepare(model, where=where)) if is_packaged(model) else model
     try:
         config = AutoConfig.from_pretrained(source, trust_remote_code=False)

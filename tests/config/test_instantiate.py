@@ -63,6 +63,11 @@ class Limits:
             raise ValueError("most is not negative")
 
 
+class Fitted:
+    def __init__(self, *, limits: Limits) -> None:
+        self.limits = limits
+
+
 class Bare:
     pass
 
@@ -119,6 +124,19 @@ def test_services_fill_in_what_the_config_leaves_out_and_only_what_is_asked_for(
     assert build(node("Car", name="a"), provided=services).engine == "motor"
     assert build(node("Car", name="a", engine=None), provided=services).engine is None
     check({"x": node("Vehicle")}, provided=["name"])
+
+
+def test_a_text_names_a_service_for_a_parameter_without_text() -> None:
+    services, limits = {"engine": "motor", "tight": Limits(most=1)}, "services.tight"
+    fitted = node("Fitted", limits=limits)
+    check(fitted, provided=services)
+    assert build([fitted], provided=services)[0].limits is services["tight"]
+    with pytest.raises(ConfigError, match=r"limits: 'services\.tight' does not fit"):
+        build(fitted, provided={"limits": Limits()})
+    with pytest.raises(ConfigError, match=r"limits: 'services\.tight' does not fit"):
+        check(fitted, provided=["limits"])
+    assert build(node("Vehicle", name=limits), provided=services).name == limits
+    check(node("Vehicle", name=limits), provided=services)
 
 
 def test_a_function_that_takes_anything_is_given_anything() -> None:

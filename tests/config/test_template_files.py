@@ -106,8 +106,16 @@ def test_folders_of_models_are_kept_as_absolute_paths(
             "+population.opponents.old.model=models/../gpt",
             "+population.opponents.far.model=models/absent",
             "+population.opponents.api={_target_: some.Endpoint, model: gpt}",
+            "policy.teacher=gpt",
+            "+population.overrides.base.teacher={solver: gpt, proposer: some/name}",
+            "services=reward_model",
+            "services.reward_model.model=models/other",
         ]
     )
+    assert config["services"]["reward_model"]["model"] == str(tmp_path / "models/other")
+    assert config["population"]["policy"]["teacher"] == str(tmp_path / "gpt")
+    by_role = {"solver": str(tmp_path / "gpt"), "proposer": "some/name"}
+    assert config["population"]["overrides"]["base"]["teacher"] == by_role
     population = config["population"]
     assert config["policy"]["model"] == str(tmp_path / "models/own")
     assert population["policy"]["model"] == str(tmp_path / "models/own")

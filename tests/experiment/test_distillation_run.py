@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from selfplay.cli.main import main
 from selfplay.config import compose
@@ -27,7 +28,14 @@ SMALL = (
     "run.checkpoint_every=1",
     "run.keep_checkpoints=10",
 )
-GAMES = {"kuhn": "kuhn_player", "tic_tac_toe": "tic_tac_toe_player"}
+KUHN = (
+    "+experiment=tiny/kuhn",
+    "warmstart.steps=2",
+    "warmstart.model={hidden: 16, layers: 1, heads: 2, intermediate: 32}",
+    "sampler.group_size=4",
+    "run.threads=1",
+    "run.episodes_every=1",
+)
 
 
 def train(folder: Path, name: str, *words: str) -> Path:
@@ -91,12 +99,16 @@ DISTILLATION = "algorithm=distillation"
         (["policy.teacher=PLACE"], r"policy\.teacher: the objective reads no teacher; set obj"),
         (
             ["objective=distillation"],
-            r"advantage=none reads no rewards, .*\(algorithm=distillation",
+            r"advantage=none reads no rewards; .*\(algorithm=distillation",
+        ),
+        (
+            [DISTILLATION, "policy.teacher=PLACE", "objective.kl=0"],
+            r"objective\.kl: 0 at all steps, and advantage=none learns from the KL alone",
         ),
         ([DISTILLATION, "policy.teacher=/nowhere"], r"policy\.teacher: no folder '/nowhere'"),
         (
             [DISTILLATION, "policy.teacher={solver: PLACE}"],
-            r"policy\.teacher: policy 'base' plays no role 'solver'; choose from: kuhn_player, ",
+            r"policy\.teacher: no role 'solver'; choose from: kuhn_player, ",
         ),
         (
             [DISTILLATION, "policy.teacher={kuhn_player: PLACE}"],
@@ -122,6 +134,53 @@ def test_settings_that_do_not_fit_are_one_line(
 ) -> None:
     place = save_tiny(tmp_path / "model")
     refused(capsys, [word.replace("PLACE", str(place)) for word in words], pattern)
+
+
+def test_a_run_is_evaluated_and_studied_without_its_teacher(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    teacher = save_tiny_of_run(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    ways = (*KUHN, "algorithm=distillation", "policy.teacher=teacher", "run.steps=1")
+    assert main(["train", *ways, "run.folder=runs", "run.name=r"]) == 0
+    # A run names the folder for every working directory.
+    config = yaml.safe_load((tmp_path / "runs/r/config.yaml").read_text())
+    assert config["population"]["policy"]["teacher"] == str(teacher)
+    shutil.move(teacher, tmp_path / "moved")
+    assert main(["evaluate", "runs/r"]) == 0
+    assert main(["study", "behaviour", "runs/r"]) == 0
+    assert main(["train", "resume=runs/r", "run.steps=2"]) == 2
+    moved = "population.policy.teacher=moved"
+    assert main(["train", "resume=runs/r", "run.steps=2", moved]) == 0
+
+
+def save_tiny_of_run(place: Path) -> Path:
+    """A folder with the policy of a run of one step."""
+    ways = (*KUHN, "run.steps=1", f"run.folder={place}", "run.name=first", "learner.lr=0.1")
+    assert main(["train", *ways]) == 0
+    shutil.copytree(model(place / "first", 1), place / "teacher")
+    return place / "teacher"
+
+
+def test_teachers_of_other_roles_are_left_to_their_policies(tmp_path: Path) -> None:
+    place = save_tiny(tmp_path / "model")
+    roles = ("kuhn_player", "tic_tac_toe_player", "signal_scout", "signal_partner")
+    named = ", ".join(f"{role}: {place}" for role in roles)
+    words = [*SMALL, DISTILLATION, "population=separate", f"policy.teacher={{{named}}}"]
+    population = Experiment(compose.load(words)).players.population
+    for role in roles:
+        assert population.policies[role].teacher == {role: str(place)}
+
+
+def test_a_note_warns_of_exploiters_that_imitate_and_of_estimates(tmp_path: Path) -> None:
+    place = save_tiny(tmp_path / "model")
+    words = [*KUHN, DISTILLATION, f"policy.teacher={place}", "league=alphastar"]
+    notes = Experiment(compose.load(words)).notes
+    assert any("main_exploiter' learns from its teacher and from no reward" in n for n in notes)
+    assert not any("estimated from the sampled tokens" in note for note in notes)
+    words = [*KUHN, "objective.reference=teacher", f"policy.teacher={place}"]
+    notes = Experiment(compose.load(words)).notes
+    assert any("estimated from the sampled tokens" in note for note in notes)
 
 
 def test_a_frozen_policy_needs_no_teacher(tmp_path: Path) -> None:

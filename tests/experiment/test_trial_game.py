@@ -1,4 +1,4 @@
-"""Tests of `selfplay check`, which tries a config without any model."""
+"""Tests of `selfplay check`, which tries a config without its policies."""
 
 import re
 import sys

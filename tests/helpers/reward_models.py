@@ -12,6 +12,8 @@ from transformers import (
     LlamaConfig,
     LlamaForSequenceClassification,
     PreTrainedTokenizerFast,
+    RobertaConfig,
+    RobertaForSequenceClassification,
 )
 
 from selfplay.models.tiny import build_tokenizer
@@ -31,6 +33,13 @@ WORDS = [
     "S",
     "EP",
 ]
+SMALL: dict[str, Any] = {
+    "vocab_size": len(WORDS),
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+}
 
 
 def saved_llama(
@@ -59,7 +68,31 @@ def saved_llama(
 
 def saved_bert(folder: Path) -> Path:
     """Save an encoder whose tokenizer has no chat template: it reads a pair of texts."""
-    vocabulary = {word: place for place, word in enumerate(WORDS)}
+    _pair_tokenizer(WORDS, types=True).save_pretrained(folder)
+    torch.manual_seed(0)
+    config = BertConfig(max_position_embeddings=64, **SMALL)
+    config.num_labels = 1
+    BertForSequenceClassification(config).save_pretrained(folder)
+    return folder
+
+
+def saved_roberta(folder: Path, *, positions: int) -> Path:
+    """Save an encoder that numbers its tokens from the position after that of padding, which is 1.
+
+    It has no token types.
+    """
+    _pair_tokenizer([WORDS[1], WORDS[0], *WORDS[2:]], types=False).save_pretrained(folder)
+    torch.manual_seed(0)
+    config = RobertaConfig(
+        max_position_embeddings=positions, pad_token_id=1, type_vocab_size=1, **SMALL
+    )
+    config.num_labels = 1
+    RobertaForSequenceClassification(config).save_pretrained(folder)
+    return folder
+
+
+def _pair_tokenizer(words: Sequence[str], *, types: bool) -> PreTrainedTokenizerFast:
+    vocabulary = {word: place for place, word in enumerate(words)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.post_processor = processors.TemplateProcessing(
@@ -68,24 +101,8 @@ def saved_bert(folder: Path) -> Path:
         special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
     )
     names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
-        **names,
-    )
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=len(WORDS),
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=64,
-        max_position_embeddings=64,
-    )
-    config.num_labels = 1
-    BertForSequenceClassification(config).save_pretrained(folder)
-    fast.save_pretrained(folder)
-    return folder
+    read = ["input_ids", *["token_type_ids"] * types, "attention_mask"]
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_input_names=read, **names)
 
 
 def train_to_prefer(folder: Path, wanted: Callable[[str], float], texts: Sequence[str]) -> None:

@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import GPT2Config, GPT2LMHeadModel
 
+from selfplay.config.schedule import Schedule
 from selfplay.errors import ConfigError
 from selfplay.learner.learner import Learner
 from selfplay.learner.learner_settings import LearnerSettings
@@ -103,6 +105,50 @@ def test_roles_with_one_teacher_share_its_passes() -> None:
         DISTILLATION, of_two_roles(), reference={"solver": one, "proposer": one}, **settings
     )
     assert torch.equal(shared, gradient(DISTILLATION, of_two_roles(), reference=one, **settings))
+
+
+def test_a_step_at_which_the_weight_of_the_kl_is_0_changes_nothing() -> None:
+    model = llama()
+    before = weights(model)
+    objective = replace(DISTILLATION, kl=Schedule(steps=(1, 2), values=(0.0, 1.0)))
+    learner = Learner(model, objective=objective, reference=teachers())
+    learner.update(of_two_roles(), step=1)
+    assert same(before, weights(model))
+    learner.update(of_two_roles(), step=2)
+    assert not same(before, weights(model))
+
+
+def test_dropout_of_a_teacher_is_off() -> None:
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {"vocab_size": 24, "n_positions": 64, "n_embd": 16, "n_layer": 1}
+    teacher = GPT2LMHeadModel(GPT2Config(**sizes, n_head=2, resid_pdrop=0.5)).requires_grad_(False)
+    found = []
+    for mode in (True, False):
+        learner = Learner(llama(), objective=DISTILLATION, reference=teacher.train(mode))
+        found.append(learner.update(of_two_roles(), step=1)["reference_kl"])
+    assert found[0] == found[1]
+
+
+def test_a_sample_that_is_longer_than_a_teacher_reads_is_one_line() -> None:
+    known = {**teachers(), "proposer": llama(2, max_position_embeddings=5)}
+    learner = Learner(llama(), objective=DISTILLATION, reference=known)
+    with pytest.raises(
+        ConfigError, match=r"tokens, and its model is correct for at most 5, .*refe"
+    ):
+        learner.update(of_two_roles(), step=1)
+
+
+@pytest.mark.parametrize("estimator", ["exact", "forward", "k2", "k3"])
+def test_only_a_kl_over_the_vocabulary_may_read_older_samples(estimator: Any) -> None:
+    """An estimate from the sampled tokens is right for samples of the present weights alone."""
+    objective = replace(DISTILLATION, estimator=estimator)
+    whole = estimator in ("exact", "forward")
+    assert objective.off_policy is whole and objective.needs_present_weights is not whole
+
+
+def test_an_estimate_without_a_gradient_is_refused() -> None:
+    with pytest.raises(ValueError, match="estimator=k1 has no gradient in expectation"):
+        replace(DISTILLATION, estimator="k1")
 
 
 def test_a_role_without_a_teacher_is_an_error() -> None:

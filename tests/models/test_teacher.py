@@ -60,6 +60,17 @@ def test_a_teacher_with_another_tokenizer_is_refused(tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_a_teacher_that_another_policy_has_is_compared_too(tmp_path: Path) -> None:
+    base = save_tiny(tmp_path / "base")
+    tokenizer = build_tokenizer(["class x:"])
+    build_model(len(tokenizer), seed=0).save_pretrained(tmp_path / "other")
+    tokenizer.save_pretrained(tmp_path / "other")
+    known: Teachers = {}
+    load_teachers(student(base, str(base)), dtype="float32", known=known)
+    with pytest.raises(ConfigError, match="is another one than the policy's"):
+        load_teachers(student(tmp_path / "other", str(base)), dtype="float32", known=known)
+
+
 @pytest.mark.parametrize("teacher", [None, {}])
 def test_a_policy_without_a_teacher_is_an_error(tmp_path: Path, teacher: Any) -> None:
     with pytest.raises(ConfigError, match=r"policy 'base': .* set policy\.teacher to a name"):

@@ -157,6 +157,30 @@ def test_leaving_out_the_reference_is_a_remedy_only_if_a_run_reads_one(tmp_path:
     assert dict(reads.advice(20))[key].workload == without.workload
 
 
+def test_teachers_are_counted_and_are_no_reference_to_leave_out(tmp_path: Path) -> None:
+    """The folder of an adapter has the sizes of its base."""
+    places = [tmp_path / name for name in ("own", "large", "adapter")]
+    for place, shape in zip(places, (QWEN_7B, QWEN_32B, None), strict=True):
+        place.mkdir()
+        if shape is not None:
+            save_sizes(place, shape)
+    adapter = {"peft_type": "LORA", "base_model_name_or_path": str(places[1])}
+    (places[2] / "adapter_config.json").write_text(json.dumps(adapter))
+    run = ["+experiment=paper/absolute_zero_7b", "+recipe=gpu_8_full_7b"]
+    run += [f"policy.model={places[0]}"]
+    none = plan(["cluster=gpus_8"], [*run, "objective.kl=0"]).memory.learning["reference"]
+    for teacher in places[1:]:
+        ways = ["algorithm=distillation", "objective.correction=none", f"policy.teacher={teacher}"]
+        found = plan(["cluster=gpus_8"], [*run, *ways])
+        shards = found.cluster.sharded
+        assert found.memory.learning["reference"] == 2 * QWEN_32B.parameters / shards > none == 0
+        assert "no reference (objective.kl=0)" not in dict(found.advice(20))
+    with pytest.raises(
+        ConfigError, match=r"policy\.teacher: missing, and objective\.reference=teac"
+    ):
+        plan(["cluster=gpus_8"], [*run, "algorithm=distillation", "objective.correction=none"])
+
+
 def save_sizes(folder: Path, shape: ModelShape) -> None:
     """Write a config.json with the sizes of a Qwen2.5 model."""
     sizes = {

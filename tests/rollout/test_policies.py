@@ -34,6 +34,22 @@ PHASES = "[{learn: [proposer], steps: 5}, {learn: [solver], steps: 20}]"
 REINFORCE = PolicyLoss(ratio="none", clip="none", aggregate="token_mean")
 
 
+@pytest.mark.parametrize(("precision", "dtype"), [("float32", "float32"), ("bfloat16", "bfloat16")])
+def test_a_teacher_has_the_type_of_the_learners_passes(
+    tmp_path: Path, precision: Any, dtype: str
+) -> None:
+    place = str(save_tiny(tmp_path / "model"))
+    policy = load_policy("base", model=place, teacher=place, device="cpu")
+    learners = make_learners(
+        {"base": policy},
+        settings={"base": LearnerSettings(precision=precision)},
+        objective=PolicyLoss(kl=1.0, reference="teacher"),
+        seed=0,
+    )
+    (teacher,) = learners["base"].references.models
+    assert teacher is not policy.model and teacher.dtype is getattr(torch, dtype)
+
+
 def read(*overrides: str) -> None:
     check(compose.load(["+experiment=tiny/smoke", *overrides]))
 

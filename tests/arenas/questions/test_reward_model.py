@@ -29,7 +29,7 @@ from selfplay.engines.scripted import ScriptedEngine
 from selfplay.errors import ConfigError, RunError
 from selfplay.models.renderer import ByteRenderer
 from selfplay.models.tiny import build_tokenizer
-from tests.helpers.reward_models import chat, saved_bert, saved_llama
+from tests.helpers.reward_models import chat, saved_bert, saved_llama, saved_roberta
 
 QUESTION = "How far is the sun?"
 ANSWERS = ["far", "It is very far away, further than the sea.", "", "8 light minutes"]
@@ -149,6 +149,39 @@ def test_equal_pairs_are_scored_once(llama: Path, passes: list[int]) -> None:
     assert model.reward("ab", "c") != model.reward("a", "bc")
 
 
+def test_texts_of_other_frequencies_have_a_pass_of_their_own(tmp_path: Path) -> None:
+    """With longrope, one long row gives all rows of its pass the frequencies of long rows."""
+    rope = {
+        "rope_type": "longrope",
+        "rope_theta": 10000.0,
+        "short_factor": [1.0] * 4,
+        "long_factor": [8.0] * 4,
+        "original_max_position_embeddings": 64,
+    }
+    folder = saved_llama(tmp_path / "model", rope_parameters=rope)
+    answers = ["far", "x" * 100, "8 minutes", "y" * 120]
+    together = at_once(RewardModel(model=str(folder), batch=8), answers, "Where?")
+    hand = [by_hand(folder, "Where?", each) for each in answers]
+    assert together == pytest.approx(hand, abs=1e-5)
+    model = RewardModel(model=str(folder), batch=8)
+    model.load_weights()
+    assert model._scorer is not None
+    texts = [model._scorer.text("Where?", each) for each in answers]
+    mixed = model._scorer._read([text for text in texts if text is not None]).tolist()
+    for short in (0, 2):  # the passes make a difference
+        assert abs(mixed[short] - hand[short]) > 1e-4
+
+
+def test_positions_before_that_of_padding_are_no_places_for_tokens(tmp_path: Path) -> None:
+    """A text of 17 tokens does not fit in 18 positions of which the first two are not used."""
+    folder = saved_roberta(tmp_path / "model", positions=18)
+    model = RewardModel(model=str(folder))
+    longest = " ".join(["sea", "hot"] * 6)  # with its question and 3 control tokens 16 tokens
+    assert model.reward("sun", longest) == pytest.approx(by_hand(folder, "sun", longest), abs=1e-6)
+    assert model.reward("sun", f"{longest} sea") is None
+    assert RewardModelVerifier(reward_model=model)(f"{longest} sea", {"question": "sun"}) == 0.0
+
+
 def test_on_a_cpu_each_answer_has_a_pass_of_its_own(llama: Path, passes: list[int]) -> None:
     alone = RewardModel(model=str(llama), device="cpu")
     together = at_once(RewardModel(model=str(llama), device="cpu"), ANSWERS)
@@ -238,8 +271,11 @@ def test_settings_that_do_not_fit_are_one_line(llama: Path, tmp_path: Path) -> N
     with pytest.raises(ConfigError, match="needs a 'question'"):
         RewardModelVerifier(reward_model=model)("x", {})
     for name, text in (("nowhere/at/all", "no folder"), (str(tmp_path), "config.json is missing")):
-        with pytest.raises(ConfigError, match=f"services.reward_model: .*{text}"):
-            RewardModel(model=name)
+        node = {"_target_": "arenas.questions.reward_model.RewardModel", "model": name}
+        with pytest.raises(ConfigError, match=rf"^services\.second\.model: .*{text}") as raised:
+            build(node, where="services.second")
+        advice = "name a sequence classifier of one output"
+        assert advice in str(raised.value) and "policies" not in str(raised.value)
 
 
 def test_models_that_do_not_fit_are_one_line(llama: Path, tmp_path: Path) -> None:
@@ -302,7 +338,9 @@ def test_copies_of_an_arena_share_the_model(llama: Path) -> None:
     twin = arena.fork()
     assert isinstance(twin, Questions) and twin.verifier is arena.verifier
     before = model.reward(QUESTION, "far")
+    model.set_config_key("services.second")
     again = pickle.loads(pickle.dumps(part))
+    assert again.reward_model.where == "services.second"
     assert again.reward_model is not model and again.reward_model._scorer is None
     assert again("far", {"question": QUESTION}) == part("far", {"question": QUESTION})
     model.close()

@@ -4,13 +4,18 @@ import json
 from pathlib import Path
 from random import Random
 from string import ascii_letters
+from typing import Any
 
 import pytest
 from transformers import LlamaForSequenceClassification
 
+from arenas.questions.arena import Questions
 from arenas.questions.reward_model import RewardModel
+from arenas.questions.weighted import Weighted
 from selfplay.cli.main import main
 from selfplay.config import compose
+from selfplay.config.plain_data import check_config
+from selfplay.errors import ConfigError, RunError
 from selfplay.models.tiny import build_model, build_tokenizer
 from selfplay.rollout.setup import RolloutSetup
 from selfplay.run.record_reader import read_metrics
@@ -50,7 +55,9 @@ def ran(folder: Path, model: Path, *overrides: str) -> list[dict[str, float]]:
     return list(read_metrics(folder / "run/metrics.jsonl").values())
 
 
-def test_a_policy_gets_the_scores_of_the_model(tmp_path: Path) -> None:
+def test_a_policy_gets_the_scores_of_the_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Training and evaluation share the model, which is loaded once."""
     model = saved_llama(tmp_path / "model", seed=1)
     before, *steps = ran(tmp_path, model, "run.steps=2", "learner.lr=1e-3")
@@ -63,6 +70,78 @@ def test_a_policy_gets_the_scores_of_the_model(tmp_path: Path) -> None:
         assert 0 < scored <= 64 and line["service/reward_model/passes"] == scored
     # A run folder of somebody else may name a reward model too: it is read as data.
     assert main(["evaluate", str(tmp_path / "run")]) == 0
+    model.rename(tmp_path / "moved")
+    capsys.readouterr()
+    assert main(["evaluate", str(tmp_path / "run")]) == 2
+    assert "services.reward_model.model: no folder" in capsys.readouterr().err
+    moved = f"services.reward_model.model={tmp_path / 'moved'}"
+    assert main(["evaluate", str(tmp_path / "run"), moved, "--json"]) == 0
+    after = json.loads(capsys.readouterr().out)["evaluations"]["asked"]["accuracy"]
+    assert after == steps[-1]["evaluation/asked/accuracy"]
+
+
+def with_second(folder: Path, reward_model: Any, **second: Any) -> dict[str, Any]:
+    """The config of a run with two reward models; `reward_model` is that of the second part."""
+    module = "arenas.questions.reward_model"
+    config = compose.load(settings(folder, saved_llama(folder / "first")))
+    verifier, service = f"{module}.RewardModelVerifier", f"{module}.RewardModel"
+    parts = {
+        "first": {"_target_": verifier},
+        "second": {"_target_": verifier, "reward_model": reward_model},
+    }
+    weighted = {"_target_": "arenas.questions.weighted.Weighted", "parts": parts}
+    config["services"]["second"] = {"_target_": service, "model": str(folder / "second"), **second}
+    for arena in (config["arena"], config["evaluations"]["asked"]["arena"]):
+        arena["verifier"] = weighted
+    return config
+
+
+def test_a_second_model_is_a_service_of_another_name(tmp_path: Path) -> None:
+    """Training and evaluation share it, and its metrics and errors have its own name."""
+    saved_llama(tmp_path / "second", seed=1)
+    config = with_second(tmp_path, "services.second", max_length=40)
+    check_config(config)
+    players = RolloutSetup(config)
+    first, second = players.services["reward_model"], players.services["second"]
+    try:
+        for arena in (players.arena(), players.evaluations["asked"].arena()):
+            assert isinstance(arena, Questions) and isinstance(arena.verifier, Weighted)
+            parts = arena.verifier.parts.values()
+            assert [vars(part)["reward_model"] for part in parts] == [first, second]
+        players.load_services()
+        assert first._scorer is not None and second._scorer is not None
+        scores = arena.verifier.scores("x" * 40, {"question": "q"})
+        assert scores["first"] > 0.0 and scores["second"] == 0.0
+        counts = players.drain_counts()
+        assert counts["service/second/too_long"] == 1.0
+        assert "service/reward_model/too_long" not in counts
+        second._scorer.model.get_parameter("score.weight").fill_(float("nan"))
+        with pytest.raises(RunError, match=r"^services\.second: the model .* gives nan"):
+            arena.verifier.scores("x", {"question": "q"})
+    finally:
+        players.close()
+    assert second._scorer is None
+
+
+@pytest.mark.parametrize(
+    ("reward_model", "text"),
+    [
+        (
+            {"_target_": "arenas.questions.reward_model.RewardModel", "model": "second"},
+            r"arena\.verifier\.parts\.second\.reward_model: .* is a service; .* services\.NAME",
+        ),
+        ("services.secnd", r"'services\.secnd' does not fit: .* has no service 'secnd'"),
+        ("second", r"parts\.second\.reward_model: 'second' does not fit"),
+    ],
+)
+def test_a_second_model_that_is_no_service_is_one_line(
+    tmp_path: Path, reward_model: Any, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    saved_llama(tmp_path / "second", seed=1)
+    with pytest.raises(ConfigError, match=text) as raised:
+        RolloutSetup(with_second(tmp_path, reward_model))
+    assert "\n" not in str(raised.value)
 
 
 def test_a_reward_that_is_no_number_is_one_line(
