@@ -15,6 +15,7 @@ from selfplay.credit.dr_grpo import DrGRPO
 from selfplay.credit.grpo import GRPO
 from selfplay.engines.scripted import ScriptedEngine, constant
 from selfplay.errors import ConfigError, NothingToLearn, PromptTooLong
+from selfplay.learner.objective import PolicyLoss
 from selfplay.models.renderer import ChatRenderer
 from selfplay.role import Role
 from selfplay.rollout.rollout import AgentSpec, EpisodeSpec, Rollout
@@ -168,7 +169,7 @@ def test_the_embedded_engine_says_so(model: PreTrainedModel, renderer: ChatRende
 
 def test_the_first_episode_that_a_long_prompt_cuts_off_is_a_line(renderer: ChatRenderer) -> None:
     playing, said = rollout(Short(), renderer), list[str]()
-    experiment: Any = SimpleNamespace(credit=GRPO(), sampler=None)
+    experiment: Any = SimpleNamespace(credit=GRPO(), sampler=None, objective=PolicyLoss())
     progress: Any = SimpleNamespace(note=said.append)
     run: Any = None  # nothing is written
     trainer = Trainer(experiment, run, progress)
