@@ -129,7 +129,7 @@ class Slow(DeskTool):
     def call(self, **arguments: Any) -> str:
         time.sleep(0.002)
         result = super().call(**arguments)
-        time.sleep(0.02 if self.seconds < 1 else 0.002)
+        time.sleep(0.3 if self.seconds < 1 else 0.002)  # far longer than the limit of 0.01 s
         return result
 
 
