@@ -114,6 +114,21 @@ GAMES: list[TablePicture] = [
         },
     ),
     StepCurves(
+        name="smollm2_kuhn_student",
+        title="SmolLM2 in Kuhn poker: two students of a trained policy",
+        label="exploitability, chips a hand",
+        sources=[TableSource(section="A student of SmolLM2")],
+        series={
+            "distillation, rate 5e-4": [
+                f"distillation, learner.lr=5e-4, seed {seed}" for seed in range(2)
+            ],
+            "distillation, rate 1e-4": [
+                f"distillation, learner.lr=1e-4, seed {seed}" for seed in range(2)
+            ],
+            "rewards, rate 1e-4": ["rewards"],
+        },
+    ),
+    StepCurves(
         name="leduc_exact",
         title="Leduc poker with the exact values of all moves",
         label="exploitability, chips a hand",
