@@ -12,7 +12,6 @@ share no sentence that states a value.
 import json
 import re
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from random import Random
 from typing import Any, Literal
 
@@ -170,24 +169,7 @@ def dialogues(
     weights = {**KINDS, **(kinds or {})}
     if min(weights.values()) < 0 or not weights["new"] or not weights["chatter"]:
         raise ValueError("kinds: weights must be 0 or more, and those of new and chatter above 0")
-    # A run may name the same dialogues twice: to train on, and for a study or demonstrations.
-    numbers = (count, facts, sessions, questions, people, sentences, seed)
-    return [*_dialogues(split, tuple(weights.items()), *numbers)]
-
-
-@lru_cache(maxsize=16, typed=True)
-def _dialogues(
-    split: Split,
-    weights: tuple[tuple[Kind, float], ...],
-    count: int,
-    facts: int,
-    sessions: int,
-    questions: int,
-    people: int,
-    sentences: int,
-    seed: int,
-) -> tuple[Task, ...]:
-    return tuple(
+    return [
         dialogue_task(
             Random(derive(seed, "dialogue", split, number)),
             number=number,
@@ -196,11 +178,11 @@ def _dialogues(
             sessions=sessions,
             questions=questions,
             people=people,
-            kinds=dict(weights),
+            kinds=weights,
             sentences=sentences,
         )
         for number in range(count)
-    )
+    ]
 
 
 def sentences_of(turn: str) -> list[str]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from functools import partial
 from hashlib import blake2b
-from math import exp, isfinite
+from math import isfinite, tanh
 from threading import Lock
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -276,11 +276,5 @@ class RewardModelVerifier:
         if not minimum <= reward <= maximum:
             self.reward_model.count_clipped()
         if self.scale == "sigmoid":
-            return _sigmoid(reward)
+            return 0.5 + 0.5 * tanh(reward / 2)
         return min(max((reward - minimum) / (maximum - minimum), 0.0), 1.0)
-
-
-def _sigmoid(reward: float) -> float:
-    if reward >= 0:
-        return 1.0 / (1.0 + exp(-reward))
-    return exp(max(reward, -700.0)) / (1.0 + exp(max(reward, -700.0)))

@@ -216,7 +216,7 @@ def load_with_renderer(
     cannot be used.
     """
     target = device_of(device, where)
-    source = _loadable(model, where=where)
+    source = loadable(model, where=where)
     # The tokenizer comes first, so that a missing chat template is an error before all weights
     # are loaded. Other errors wait, because one of the model explains more.
     tokenizer, problem = read_tokenizer(source)
@@ -241,12 +241,17 @@ def load_with_renderer(
         chat_template_kwargs=chat.get("chat_template_kwargs"),
         keep_thinking=chat.get("keep_thinking", False),
     )
+    check_tokenizer(tokenizer, rows, model=model, where=where)
+    return loaded, renderer
+
+
+def check_tokenizer(tokenizer: Any, rows: int, *, model: str, where: str) -> None:
+    """Raise ConfigError if a tokenizer has more tokens than its model has embeddings."""
     if len(tokenizer) > rows:
         raise ConfigError(
             f"{where}: the tokenizer of {model!r} has {len(tokenizer)} tokens, its model only "
             f"{rows}; they do not belong together"
         )
-    return loaded, renderer
 
 
 def read_tokenizer(source: str) -> tuple[Any, str]:
@@ -284,7 +289,7 @@ def load_model(
     model: str, *, where: str, dtype: str, loader: Any = AutoModelForCausalLM
 ) -> PreTrainedModel:
     """Return the causal language model of a name or folder, or the model that `loader` makes."""
-    source = _loadable(model, where=where)
+    source = loadable(model, where=where)
     folder = Path(source)
     if adapters.is_adapter(folder):
         return adapters.merged(
@@ -350,7 +355,7 @@ def _received(
 ) -> PreTrainedModel | None:
     """Return the model of a name or folder with weights that were sent; None for an adapter's
     folder, and for a model whose files hold more than weights."""
-    source = _loadable(model, where=where)
+    source = loadable(model, where=where)
     if adapters.is_adapter(Path(source)):
         return None
     kind, target = _type_of(dtype, where), device_of(device, where)
@@ -379,7 +384,7 @@ def _looks_local(model: str) -> bool:
     return model.startswith((".", "/", "~")) or model.count("/") > 1 or Path(model).exists()
 
 
-def _loadable(model: str, *, where: str) -> str:
+def loadable(model: str, *, where: str) -> str:
     """Return the name or folder that transformers loads; a packaged model is prepared first."""
     if packaged.is_packaged(model):
         return str(packaged.prepare(model, where=where))

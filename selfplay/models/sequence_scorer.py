@@ -15,7 +15,14 @@ from selfplay.models import lora
 from selfplay.models.float32_head import SHORT, Float32Head
 from selfplay.models.model_outline import outputs
 from selfplay.models.out_of_memory import explained
-from selfplay.models.policy import check_folder, device_of, load_model, read_tokenizer
+from selfplay.models.policy import (
+    check_folder,
+    check_tokenizer,
+    device_of,
+    load_model,
+    loadable,
+    read_tokenizer,
+)
 from selfplay.models.position_limits import reach
 from selfplay.models.renderer import ChatRenderer
 from selfplay.types import well_formed
@@ -95,16 +102,11 @@ class SequenceScorer:
             model, where=where, dtype=dtype, loader=AutoModelForSequenceClassification
         )
         check_scorer(model, where=where)  # its config.json is on this machine now
-        source = str(Path(model).expanduser()) if model.startswith("~") else model
-        self.tokenizer, problem = read_tokenizer(source)
+        self.tokenizer, problem = read_tokenizer(loadable(model, where=where))
         if self.tokenizer is None:
             raise ConfigError(f"{where}: no tokenizer in {model!r}{problem}")
         self._rows = int(loaded.get_input_embeddings().weight.shape[0])  # type: ignore[index]
-        if len(self.tokenizer) > self._rows:
-            raise ConfigError(
-                f"{where}: the tokenizer of {model!r} has {len(self.tokenizer)} tokens, its model "
-                f"only {self._rows}; they do not belong together"
-            )
+        check_tokenizer(self.tokenizer, self._rows, model=model, where=where)
         self._renderer: ChatRenderer | None = None
         if self.tokenizer.chat_template:
             self._renderer = ChatRenderer(self.tokenizer, where=where)

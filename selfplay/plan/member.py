@@ -45,14 +45,13 @@ class Member:
         """
         return self.outline, self.outline.model, self.frozen_bytes
 
-    def teacher_bytes(self, cluster: ClusterSpec, known: set[ModelShape] | None = None) -> int:
+    def teacher_bytes(self, cluster: ClusterSpec, known: set[ModelShape]) -> int:
         """Return the bytes of the teachers' weights, in the type of the passes.
 
         Teachers in `known`, which other policies have too, count nothing; new ones are added.
         """
-        seen = set() if known is None else known
-        new = [shape for shape in self.teachers if self.reference and shape not in seen]
-        seen.update(new)
+        new = [shape for shape in self.teachers if shape not in known]
+        known.update(new)
         return cluster.width * sum(shape.parameters for shape in new)
 
     def frozen_width(self, cluster: ClusterSpec) -> int:

@@ -74,8 +74,8 @@ def learning(
     one model share the base, which is their reference too; with several ranks each learner has a
     base of its own, and the reference another one. The reference of a policy that learns all
     weights is a copy of them in float32. Teachers are held once each, in the type of the passes.
-    Policies do their passes one after another, so the memory
-    that only passes need is that of the largest policy (`pass_memory`).
+    Policies do their passes one after another, so the memory that only passes need is that of the
+    largest policy (`pass_memory`).
 
     Args:
         members: Policies by name.

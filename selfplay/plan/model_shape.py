@@ -139,8 +139,8 @@ def read_outline(model: str, *, where: str = "policy.model") -> ModelShape:
     """Read the shape of a Hugging Face or packaged model, by name or folder, from its config.json.
 
     The shape of an adapter's folder is that of its base. `where` is the key that names the model,
-    for errors. Raises ConfigError if there is no config,
-    or if the model is not a supported decoder.
+    for errors. Raises ConfigError if there is no config, or if the model is not a supported
+    decoder.
     """
     from transformers import AutoConfig
 
@@ -150,7 +150,8 @@ def read_outline(model: str, *, where: str = "policy.model") -> ModelShape:
     folder = Path(model).expanduser()
     if is_adapter(folder):
         check_bases(folder, where=where)
-        return replace(read_outline(base_named(base_of(folder, where=where))), model=model)
+        base = base_named(base_of(folder, where=where))
+        return replace(read_outline(base, where=where), model=model)
     source = str(prepare(model, where=where)) if is_packaged(model) else model
     try:
         config = AutoConfig.from_pretrained(source, trust_remote_code=False)

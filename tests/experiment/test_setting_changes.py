@@ -63,7 +63,7 @@ def test_settings_without_a_state_may_change() -> None:
 
 
 def test_another_teacher_is_one_change_for_each_role() -> None:
-    """Of a policy, or of all; a mapping may take the place of one name, and the reverse."""
+    """The new value may be a mapping where the old one was a name."""
     one = {"policy": {"teacher": "a"}, "overrides": {"judge": {"teacher": "b"}}}
     two = {"policy": {"teacher": {"x": "c", "y": "d"}}, "overrides": {"judge": {"teacher": "e"}}}
     before, after = changed(population=one), changed(population=two)

@@ -14,7 +14,6 @@ from arenas.memory.dialogues import (
     STATEMENT,
     UNKNOWN,
     VALUES,
-    _dialogues,
     best_facts,
     dialogue_task,
     dialogues,
@@ -106,11 +105,8 @@ def test_how_often_a_kind_is_said_and_by_how_many_are_settings() -> None:
 
 
 def test_the_seed_makes_the_dialogues() -> None:
-    first = dialogues(count=20, seed=1)
-    dialogues(count=20, seed=1).clear()  # the next caller has a list of its own
-    assert first == dialogues(count=20, seed=1) != dialogues(count=20, seed=2)
-    _dialogues.cache_clear()
-    assert first == dialogues(count=20, seed=1)
+    first, again = dialogues(count=20, seed=1), dialogues(count=20, seed=1)
+    assert first == again != dialogues(count=20, seed=2)
     assert len({task.id for task in first}) == 20
     json.dumps([dict(task.payload) for task in first])
     assert dialogue_task(Random(0), number=0, split="train", facts=1).payload["questions"]
