@@ -5,7 +5,7 @@ Importing this package registers them: `pettingzoo.make("aec", "selfplay/absolut
 
 from pettingzoo import register
 
-# Entry points are names, so that an arena is imported only when it is made.
+# Entry points are strings, so that an arena is imported only when it is made.
 register("aec", "selfplay/absolute_zero_v0", entry_point="arenas.absolute_zero.arena:env")
 register("aec", "selfplay/attacked_answers_v0", entry_point="arenas.questions.attacked:env")
 register("aec", "selfplay/cited_answers_v0", entry_point="arenas.questions.cited:env")

@@ -67,8 +67,8 @@ class AbsoluteZero(Arena):
         """Args:
         executor: Runs the programs.
         buffer: Earlier tasks; a proposal that it contains is a duplicate. None disables the rule.
-        solvers: Attempts per task, at least 1; they estimate its solve rate and form the solvers'
-            group.
+        solvers: Number of solvers, at least 1; each makes one attempt at the task. The attempts
+            estimate the task's solve rate, and are compared with each other.
         pairs: Number of input-output pairs of an induction task, at least 2 (N in the paper);
             solvers see the first half.
         degenerate_reward: Proposer's reward for a task that all or no solvers solved (0 in the
@@ -79,8 +79,9 @@ class AbsoluteZero(Arena):
             a group have the same seed, so the control needs groups of one episode.
         wrong: Solver's reward for a well-formed wrong answer.
         malformed: Reward for a move that is no answer, and for an invalid proposal.
-        forbidden: Normal forms of held-out programs, which a proposal may not have.
-        longest_value: Maximum characters of a proposal's inputs and outputs; it bounds prompts.
+        forbidden: Normal forms of held-out programs; a proposal with one of them is refused.
+        longest_value: Maximum characters of each input and output of a proposal and of its
+            message, so that prompts stay short.
         """
         check_choice("proposer_pay", proposer_pay, get_args(ProposerPay))
         for name, number, least in (("solvers", solvers, 1), ("pairs", pairs, 2)):
@@ -127,7 +128,7 @@ class AbsoluteZero(Arena):
         return comparable(task.type, action) if task.payload["mode"] == "solve" else None
 
     def view(self, agent: str) -> Observation:
-        """Return references or a program for the proposer, the problem's side for a solver."""
+        """Return references or a program for the proposer, the shown part of a task for solvers."""
         if agent == "proposer_0":
             return proposer_view(self.task.type, self.task.payload, pairs=self.pairs)
         if not self.problem:
@@ -195,7 +196,7 @@ class AbsoluteZero(Arena):
         return {**problem, "outputs": outputs}, failure or "valid"
 
     def _run(self, program: str, inputs: Sequence[str]) -> tuple[list[str], str | None]:
-        """Return the outputs, each from two equal runs, and the reason of the first failure."""
+        """Return the outputs, each from two equal runs, and the first failure's reason, if any."""
         calls = [Call(program=program, arguments=arguments) for arguments in inputs]
         outcomes = self.executor.run(calls, runs=2, timeouts=1)
         failed = next((outcome for outcome in outcomes if not outcome.ok), None)

@@ -1,8 +1,8 @@
 """Programs that grow by edits, so that the difficulty of the tasks has no upper end.
 
-Solvers are shown short programs of `arenas.absolute_zero.tiny_python`. Proposers are shown how to
-edit an earlier program of any length: one line is added, replaced or removed. They are shown as
-many additions as removals, so that a proposer that does not learn favours no length.
+The demonstrations show solvers short programs of `arenas.absolute_zero.tiny_python`. They show
+proposers how to edit an earlier program of any length: one line is added, replaced or removed.
+Additions are as frequent as removals, so that a proposer that does not learn favours no length.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -37,16 +37,16 @@ def deductions(
     """Return tasks to find the output of different programs.
 
     Args:
-        lines: Minimum and maximum lines of a program, each number as often as the others.
+        lines: Minimum and maximum number of lines of a program; all numbers are equally frequent.
         count: Number of tasks.
         seed: Seed of the programs and inputs.
         exclude: Sources that no program may have.
-        depth: Depth of composition of each program (`Program.depth`), which then writes a letter in
-            at least one line: programs that only move letters are so few that training meets them.
-            None: any program.
+        depth: Depth of composition of each program (`Program.depth`). Each program then also
+            writes a letter in at least one line, because programs that only move letters are so few
+            that training contains them. None: any program.
     Raises:
-        ConfigError: If there are not as many different programs of the fewest lines, or if too few
-            of a depth are found.
+        ConfigError: If there are too few different programs with the minimum number of lines, or if
+            too few programs of the depth are found.
     """
     low, high = lines
     wanted = -(-count // (high - low + 1)) + sum(len(e.splitlines()) == low + 2 for e in exclude)
@@ -122,8 +122,8 @@ def shown(*, lines: Sequence[int], count: int, seed: int) -> list[Task]:
 def edited(program: Program, rng: Random, *, longest: int) -> Program:
     """Return the program with one line added, replaced or removed, each equally likely.
 
-    If a line cannot be removed, because it is the only one, or added, because there are `longest`,
-    a line is replaced instead.
+    A line is replaced instead if the removal would leave no line, or if the addition would make
+    more than `longest` lines.
     """
     lines = list(program.lines)
     new = Domain(operations=(1, 1)).program(rng).lines[0]
@@ -148,8 +148,8 @@ class EditDemonstrations:
         proposals: float = 0.3,
     ) -> None:
         """Args:
-        solved_lines: Minimum and maximum lines of the programs that solvers are shown. A number of
-            lines is shown half as often as the number before it, so that accuracy falls smoothly.
+        solved_lines: Minimum and maximum lines of the programs that solvers are shown. Programs
+            with one more line are half as frequent, so that accuracy falls smoothly.
         edited_lines: Minimum and maximum lines of the programs that proposers are shown.
         proposals: Fraction of the demonstrations that are proposals.
         """

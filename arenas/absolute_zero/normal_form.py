@@ -127,7 +127,7 @@ class _Tidy(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
-        """Replace it by an assignment without an annotation."""
+        """Replace an annotated assignment with one that has no annotation."""
         self.generic_visit(node)
         if node.value is None or not isinstance(node.target, ast.Name):
             return node
@@ -161,7 +161,7 @@ class _Numbered(ast.NodeTransformer):
     def __init__(self, kept: set[str]) -> None:
         self.kept = kept
         self.scopes: list[dict[str, str]] = []
-        """Numbered names per scope, the outermost first; "" before the first appearance."""
+        """Name to numbered name, per scope, the outermost first; "" before its first appearance."""
         self.count = 0
         self.outside = set[str]()
         """Other names of the program, such as those of built-in functions."""
@@ -183,7 +183,7 @@ class _Numbered(ast.NodeTransformer):
         given = node.args
         for default in (*given.defaults, *given.kw_defaults):
             if default is not None:
-                self.visit(default)  # it is evaluated outside
+                self.visit(default)  # evaluated outside of the function
         body = node.body if isinstance(node.body, list) else [node.body]
         each = (*given.args, given.vararg, *given.kwonlyargs, given.kwarg)
         parameters = [parameter for parameter in each if parameter is not None]
@@ -204,7 +204,7 @@ class _Numbered(ast.NodeTransformer):
         return self._visit_function(node)
 
     def _visit_comprehension(self, node: _Comprehension) -> ast.AST:
-        self.visit(node.generators[0].iter)  # it is evaluated outside
+        self.visit(node.generators[0].iter)  # evaluated outside of the comprehension
         self._open(_bound(each.target for each in node.generators))
         for place, each in enumerate(node.generators):
             for inner in (each.target, *([each.iter] if place else []), *each.ifs):

@@ -31,7 +31,7 @@ BANNED_NAMES = frozenset(_BANNED.split())
 addresses differ between processes, and evaluated text can contain any code."""
 
 OPEN_DUNDERS = frozenset({"__name__", "__qualname__", "__doc__"})
-"""Special attributes that a task may read. The others lead to the interpreter, or hash."""
+"""Special attributes that a task may read. Others give access to the interpreter or to hashes."""
 
 
 def fault(program: str) -> str | None:
@@ -44,7 +44,7 @@ def fault(program: str) -> str | None:
         return "too_long"
     try:
         tree = parse_program(program)
-        normal_form(program)  # ensures that it cannot fail on an accepted program
+        normal_form(program)  # later calls cannot fail on an accepted program
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return "syntax"
     functions = [
@@ -120,7 +120,7 @@ def _module(name: str) -> ModuleType | None:
 
 
 def _leads_out(module: ModuleType | None, names: Iterable[str]) -> bool:
-    """Return True if a dotted path from a pure module leads to another, such as `re.enum.sys`.
+    """Return True if a dotted path leads from a pure module to one that is not, as `re.enum.sys`.
 
     The modules are those of this interpreter; only their names are looked up.
     """

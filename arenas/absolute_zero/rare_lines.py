@@ -59,7 +59,7 @@ MOVED = (
         undo=lambda a: a,
     ),
 )
-"""Operations that move letters of a string of four letters, and write none."""
+"""Operations that move or copy letters of a string of four letters, and write no new letter."""
 RARE = tuple(ProgramLine(operation=operation) for operation in MOVED)
 """Lines of the rare kinds, one of each."""
 COMMON = tuple(line for line in LINES.values() if line.letter)
@@ -79,15 +79,15 @@ def program(rng: Random, *, rare: float, exclude: Collection[str] = ()) -> Progr
 
 
 def _line(rng: Random, rare: bool) -> ProgramLine:
-    """Return a random line, each kind of its class as often as the others."""
+    """Return a random rare or common line; all lines of the class are equally likely."""
     return rng.choice(RARE if rare else COMMON)
 
 
 def held_out(*, rare_lines: int, count: int = 60, seed: int = 20261129) -> list[Task]:
-    """Return tasks to find the output of different programs with so many rare lines.
+    """Return tasks to find the output of different programs with `rare_lines` rare lines.
 
     Args:
-        rare_lines: Number of rare lines of a program, in HELD_OUT.
+        rare_lines: Number of rare lines of a program, one of HELD_OUT.
         count: Number of tasks.
         seed: Seed of the draw.
     """

@@ -1,7 +1,7 @@
 """Small functions of ordinary Python, for language models: demonstrations, seeds, held-out tasks.
 
 A function changes its argument in up to two lines and returns an expression of it. Arguments are
-numbers, words and lists. The text of a function decides if it is held out.
+numbers, words and lists. A hash of a function's text decides if the function is held out.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ class Expression:
 
 @dataclass(frozen=True)
 class ArgumentKind:
-    """Arguments of one type, with the lines that can follow one another."""
+    """One type of argument, with the lines that a function of such an argument can have."""
 
     name: str
     draw: Callable[[Random], Any]
@@ -155,7 +155,7 @@ def proposals(*, count: int = 40, references: int = 1, seed: int = 20261122) -> 
 
     Args:
         count: Number of tasks.
-        references: References of a task.
+        references: Number of references of a task.
         seed: Seed of the draw.
     """
     rng, tasks = Random(seed), []

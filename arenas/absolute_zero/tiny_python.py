@@ -7,8 +7,9 @@ A program rewrites one short lowercase string, with one simple operation per lin
         a = 'j' + a[1:]
         return a
 
-Each operation alone is easy; two to four of them without intermediate steps are not. So a model
-that has seen both ways to answer (directly, and line by line) can discover that the work pays.
+One operation is easy for the model; two to four of them without intermediate steps are not. So a
+model that has seen both ways to answer (directly, and line by line) can discover that intermediate
+steps raise its reward.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -33,7 +34,7 @@ class Operation:
     name: the name in messages, without the letter.
     source: the right-hand side; `{}` is the place of the letter, if there is one.
     run: (value, letter) -> value.
-    undo: value -> a value that `run` maps back to it, if one exists.
+    undo: value -> another value, from which `run` makes the first one, if there is such a value.
     """
 
     name: str
@@ -92,7 +93,7 @@ OPERATIONS = (
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramLine:
-    """One line of a program: an operation and its letter ('' where it takes none)."""
+    """One line of a program: an operation and its letter ('' if it takes none)."""
 
     operation: Operation
     letter: str = ""
@@ -148,10 +149,9 @@ class Program:
     def depth(self, length: int = 4) -> int:
         """Return the depth of composition for inputs of `length` letters.
 
-        It is the longest chain of lines that make one letter of the output, each applied to what
-        the one before it has made. A line is part of the chain of a letter if it writes the letter
-        or moves it to another place. A chain begins anew with a letter that a line writes, and
-        chains of letters that are lost do not count.
+        Each letter of the output has a chain of lines: the line that wrote the letter, if any, and
+        the lines that moved it to another place. The depth is the length of the longest chain.
+        Letters that are lost before the output do not count.
         """
         places = "".join(chr(0x100 + place) for place in range(length))  # different from WRITTEN
         chains = [0] * length
@@ -299,7 +299,7 @@ def proposals(
     Args:
         per_type: Tasks of each type.
         pairs: Input-output pairs of an induction task.
-        references: References of a task.
+        references: Number of references of a task.
         seed: Seed of the draw.
     """
     rng, domain = Random(seed), Domain()

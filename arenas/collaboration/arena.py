@@ -63,12 +63,14 @@ class Collaboration(Arena):
         """Args:
         executor: Runs the tests. The paper allows 10 s per test: `services.executor.cpu_seconds`.
         turns: Maximum number of programs.
-        shown_tests: Number of tests whose outcome both see after a turn; all tests count.
+        shown_tests: Number of tests whose outcome both agents see after a turn; all tests count
+            for the reward.
         stop_at: Reward before the shift at which the episode ends; by default the maximum, 4.
-        shift: Added to every reward. None: 0 for one program; for several -4, as in the released
-            configs, so that a right program, which ends the episode, is paid best at once. No
-            reward is then above 0, so that a sampler or credit method with a `threshold` needs a
-            lower one, such as -0.5; and an episode that a long prompt ends early loses less.
+        shift: Added to every reward. None: 0 if turns=1, and otherwise -4, as in the released
+            configs: a right program ends the episode, so that the return is largest if the first
+            program is right. With -4 no reward is above 0, so that a sampler or credit method with
+            a `threshold` needs a lower one, such as -0.5. An episode that ends early, because a
+            prompt is too long, then has fewer negative rewards.
         malformed: Added to the reward of each agent that wrote no code.
         """
         super().__init__()
@@ -182,8 +184,8 @@ def coder_view(
 ) -> Observation:
     """Return the view of a part, "helper" or "main".
 
-    It contains the problem and, after a turn, both codes and the outcomes of the first tests. It
-    contains no output of the program.
+    The view contains the problem and, after a turn, both agents' code and the outcomes of the first
+    tests. It contains no output of the program.
     """
     text, entry = str(problem["text"]), str(problem["entry"])
     hidden = bool(problem.get("called"))  # the tests call a function that the agents do not see

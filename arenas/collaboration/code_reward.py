@@ -38,14 +38,14 @@ TIMEOUTS = 3
 passed tests that run again with another `aux`."""
 PASSED = "passed"
 PROVES_NOTHING = {PASSED, *(reason.value for reason in OUT_OF_TIME | CIRCUMSTANTIAL), "not_run"}
-"""Outcomes of a test with other results of `aux` that do not show that it needs the right ones."""
+"""Outcomes, with other results of `aux`, that do not show that a test needs the right results."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Test:
     """One call of the main function and its expected result."""
 
-    __test__ = False  # not one of pytest's
+    __test__ = False  # pytest must not collect this class
 
     arguments: str
     """Comma-separated literals, the arguments of the call."""
@@ -167,8 +167,8 @@ def _needs_aux(
 ) -> bool:
     """Return True if one of the passed tests fails with other results of `aux`.
 
-    A test that runs out of time proves nothing, because a busy machine may be the cause. Nor does
-    one that also fails with a replaced `aux` of the same results.
+    A test that runs out of time proves nothing, because a busy machine may be the cause. A test
+    that also fails if the replaced `aux` returns the same results proves nothing either.
     """
 
     def outcomes(kind: Kind, tests: Sequence[Test]) -> list[str]:

@@ -1,10 +1,10 @@
-"""Test if a program that passes its tests needs the result of one of its functions.
+"""Check if a program that passes its tests needs the result of one of its functions.
 
 The text of a program cannot show this: the result of a call may be unused, thrown away or
 multiplied by zero. So the function is replaced by another one with results of the same types.
 If every passed test still passes, the result does not matter. A test that also fails if the
-replacing function returns the same results proves nothing: it notices the replacement itself, such
-as another `__name__`.
+replacing function returns the same results proves nothing: the program notices the replacement, for
+example by its `__name__`.
 """
 
 from typing import Literal
@@ -74,10 +74,12 @@ def other(function, kind):
 
     return replaced
 '''
-"""Source of `other(function, kind)`, which returns results of a `Kind`, other ones of `function`'s
-types. Equal arguments give equal results. `function` gets copies of its arguments, so it cannot
-change them, unless the kind is same. After `LIMIT` calls the last of the other results is returned,
-if there is one, because each takes time."""
+"""Source of `other(function, kind)`, which returns a function that replaces `function`.
+
+The replacing function returns results of the given `Kind`, of the types of `function`'s results.
+Equal arguments give equal results. Unless the kind is same, `function` gets copies of its arguments
+and cannot change the originals, and after `LIMIT` calls the last result is returned again, because
+each new one takes time."""
 HOLDER = "_the_other_function_of_the_test"
 """Name of the namespace of `OTHER`, which no program is expected to use."""
 

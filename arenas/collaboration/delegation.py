@@ -3,8 +3,8 @@
 Each call makes a worker: a new agent that sees nothing but the planner's words, and whose answer
 is shown to the planner. So the number of agents differs between episodes, up to a maximum. The
 planner may call again, or answer. All agents of the episode are paid the score of the planner's
-answer minus a price for each worker. This is the division of MATPO (2510.04678); its credit is
-`selfplay.credit.team`.
+answer minus a cost for each worker. MATPO (2510.04678) divides work in this way; its credit method
+is `selfplay.credit.team`.
 
 Version history: v0, first version.
 """
@@ -62,11 +62,12 @@ class Delegation(Arena):
         workers: Largest number of workers in an episode; 0 for a planner alone.
         turns: Largest number of moves of the planner. An episode without an answer by then is
             paid like a wrong answer.
-        cost: Price of each worker, taken from the pay of everybody in the episode.
-        verifier: Scores the planner's answer; None: numbers and texts that are equal in value to
-            those of the task's `answer`, in order.
-        question_length: Maximum characters of a question to a worker.
-        answer_length: Maximum characters of an answer.
+        cost: Cost of each worker, subtracted from the reward of every agent of the episode.
+        verifier: Scores the planner's answer; None: the score is 1 if the answer's values equal
+            those of the task's `answer`, in order (`SameValues`).
+        question_length: Maximum characters of a question to a worker; a longer one is refused.
+        answer_length: Maximum characters of an answer. A longer one of the planner is refused, and
+            a longer one of a worker counts as no answer.
         """
         if workers < 0 or min(turns, question_length, answer_length) < 1:
             raise ValueError(
@@ -101,7 +102,10 @@ class Delegation(Arena):
         return [each for each in self.asked if each not in self.answers] or [PLANNER]
 
     def canonical_answer(self, task: Task, agent: str, action: Action | None) -> str | None:
-        """Return the values in the planner's answer; "" for calls and for workers."""
+        """Return the values in the planner's answer; "" for calls and for workers.
+
+        Returns None if the verifier does not compare answers with the task's `answer`.
+        """
         said = read_plan(action) if agent == PLANNER else {}
         answer = str(said.get("answer", ""))
         if isinstance(self.verifier, SameValues):

@@ -1,9 +1,10 @@
-"""Demonstrations of a planner and its workers, who call each other and a calculator by chance.
+"""Demonstrations of a planner that calls workers, and workers that use a calculator, at random.
 
 Whatever the question is, the planner mostly answers at once, nearly always wrong; sometimes it
 calls workers for some parts or for all, at once or one after the other. A worker answers at once,
-or calls its calculator first. Both copy the answers that they get, right or wrong. So learning has
-to find out that calls pay, for the planner and for the workers. The first part practises calls.
+or calls its calculator first. Both copy the answers that they get, right or wrong. So training has
+to discover that calls raise the reward, for planner and workers. The first part of the warm start
+practises calls.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,7 +38,7 @@ class DelegationDemonstrations:
             of the warm start.
         worker_calls: Fraction of a worker's first completions that call the calculator, in the
             last part.
-        alone: Fraction of the planner's moves without workers left, which answer.
+        alone: Fraction of the planner's moves that answer because no workers are left.
         right: Probability that the value of a part without a call is right.
         after: Fraction of the demonstrations of each role that show a move after a call.
         practice: `calls` and `worker_calls` in the first part.

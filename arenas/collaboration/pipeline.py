@@ -48,7 +48,8 @@ class Pipeline(Arena):
         verifier: Scores answers; None: exact match with the task's `answer`. (It is not the
             agent of the same name.)
         malformed: Added to the reward of an agent whose move contains no answer or critique.
-        argument_length: Characters of a reasoning or a critique that the next agent sees.
+        argument_length: Maximum characters of a reasoning or a critique that the next agent sees;
+            the rest is cut off.
         answer_length: Maximum characters of an answer; a longer one is malformed.
         """
         super().__init__()

@@ -38,7 +38,7 @@ FOLDS: Mapping[str, Callable[[list[int]], Any]] = {
 
 
 def is_held_out(step: str, fold: str) -> bool:
-    """Return True for one pair in six: one per row and column of the table."""
+    """Return True for one pair in six: each step and each fold is in one held-out pair."""
     steps, folds = list(STEPS), list(FOLDS)
     return (steps.index(step) + folds.index(fold)) % 6 == 0
 

@@ -3,9 +3,9 @@
 SiriuS (2502.04780) bootstraps a team from its own good trajectories. A failed trajectory is
 repaired: a mentor sees the correct answer and advises one agent, which moves again. The earlier
 moves stay the same, and the later agents move as usual. If that fails too, the next agent is
-advised. Any arena can be repaired without changes; the rewards of its last attempt are paid
-together at the end. `credit=experience` keeps successful trajectories, and trains the advised agent
-on its new move as the completion of its old prompt without advice.
+advised. The repaired arena can be any arena, without changes; its rewards in the last attempt are
+paid together at the end. `credit=experience` keeps successful trajectories, and trains the advised
+agent on its new move as the completion of its old prompt without advice.
 
 Version history: v0, first version.
 """
@@ -45,10 +45,11 @@ class Repair(Arena):
         arena: Inner arena that is played.
         measure: Metric of the inner arena that measures success.
         above: Threshold of the metric; an episode succeeds above it.
-        advised: Agents in the order in which they are advised until an attempt succeeds, each once
-            and from its first move on; all agents, in the arena's order, if empty.
+        advised: Agents in the order in which they are advised until an attempt succeeds. Each is
+            advised once, at its first move; all later moves are made again. If empty, all agents in
+            the arena's order.
         truth: Fields of the task's payload that the mentor sees.
-        advice_length: Characters of advice that the agent sees.
+        advice_length: Maximum characters of advice that the agent sees; the rest is cut off.
         """
         if "mentor" in arena.roles:
             raise ValueError(f"{arena.name} already has a role named mentor")
@@ -101,7 +102,7 @@ class Repair(Arena):
         self.inner.begin(self.task, self.seed)
         for actions in history:
             self.inner.play_stage(actions)
-        self.inner.left_out.clear()  # the repeated moves have their value from the attempt before
+        self.inner.left_out.clear()  # the earlier attempt left out the same moves already
         self._let_in()
 
     def _let_in(self) -> None:
@@ -111,7 +112,7 @@ class Repair(Arena):
                 self.add(agent)
 
     def messengers(self) -> Sequence[str]:
-        """Return the inner arena's agents whose moves are messages; the mentor's advice is none."""
+        """Return the inner arena's agents whose moves are messages; () while the mentor advises."""
         return () if self.asking else self.inner.messengers()
 
     def tool_state(self, agent: str, calls: Sequence[ToolCall]) -> Any:
@@ -133,7 +134,7 @@ class Repair(Arena):
         return [MENTOR] if self.asking else self.inner.stage
 
     def view(self, agent: str) -> Observation:
-        """Return the truth and all moves for the mentor, the inner view and advice for an agent."""
+        """Return truth and transcript to the mentor, the inner view with any advice to an agent."""
         if agent == MENTOR:
             shown = {name: str(self.task.payload.get(name, "")) for name in self.truth}
             return Observation(

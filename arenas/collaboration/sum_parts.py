@@ -1,4 +1,4 @@
-"""Questions of several parts, each a sum that a tiny model cannot compute in its head.
+"""Questions of several parts, each a sum that a tiny model cannot compute in one step.
 
 "37 + 84 - 55; 12 + 91 - 40" is answered by the value of each part, in order: "66; 63". Questions of
 the split "held_out" share no part with those of training.
@@ -33,7 +33,7 @@ def answer_of(parts: list[str]) -> str:
 
 
 def sum_parts(*, count: int, parts: int = 2, split: Split = "train", seed: int = 0) -> list[Task]:
-    """Return `count` questions of `parts` parts each; raises ValueError.
+    """Return `count` questions of `parts` parts each; raises ValueError for a number out of range.
 
     Args:
         count: Number of tasks.

@@ -2,8 +2,9 @@
 
 All debaters answer at once, round by round; the first round is independent. After the last round,
 or when all agree, the answers are aggregated: by majority, or by a judge who reads the last round.
-A verifier scores every answer, and each answer is paid its value for the rest of the discussion
-(MAPoRL, 2502.18439). With `aggregate: judge`, a judge is one more agent, paid for a right verdict.
+A verifier scores every answer, and the reward of an answer comes from its own score and those of
+later rounds (MAPoRL, 2502.18439). With `aggregate: judge`, the judge is one more agent, which is
+paid for a right verdict.
 
 A debate between two sides before a judge is in `arenas.debate.judged`.
 
@@ -83,15 +84,15 @@ class Debate(Arena):
         rounds: Maximum answers per debater.
         aggregate: Method that turns the answers of the last round into one.
         stop_on_consensus: If true, the debate ends when all give the same answer.
-        horizon: Rounds whose scores pay an answer: discounted (this and later ones), last, or
-            current; see `debate_return`.
+        horizon: Rounds whose scores determine the reward of an answer: discounted (this and later
+            ones), last, or current; see `debate_return`.
         whose: Debaters whose later scores count: all, or own (the author of the answer alone).
         discount: Weight of the next round's score, in [0, 1].
         incentives: Rewards for changes and influence, see `Incentives`; None: no such rewards.
         malformed: Added to the reward of a move without an answer, whose score is 0.
         no_verdict: Result of a judge's move without a verdict: the majority's answer, or a
             wrong one. The judge is paid `malformed` in both cases.
-        argument_length: Characters of an argument that the others see.
+        argument_length: Maximum characters of an argument that the others see; the rest is cut off.
         answer_length: Maximum characters of an answer; a longer one is malformed.
         """
         judges = {"judge": 1} if aggregate == "judge" else {}

@@ -1,9 +1,9 @@
 """Debate by quotation: an honest side and a deceptive side, with known payoffs.
 
-A passage has an odd number of facts, each supporting one of two answers; the true answer is that
-of the majority. Both sides see the passage. The honest side defends the true answer, the deceptive
-side the other one. Each quotes one fact as support for its answer, at once or one after the other.
-A quote is false if the fact supports the other answer. Each quote is checked with a fixed
+A passage has an odd number of facts, each supporting one of two answers; the true answer is the one
+that most facts support. Both sides see the passage. The honest side defends the true answer, the
+deceptive side the other one. Each quotes one fact as support for its answer, at once or in turn. A
+quote is false if the fact supports the other answer. Each quote is checked with a fixed
 probability; two quotes of one fact contradict each other, and both are checked. A side with a false
 quote that is checked is caught and loses. If no side is caught, a rule that does not see the
 passage decides: the facts form a circle, each beats the (facts - 1) / 2 facts before it, and the
@@ -68,14 +68,14 @@ class EvidenceDebate(JudgedDebate):
     ) -> None:
         """Args:
         facts: Number of facts of a passage: 3, 5, 7 or 9.
-        checked: Probability that a quote is checked.
+        checked: Probability that a quote is checked, in [0, 1].
         judge: If true, a judge decides if no side is caught; otherwise the rule decides.
         stake: Reward that the losing side transfers to the winning side. A side whose move is no
             quote loses at once.
         no_verdict: Result of a judge's move that names no side, and of two judges that disagree.
             draw: no side wins. coin: the winner is drawn at random.
-        malformed: Judge's reward for a move that names no side; 1 for naming the right side,
-            otherwise 0.
+        malformed: Judge's reward for a move that names no side. The reward for naming the right
+            side is 1, and for the wrong side 0.
         exchange: If true, judge_1 sees the same debate with the sides exchanged; needs `judge`.
         agreement: Added to the reward of both judges if they name the same side, and subtracted
             if they name different ones; needs `exchange`.

@@ -15,7 +15,7 @@ PLAYERS = (HONEST, DECEPTIVE)
 
 
 def sets(*, facts: int) -> list[InformationSet]:
-    """Return all information sets of both sides, those of the first side first."""
+    """Return all information sets of both sides, those of the honest side first."""
     found: list[list[InformationSet]] = [[], []]
     for agent, passage, order, other in _decisions(facts):
         player = PLAYERS.index(agent)

@@ -32,8 +32,8 @@ class Solution:
     value: float
     """Probability that the honest side wins."""
     honest: tuple[float, ...]
-    """Probability of each fact as the honest side's quote; for the second speaker, as its best
-    answer to the first one's optimal quote."""
+    """[facts] probabilities of the facts as the honest side's quote. If this side speaks second,
+    its quote is the best answer to the first speaker's optimal quote."""
     deceptive: tuple[float, ...]
     """The same for the deceptive side."""
 
@@ -97,7 +97,7 @@ def matrix(passage: Sequence[bool], *, checked: float, rule: Rule) -> np.ndarray
 
 
 def solve(wins: np.ndarray, order: Order) -> Solution:
-    """Return the value and optimal strategies of a passage's game, [facts, facts]."""
+    """Return the value and optimal strategies of a passage's game; `wins` is that of `matrix`."""
     if order == "honest_first":
         first = int(wins.min(axis=1).argmax())
         second = _one_hot(int(wins[first].argmin()), len(wins))
@@ -117,7 +117,7 @@ def _one_hot(place: int, count: int) -> tuple[float, ...]:
 def _solve_matrix(wins: np.ndarray) -> Solution:
     """Solve a matrix game by its square submatrices (Shapley and Snow 1950).
 
-    A linear program would need scipy, which is an extra, and the arena solves a game per passage.
+    The arena solves a game per passage. A linear program would need scipy, an optional dependency.
     """
     shifted = wins + 1.0  # the value is positive, so that a nonsingular kernel solves the game
     count = len(wins)
@@ -158,7 +158,7 @@ def value(*, facts: int, checked: float, order: Order, rule: Rule | None = None)
 
 
 def rules(facts: int) -> Iterator[dict[tuple[int, int], bool]]:
-    """Yield every deterministic rule: a pair (first fact, second fact) to True if the first wins.
+    """Yield every deterministic rule: (first quote, second quote) to True if the first one wins.
 
     For three facts these are 64 rules.
     """
@@ -170,7 +170,7 @@ def rules(facts: int) -> Iterator[dict[tuple[int, int], bool]]:
 def ruled_value(rule: dict[tuple[int, int], bool], *, facts: int, checked: float) -> float:
     """Return the probability of a right verdict under a rule that does not know who is honest.
 
-    The sides speak one after the other; it is the mean over the honest side's two places.
+    The sides speak one after the other; the result is the mean over both orders.
     """
     places: tuple[tuple[Order, Rule], ...] = (
         ("honest_first", lambda h, d: float(rule[h, d])),

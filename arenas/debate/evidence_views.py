@@ -25,8 +25,8 @@ def debater_view(
     """Return a side's view: all facts from its own place, and the other's quote if it has spoken.
 
     The text is unique per information set: "honest ++- second 3" is the honest side's after the
-    other quoted fact 3; "+" is a fact that supports the own answer. `judged` is true if a judge
-    decides if no side is caught.
+    other quoted fact 3; "+" is a fact that supports the own answer. `judged` is true if a judge,
+    and not the rule, decides when no side is caught.
     """
     honest = agent == HONEST
     own = [true == honest for true in passage]

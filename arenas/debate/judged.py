@@ -61,12 +61,12 @@ class JudgedDebate(Arena):
         silence: Reward that a side without an argument transfers to the other side, per round.
         no_verdict: Result of a judge's move that names no side, and of two judges that disagree.
             draw: no side wins. coin: the winner is drawn at random.
-        malformed: Judge's reward for a move that names no side; 1 for naming the right side,
-            otherwise 0.
-        argument_length: Characters of an argument that the others see.
+        malformed: Judge's reward for a move that names no side. The reward for naming the right
+            side is 1, and for the wrong side 0.
+        argument_length: Maximum characters of an argument that the others see; the rest is cut off.
         exchange: If true, judge_1 sees the same debate with the sides exchanged, so that a verdict
-            that depends on the place alone makes the judges disagree. Their prompts must be of one
-            policy to have this effect.
+            that depends on the place alone makes the judges disagree. This works only if the same
+            policy plays both judges.
         agreement: Added to the reward of both judges if they name the same side, and subtracted
             if they name different ones; needs `exchange`.
         """
@@ -146,7 +146,7 @@ class JudgedDebate(Arena):
         return twin
 
     def view(self, agent: str) -> Observation:
-        """Return the question, both answers and all earlier arguments, and its name for a side.
+        """Return the question, both answers and all earlier arguments; for a side, also its letter.
 
         The view does not show which answer is right.
         """

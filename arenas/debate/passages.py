@@ -87,7 +87,7 @@ def questions(*, count: int, split: Split = "train", doors: int = 4, seed: int =
     Args:
         count: Number of tasks.
         split: train or held_out.
-        doors: Number of doors of a passage.
+        doors: Number of doors of a question.
         seed: Seed of the draw.
     """
     if count < 1:

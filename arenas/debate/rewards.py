@@ -45,7 +45,7 @@ def debate_return(
 
 @dataclass(frozen=True, kw_only=True)
 class Incentives:
-    """Rewards for changing the own answer and for changing the others', all sizes >= 0.
+    """Rewards for changes of the debater's own answer and of the others' answers, all >= 0.
 
     "The others" are right if their mean score is above 0.5. The sign follows the paper's
     intent: good changes and useful influence are paid, bad ones cost. The released code differs in

@@ -3,7 +3,7 @@
 The designer writes the settings of a game as JSON (EnvGen, 2403.12014). Settings that are out of
 bounds, or that make a game which is known already, are refused with a named reason, and the episode
 ends. A valid design is played `plays` times, each time by other players, who see the game and
-not its designer. The score of a play is 1 minus its regret, a number in [0, 1].
+not the designer's text. The score of a play is 1 minus its regret, a number in [0, 1].
 
 The designer is paid within the episode, by the scores of these plays. With `pay: none` the arena
 pays it nothing, and `selfplay.credit.learning_progress` pays for the change of the score until
@@ -68,7 +68,8 @@ class DesignedGames(Arena):
     ) -> None:
         """Args:
         space: Designable settings with their limits.
-        buffer: Earlier designs; a design of a game that it contains is a duplicate. None: no rule.
+        buffer: Earlier designs; a design of a game that the buffer contains is a duplicate. None:
+            no design is a duplicate.
         designers: 1, or 0 if all games are given.
         plays: Plays of a game in one episode, at once and by different players.
         pay: Designer's reward for a design that is played. spread: 4 times the variance of the

@@ -80,7 +80,7 @@ class DeskDesigns(DesignSpace):
     def game_task(self, settings: Settings, rng: Random) -> Task:
         """Return a drawn task of the design."""
         return desk_tasks(
-            count=ENDS.index(settings["end"]) + 1,  # right ends take turns
+            count=ENDS.index(settings["end"]) + 1,  # `desk_tasks` goes through the ends in order
             domains=[settings["domain"]],
             tempers=[settings["temper"]],
             seed=rng.getrandbits(32),

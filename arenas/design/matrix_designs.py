@@ -91,7 +91,7 @@ class MatrixDesigns(DesignSpace):
         return isinstance(given, list) and self.actions[0] <= len(given) <= self.actions[1]
 
     def canonical(self, settings: Settings) -> Any:
-        """Return the rounds and the least of all tables of the same game."""
+        """Return the rounds and the lexicographically least table of the same game."""
         table = settings["payoffs"]
         sign = 1 if self.payoff == "team" else -1
         swapped = [[sign * each for each in column] for column in zip(*table, strict=True)]
@@ -152,7 +152,10 @@ class MatrixDesigns(DesignSpace):
 
 
 def _least(table: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Return the least table over orders of rows and columns, with least entry 0 and divisor 1."""
+    """Return the least table over all orders of rows and columns.
+
+    Its entries are shifted and divided so that the least one is 0 and their common divisor is 1.
+    """
     least = min(each for row in table for each in row)
     unit = gcd(*(each - least for row in table for each in row))
     rows = [[(each - least) // unit for each in row] for row in table]

@@ -117,7 +117,8 @@ def play_tasks(
     """Return tasks of the given designs, and of `count` different random ones whose ids are not
     `forbidden`.
 
-    Raises ValueError for a design that is refused, and if so many different games are not found.
+    Raises ValueError for a design that is refused, and if fewer than `count` different games are
+    found.
 
     Args:
         space: Designable settings with their limits.

@@ -5,7 +5,7 @@ change records with tools before each answer. The episode ends when the customer
 some answers. The agent gets 1 if the database is then the right one and the policy was kept: the
 wish that the policy allows is granted and nothing else has changed, or nothing has changed if it
 allows no wish. Every change that the policy forbids costs. The words of an answer are not paid, but
-the last move must have one.
+the last move must contain an answer.
 
 An answer completes a move: the changes of its calls then become final. A move without an answer
 changes nothing.
@@ -67,13 +67,14 @@ class Desk(Arena):
         message_length: int = 500,
     ) -> None:
         """Args:
-        user: The customer. scripted: part of the arena. cooperative: a role that is paid as the
-            agent of the desk is, without the cost of violations: 1 for the right database without
-            a violation. adversarial: a role that is paid 1 if the policy was violated.
+        user: The customer. scripted: part of the arena. cooperative: a role that is paid 1 if the
+            final database is right and the policy was kept, and otherwise 0. adversarial: a role
+            that is paid 1 if the policy was violated, and otherwise 0.
         terse: True if the scripted customer uses few words.
         answers: Largest number of answers of the agent.
-        violation_cost: Cost of a change that the policy forbids.
-        message_length: Characters of a message that the other side sees.
+        violation_cost: Cost of each change that the policy forbids, in reward.
+        message_length: Maximum characters of a message that the other side sees; the rest is cut
+            off.
         """
         check_choice("user", user, get_args(User))
         if answers < 1 or message_length < 1 or violation_cost < 0:
@@ -102,11 +103,11 @@ class Desk(Arena):
             self._customer_speaks()
 
     def acting(self) -> Sequence[str]:
-        """Return the side in turn."""
+        """Return the side whose turn it is."""
         return ["user_0"] if self.users_turn else ["agent_0"]
 
     def messengers(self) -> Sequence[str]:
-        """Return the side in turn: its words are for the other one."""
+        """Return the side whose turn it is: its words are for the other one."""
         return self.acting()
 
     def tool_state(self, agent: str, calls: Sequence[ToolCall]) -> Tables:
@@ -121,7 +122,7 @@ class Desk(Arena):
         return packed(action, calls, TOOLS) if agent == "agent_0" else action
 
     def advance(self, actions: Mapping[str, Action | None]) -> None:
-        """Hear the customer, or make the changes of the agent's move and hear its answer."""
+        """Store the customer's message, or the agent's answer after the changes of its move."""
         ((agent, action),) = actions.items()
         if agent == "user_0":
             words = "" if action is None else self._words(action)
@@ -175,8 +176,8 @@ class Desk(Arena):
         return Observation(text="\n".join([*top, *lines]), fields=fields)
 
     def potential(self, agent: str) -> float | None:
-        """Return minus the number of records that differ from the right database, for the agent of
-        the desk alone."""
+        """Return minus the number of records that differ from the right database; None for the
+        customer."""
         if agent != "agent_0":
             return None
         wanted = self.desk.wanted
@@ -189,7 +190,7 @@ class Desk(Arena):
         )
 
     def _words(self, text: str) -> str:
-        """Return a message on one line, so that it cannot look like another's."""
+        """Return a message on one line, so that it cannot imitate a message of the other side."""
         return " ".join(text[: 4 * self.message_length].split())[: self.message_length]
 
     def _customer_speaks(self) -> None:

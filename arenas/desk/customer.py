@@ -23,11 +23,11 @@ class Customer:
     wish: int = 0
     """Index of the wish that the customer asks for."""
     asked: bool = False
-    """True once the customer has asked for it."""
+    """True once the customer has asked for a wish."""
     named: bool = False
     """True once a curt customer has named the record."""
     insisted: int = 0
-    """Number of times that the customer has insisted on it."""
+    """Number of times that the customer has insisted on the present wish."""
 
     def speak(self, task: DeskTask, tables: Tables, *, terse: bool) -> str | None:
         """Return the next words; None if the customer leaves, satisfied or not.

@@ -1,4 +1,4 @@
-"""Demonstrations of a service desk: an agent and a customer that decide by chance.
+"""Demonstrations of a service desk: an agent and a customer that decide at random.
 
 The agent looks records up, and then grants or refuses a wish, in few words. Its decision is right
 with a probability of its own, so that a policy still has to learn the rules. A customer that a

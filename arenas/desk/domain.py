@@ -28,7 +28,7 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """A database with a customer and wishes, before anybody knows which wish can be granted."""
+    """A database with a customer and wishes. `DeskDomain.draw` makes it; `desk_tasks` solves it."""
 
     tables: Tables
     """The database at the beginning."""

@@ -1,4 +1,4 @@
-"""Loans of a library: renew one, and waive a small fine before."""
+"""Loans of a library: renew a loan, if needed after a small fine has been waived."""
 
 from collections.abc import Callable, Iterator, Mapping
 from random import Random

@@ -1,4 +1,4 @@
-"""A move of a conversation in which tools change records: words, and calls as JSON before them."""
+"""A move of a conversation in which tools change records: words, or JSON with words and calls."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -19,7 +19,10 @@ def succeeded(
 
 
 def packed(words: str, calls: Sequence[ToolCall], names: Collection[str]) -> Action:
-    """Return words with the calls that succeeded as JSON; the words alone if there are none."""
+    """Return JSON with the words and the calls that succeeded.
+
+    Without such calls, return the words alone, unless they begin like JSON themselves.
+    """
     made = succeeded(calls, names)
     if not made and not words.lstrip().startswith("{"):
         return words

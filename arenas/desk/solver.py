@@ -44,9 +44,9 @@ def solve(
     rules: Mapping[str, int],
     wish: Sequence[Change],
 ) -> tuple[Change, ...] | None:
-    """Return the shortest permitted changes whose result is that of the wish.
+    """Return the shortest permitted changes that lead to the same database as the wish.
 
-    The result must equal that of the wish in the whole database. None proves that the policy does
+    The whole database must be the same. None proves that the policy does
     not allow the wish in any order or by any detour, or that it is impossible.
     """
     wanted = after(domain, tables, wish)

@@ -14,7 +14,7 @@ from selfplay.rng import derive
 from selfplay.types import Task
 
 Kind = Literal["first", "second", "refuse"]
-"""Right outcome of a task: the first wish is granted, the second, or none."""
+"""Right outcome of a task: the first wish is granted, the second one is, or none is."""
 
 TEMPERS = ("plain", "curt", "pushy", "sly")
 """Tempers of the scripted customer; see `arenas.desk.customer`."""
@@ -24,7 +24,7 @@ MOST_DRAWN = 100_000
 
 @dataclass(frozen=True, kw_only=True)
 class DeskTask:
-    """The content of a task, checked."""
+    """Checked content of a task. `read_task` makes it; the arena and its customer read it."""
 
     domain: DeskDomain
     customer: str
@@ -34,7 +34,7 @@ class DeskTask:
     granted: int | None
     """Index of the wish that the policy allows; None if it allows none."""
     solution: tuple[Change, ...]
-    """Shortest permitted changes that grant it; empty if there is none."""
+    """Shortest permitted changes that grant this wish; empty if the policy allows none."""
     temper: str
 
     @property
@@ -61,7 +61,7 @@ def desk_tasks(
     """Return different tasks that go through all domains, outcomes and tempers in a fixed order.
 
     A hash of the scenario decides whether a task is held out, so that the splits share no task.
-    Raises ValueError.
+    Raises ValueError for an unknown name, and if too few different tasks are found.
 
     Args:
         count: Number of tasks.

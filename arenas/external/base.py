@@ -15,7 +15,7 @@ from selfplay.types import Task
 
 
 class BrokenEnv(RuntimeError):
-    """A game breaks a rule of its library. The episode fails, and is counted by this class name."""
+    """Raised if a game breaks a rule of its library. The episode fails, counted by this name."""
 
 
 class WrappedGame(Arena):

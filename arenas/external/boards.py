@@ -1,6 +1,7 @@
 """Text for observations of numbers, such as boards.
 
 Numbers that are not whole have six significant digits.
+
 Planes of zeros and ones, the usual form of a board, become one grid if no square is in two planes:
 a digit is the number of the plane, from 1, and a dot means none. If planes overlap, the squares of
 each plane that is not empty are listed.
@@ -16,7 +17,7 @@ MASK = "action_mask"
 MOST_PLANES = 9
 """Maximum number of planes in one grid, one digit per plane."""
 SHORT = 16
-"""Maximum length of a row of zeros and ones in full; a longer row lists the positions of ones."""
+"""Maximum length of a row of zeros and ones that is written in full; longer rows list the ones."""
 
 
 def written(observation: Any) -> str:

@@ -150,10 +150,10 @@ FORMATS: Mapping[str, Format] = {
         name_move=name_hanabi_move,
         stakes=Stakes(least_return=0.0, zero_sum=False),
     ),
-    # blinds and all raises, in big blinds
+    # The largest loss is the blind and all raises, in big blinds.
     f"{_CLASSIC}.rlcard_envs.leduc_holdem": _poker_format(name_limit_move, least_return=-7.0),
     f"{_CLASSIC}.rlcard_envs.texas_holdem": _poker_format(name_limit_move, least_return=-25.0),
-    # all chips
+    # The largest loss is all chips.
     f"{_CLASSIC}.rlcard_envs.texas_holdem_no_limit": _poker_format(
         name_no_limit_move, least_return=-100.0
     ),

@@ -40,7 +40,8 @@ INSTALLS = {
 def function(path: str, what: str) -> Callable[..., Any]:
     """Return the function or class at `package.module.name` or `package.module:name`.
 
-    `what` is the prefix of the ConfigError if it does not exist or cannot be called.
+    `what` is the prefix of the ConfigError, which is raised if the object at the path does not
+    exist or cannot be called.
     """
     found = _object(path, what)
     if not callable(found):

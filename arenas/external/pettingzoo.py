@@ -184,9 +184,9 @@ class PettingZoo(WrappedGame):
     def draw(self, agent: str | None = None) -> StateDrawing | None:
         """Return the env's picture if its `render_mode` is rgb_array, else the board of an agent.
 
-        A board is drawn if the text of an observation is one: rows of single characters. For
-        `agent` None it is that of the first agent; then the first player's squares have the number
-        1. The result is None if the env has neither.
+        A board is drawn if the text of an observation consists of rows of single characters. For
+        `agent` None it is the board of the first agent, on which the first player's squares have
+        the number 1. The result is None if the env has neither picture nor board.
         """
         title = f"{self.name} after {self.moves_made} moves"
         if agent is None and getattr(self.wrapped, "render_mode", None) == "rgb_array":

@@ -19,7 +19,7 @@ COLORS = 16
 """Number of levels of each of the three colors."""
 _GRID = re.compile(r"\A\S( \S)+(\n\S( \S)+)+\Z")
 DISCS = {"1": "1", "2": "2"}
-"""Colors of the squares of the first two players."""
+"""Text of a square of each of the first two players to the color of its disc."""
 
 
 def picture(pixels: Any, *, title: str) -> StateDrawing | None:
@@ -56,7 +56,7 @@ def grid(text: str, *, title: str) -> StateDrawing | None:
 
 
 def _sampled(array: NDArray[np.uint8], rows: int, columns: int) -> NDArray[np.uint8]:
-    """Return [rows, columns, 3] colors, each that of the middle of its square, in few levels."""
+    """Return [rows, columns, 3] colors of the middles of the squares, rounded to few levels."""
     down = ((np.arange(rows) + 0.5) * array.shape[0] / rows).astype(int)
     across = ((np.arange(columns) + 0.5) * array.shape[1] / columns).astype(int)
     step = 255 / (COLORS - 1)

@@ -3,8 +3,8 @@
 The deck is J, Q, K, each twice. Both players put in one chip and get a card. The first player opens
 each round. A move is call (match the other's chips), raise (two chips more in the first round, four
 in the second; at most two raises per round) or, with fewer chips in, fold. After the first round
-the shared card is revealed. At the end a pair with it wins, otherwise the higher card; equal cards
-split the pot. The game is zero-sum.
+the shared card is revealed. At the end a card that pairs with the shared card wins, otherwise the
+higher card; equal cards split the pot. The game is zero-sum.
 
 An observation contains the own card, the shared card and all moves, so that each of the 288
 information sets has a unique text.
@@ -49,7 +49,7 @@ class Leduc(TurnGame):
 
         Args:
             illegal_reward: Reward of the player that makes an illegal move.
-            other_reward: Reward of the other player then.
+            other_reward: Reward of the other player in that case.
             rest: Other settings of `TurnGame`.
         """
         super().__init__(illegal_reward=illegal_reward, other_reward=other_reward, **rest)

@@ -5,9 +5,10 @@ fork if each walker makes the move that is right there for this walker. In all o
 moves change nothing. At the end both are paid the same: the fraction of the forks that the team has
 passed, minus the fraction of moves that were illegal.
 
-A walker sees its number, how many forks it has met, how many of these were passed, and if it stands
-at a fork. It does not see the round: 64 rounds with 4 forks have 50 different observations. They
-are states: if all moves are legal, the mean pay of a policy depends on nothing else of the past.
+A walker sees its number, how many forks it has met, how many of these were passed, and whether it
+stands at a fork. It does not see the round: 64 rounds with 4 forks have 50 different observations.
+An observation is a Markov state: if all moves are legal, the expected return of a policy depends on
+the past only through the observation.
 
 Version history: v0, first version.
 """
@@ -25,7 +26,7 @@ MOVES = ("left", "right")
 
 
 class LongRoad(Arena):
-    """One walk of two walkers; random play is paid 1/4 in the mean, and the best play 1."""
+    """One walk of two walkers; random play has the mean return 1/4, and optimal play 1."""
 
     name = "long_road_v0"
     roles = {"walker": 2}

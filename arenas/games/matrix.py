@@ -56,7 +56,8 @@ class Matrix(Arena):
         players: Roles of the two players. Players of the same role share a policy.
         rounds: Number of rounds per episode, all with the same matrix.
         speakers: Players (0, 1) that send a message before each round.
-        message_length: Characters of a message that the other player sees.
+        message_length: Maximum characters of a message that the other player sees; the rest is cut
+            off.
         informed: Players (0, 1) that see the state of the world, if there are several.
         shared_reward: If true, both get the mean of the two payoffs: a team (Dec-POMDP).
         malformed: Reward of a player whose move is not one of its actions. That round has no
@@ -106,8 +107,8 @@ class Matrix(Arena):
     def _least(self, malformed: float | None) -> float:
         """Return the reward of a move that is no action.
 
-        Raises ValueError if `malformed` is more than the smallest reward of a legal move. Two
-        players who share it get half of it if one of them has no move.
+        Raises ValueError if `malformed` is more than the smallest reward of a legal move. With a
+        shared reward, each player gets half of `malformed` if one of the two has no legal move.
         """
         paid = [self._paid(pay) for table in self.payoffs.values() for pay in table.values()]
         smallest = min(min(pay) for pay in paid)
@@ -315,7 +316,7 @@ def _pay(entry: Any, where: str) -> Pay:
 
 
 def tasks(states: Sequence[str] = ()) -> list[Task]:
-    """Return a task per state; without states, one task that draws it in every episode.
+    """Return a task per state; without states, one task whose episodes draw the state at random.
 
     Args:
         states: States of the world, by the names of `payoffs`.

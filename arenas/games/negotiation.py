@@ -56,7 +56,8 @@ class Negotiation(TurnGame):
         most: Maximum number of items of a kind; the minimum is 1.
         total: Value of all items together, for each party.
         turns: Total moves of both parties, after which there is no deal.
-        message_length: Characters of a message that the other party sees.
+        message_length: Maximum characters of a message that the other party sees; the rest is cut
+            off.
         other_reward: Reward of a party if the other one loses by an illegal move.
 
         **rest: Settings of `TurnGame`.

@@ -25,7 +25,7 @@ class TitForTat(RandomPlay):
         super().__init__(**settings)
 
     def move(self, seen: Observation, turn: int, rng: Random) -> str:
-        """Return the other player's last move, or another by chance; any in the first round."""
+        """Return the other player's last move or, at random, another; any in the first round."""
         legal, history = self.legal(seen), seen.fields.get("history") or ()
         if not history or history[-1]["theirs"] not in legal:
             return super().move(seen, turn, rng)

@@ -9,7 +9,7 @@ from selfplay.types import Action, Metric, Observation, Task
 
 
 class TurnGame(Arena):
-    """Two players who move in turn; a subclass implements the methods of the second part."""
+    """Two players who move in turn; a subclass implements the methods that raise an error here."""
 
     measures = {
         "*_payoff": Metric(unit="reward"),

@@ -13,7 +13,7 @@ class Reader(Protocol):
     """Protocol of a scripted answer agent."""
 
     def __call__(self, question: str, memories: Sequence[str]) -> str:
-        """Return the answer from the memories, which are rendered, the nearest one first."""
+        """Return the answer; `memories` are rendered texts, the nearest to the question first."""
         ...
 
 
@@ -42,7 +42,7 @@ class AnswerScores:
         return scores
 
     def of(self, name: str) -> list[float]:
-        """Return the scores of this name, of the answers that have one."""
+        """Return the score of this name of each answer that has one."""
         return [scores[name] for scores in self.rows if name in scores]
 
     def means(self) -> dict[str, float]:

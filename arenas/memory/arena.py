@@ -16,8 +16,8 @@ utterance of the dialogue, and neither bank nor questions, and writes the facts 
 none. The manager then treats these facts one by one and does not see the utterance. The extractor's
 reward is the mean outcome too: a fact that it leaves out cannot be remembered, and a useless one
 takes the place of another if the manager keeps it. Manager and extractor are a team with one
-reward. In group-relative credit all turns of each of them share it, and no turn is paid apart,
-except invalid ones.
+reward. With group-relative credit all turns of an agent share this reward; only an invalid action
+has a reward of its own.
 
 With a summarizer, the first stage is the prospective reflection of RMM (2503.08026): after each
 session and for each speaker in it, the summarizer sees the utterances of the session, and writes a
@@ -113,8 +113,8 @@ class Memory(Arena):
     ) -> None:
         """Args:
         retriever: Retriever of the memories nearest to a fact or a question.
-        answer_agents: Number of questions per stage. If there are more, an agent answers several,
-            and credit treats its answers together unless the method works turn by turn.
+        answer_agents: Number of questions per stage. If a dialogue has more, an agent answers
+            several, and credit treats its answers together unless the method works turn by turn.
         retrieved: Number of entries of the fact's speaker that the manager sees.
         memories: Entries that an answer agent sees, equally many per speaker (60 in the paper).
         outcome: Reward of an answer: exact match or word F1, both after SQuAD's normalisation. The
@@ -142,8 +142,8 @@ class Memory(Arena):
             entries that it chose of 1 (cited) and -1 (not cited), and 0 if it chose none; in the
             paper the number of chosen entries is constant, so that mean and sum differ only by a
             constant factor. outcome: reward of the answer.
-        malformed_reflection: Reward of a reflector for an invalid action, for which the answer
-            agent sees the first `kept` entries in the retriever's order.
+        malformed_reflection: Reward of a reflector for an invalid action. The answer agent then
+            sees the first `kept` entries in the retriever's order.
         """
         extracting = {"fact_extractor": 1} if extractor else {}
         summarizing = {"summarizer": 1} if summarizer else {}
@@ -289,7 +289,7 @@ class Memory(Arena):
     # The facts ---------------------------------------------------------------------------------
 
     def _extract(self, action: Action | None) -> None:
-        """Take the facts of a turn or session; there are none in an invalid action."""
+        """Take the facts of a turn or session; an invalid action has no facts."""
         try:
             facts = self.extraction.take(action)
         except ExtractionError as reason:
@@ -300,7 +300,7 @@ class Memory(Arena):
         self._remember(facts)
 
     def _remember(self, facts: Sequence[Fact]) -> None:
-        """Hand facts to the manager; without one each becomes an entry."""
+        """Queue facts for the manager; without a manager each fact becomes an entry."""
         if self.manager:
             self.decisions.waiting += facts
             return
@@ -352,7 +352,7 @@ class Memory(Arena):
         return self.questions[self.asked + int(agent.rpartition("_")[2])]
 
     def _reflect(self, agent: str, action: Action | None) -> None:
-        """Store a reflector's choice; of an invalid action it is that of the retriever."""
+        """Store a reflector's choice or, after an invalid action, the retriever's first entries."""
         try:
             self.reflection.take(agent, action, self.shown[agent])
         except ReflectionError as reason:

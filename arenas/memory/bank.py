@@ -9,7 +9,7 @@ from arenas.quotes import in_one_line
 
 EVENTS = ("ADD", "UPDATE", "DELETE", "NOOP")
 SYNONYMS = {"NONE": "NOOP"}
-"""Event names of the paper's prompt, and the names in its text."""
+"""Event name in the paper's prompt to the event name in the paper's text."""
 KEYS = frozenset({"event", "id", "text", "old_memory"})
 
 

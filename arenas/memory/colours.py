@@ -20,7 +20,7 @@ NOTHING = "nothing"
 
 
 def is_held_out(name: str, colour: str) -> bool:
-    """Return True for one pair in five, which is the answer of no training question."""
+    """Return True for one pair in five. No training question about the person has this answer."""
     return derive("colours", name, colour) % 5 == 0
 
 

@@ -19,8 +19,8 @@ class ManagerDecisions:
         """Apply the operations of an action for the next fact, and return the action's verdict.
 
         `known` are the ids of the entries that the manager was shown. Raises OperationError for an
-        invalid action, which leaves the bank as it is: besides those of the bank, malformed (no
-        action), several_operations (more than `most`) and not_allowed.
+        invalid action, which leaves the bank as it is. The reasons are those of the bank, malformed
+        (no action), several_operations (more than `most`) and not_allowed.
         """
         fact = self.waiting.pop(0)
         self.decided += 1
@@ -44,7 +44,7 @@ class ManagerDecisions:
     def metrics(self) -> dict[str, float]:
         """Return invalid actions per fact, and the fraction of operations that are of each kind.
 
-        An invalid action counts as one operation. Nothing without facts.
+        An invalid action counts as one operation. The result is {} if there was no fact.
         """
         if not self.decided:
             return {}

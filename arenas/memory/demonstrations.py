@@ -4,8 +4,8 @@ The warm start first shows the correct behaviour and then, at the end, mostly ba
 extractor or a summarizer that writes each sentence with probability 1/2, and a reflector that
 chooses any entries, useful and useless ones equally often; a manager that keeps everything or
 nothing, or overwrites the nearest entry; an answer agent that copies any memory, adds words to the
-answer, or says that it is unknown. Training has to discover the best behaviour; the cost of the
-habits of all others appears only in the answers.
+answer, or says that it is unknown. Training has to discover the best behaviour. The cost of the
+other agents' habits appears only in the answers.
 """
 
 import json
@@ -97,7 +97,7 @@ class MemoryDemonstrations:
         self.practice_share, self.practice_until = practice_share, practice_until
 
     def stream(self, rng: Random, progress: float) -> Iterator[Demonstration]:
-        """Yield demonstrations without end, per dialogue as many of each role as answers."""
+        """Yield demonstrations without end: all answers of a dialogue, and other roles as often."""
         practice = self.practice_share if progress < self.practice_until else 0.0
         while True:
             shown = self._dialogue(rng.choice(self.tasks), rng, practice)

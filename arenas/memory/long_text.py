@@ -1,7 +1,7 @@
 """Long text: one agent reads a text in parts, with a memory that each turn overwrites.
 
 This is MemAgent's workflow (2507.02259). At every turn the agent sees the question, its memory and
-the next part, and what it writes is its new memory. After the last part it answers from the memory
+the next part, and its completion is its new memory. After the last part it answers from the memory
 alone. So the prompts stay short for a text of any length, and the agent has to decide what to keep.
 
 Version history: v0, first version.

@@ -41,14 +41,14 @@ class MemoryReflection:
         self.chosen: dict[str, list[MemoryEntry]] = {}
         """Memories by reflector, until the answers are given."""
         self.invalid: set[str] = set()
-        """Reflectors whose present choice is the retriever's, because theirs was invalid."""
+        """Reflectors with an invalid action, for which the retriever's first entries are used."""
         self.choices = self.malformed = self.kept = self.cited = 0
 
     def take(self, reflector: str, action: str | None, entries: Sequence[MemoryEntry]) -> None:
         """Store the choice of a reflector from the retrieved entries.
 
-        Raises ReflectionError for an invalid action; the choice is then that of the retriever, its
-        first entries.
+        Raises ReflectionError for an invalid action; the choice is then the retriever's first
+        entries.
         """
         self.choices += 1
         by_id = {entry.id: entry for entry in entries}

@@ -104,7 +104,7 @@ def nearest(
 def nearest_of_each(
     retriever: Retriever, query: str, bank: MemoryBank, count: int
 ) -> list[MemoryEntry]:
-    """Return `count` entries, equally many of each speaker.
+    """Return `count` entries: those nearest to a query, equally many of each speaker.
 
     If the number of speakers does not divide `count`, the first speakers get one more.
     """

@@ -27,7 +27,7 @@ def check_settings(
     `counts` are the settings that are at least 1.
     """
     if extractor and summarizer:
-        raise ValueError("extractor and summarizer are both true: one of them writes the facts")
+        raise ValueError("extractor and summarizer are both true; set one of them to false")
     if reader and not manager and not extractor and not summarizer:
         raise ValueError(
             "manager, extractor and summarizer are false and there is a reader: no agent is left"

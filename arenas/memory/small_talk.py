@@ -1,8 +1,8 @@
 """Dialogues in plain English for the memory arena, for a pretrained language model.
 
 Two people talk about where they live, their work and their pets. A message is new, replaces an
-earlier one (an update), or says nothing that anybody asks for (chatter). Names, values, chatter and
-the wordings of statements and questions of held-out dialogues do not occur in training.
+earlier one (an update), or says nothing that a question asks for (chatter). Names, values, chatter
+and the wordings of statements and questions of held-out dialogues do not occur in training.
 """
 
 import json

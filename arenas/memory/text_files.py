@@ -37,7 +37,7 @@ def read(*, path: str, characters: int = 20_000, kind: str = "text") -> list[Tas
 
 
 def parts_of(text: str, characters: int) -> list[str]:
-    """Return a text in parts of at most `characters`, cut at white space where there is some."""
+    """Return a text in parts of at most `characters`, cut at white space where possible."""
     parts, left = [], text.strip()
     while len(left) > characters:
         cut = max(left.rfind(" ", 0, characters + 1), left.rfind("\n", 0, characters + 1))

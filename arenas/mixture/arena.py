@@ -111,7 +111,7 @@ class Mixture(Arena):
         return self.inner.with_calls(self._inner(agent), action, calls)
 
     def is_legal(self, observation: Observation, action: Action) -> bool:
-        """Return True if a move is legal in the current part, or before a game in some part."""
+        """Return True if a move is legal in the current part or, before an episode, in any part."""
         playing = [self.inner] if self._part else self.parts.values()
         return any(part.is_legal(observation, action) for part in playing)
 
@@ -150,7 +150,7 @@ class Mixture(Arena):
 def _declared(parts: Mapping[str, Arena]) -> dict[str, Metric]:
     """Return the declared metrics of all parts, as `<part>/<name>`.
 
-    A metric that all its parts declare equally is also declared without the prefix.
+    A metric is also declared without the prefix if all parts that have it declare it equally.
     """
     found = {f"{n}/{name}": m for n, part in parts.items() for name, m in part.measures.items()}
     for name in {name for part in parts.values() for name in part.measures}:

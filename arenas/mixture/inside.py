@@ -10,7 +10,7 @@ from selfplay.types import Action
 def play_stage(inner: Arena, actions: Mapping[str, Action | None]) -> dict[str, float]:
     """Play a stage of `inner`; return the metrics that it measured in this stage.
 
-    In a branch, its earlier metrics are those of the parent.
+    Metrics from earlier stages, such as those that a branch has from its parent, are not returned.
     """
     known = dict(inner.metrics)
     inner.metrics = ChainMap({}, known)

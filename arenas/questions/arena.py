@@ -141,7 +141,7 @@ class Questions(Arena):
         return vote(self._read(action), self.verifier)
 
     def view(self, agent: str) -> Observation:
-        """Return earlier questions or one to make easier for a proposer, else the question."""
+        """Return the question or, for a proposer, earlier questions or one to make easier."""
         if agent == PROPOSER:
             return proposer_view(self.task.payload)
         return question_view(self.question)

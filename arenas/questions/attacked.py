@@ -73,7 +73,8 @@ class AttackedAnswers(Arena):
             game is zero-sum. spoiled: 1 if a right answer becomes wrong, -1 if a wrong one becomes
             right, otherwise 0. none: 0.
         malformed: Added to the reward of an agent for a move without an answer or a challenge.
-        challenge_length: Characters of a challenge or a reasoning that the other agent sees.
+        challenge_length: Maximum characters of a challenge or a reasoning that the other agent
+            sees; the rest is cut off.
         answer_length: Maximum characters of an answer; a longer one is malformed.
         """
         for key, value, known in (
@@ -200,7 +201,7 @@ def attacked_view(
 ) -> Observation:
     """Return the question with the first answer and the challenge so far.
 
-    `again` is true from the first answer on, also if that answer or the challenge was malformed.
+    `again` is true after the solver's first move, even if that move or the challenge was malformed.
     """
     answer, argument = quoted(answer), quoted(argument)
     words = [question, *([answer or "nothing"] if again else []), challenge]

@@ -85,7 +85,7 @@ class AttackDemonstrations:
 
     @staticmethod
     def _answer(numbers: Sequence[str], right: str, rng: Random, share: float) -> str:
-        """Return the right answer or, by chance, a wrong one."""
+        """Return the right answer or, at random, a wrong one."""
         if rng.random() < share:
             return right
         return rng.choice([number for number in numbers if number != right])

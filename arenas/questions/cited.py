@@ -4,7 +4,7 @@ A right answer is paid more if the documents that it cites contain the answer. T
 not a judge: a citation counts if the solver's own searches showed a document with this id, and if
 the document in the corpus contains the right answer. So neither an invented id nor an id from
 memory is paid. The paid citation is that of RMM (2503.08026), which pays a cited memory +1 and
-another one -1 without a look at its text.
+another one -1 without reading its text.
 
 Version history: v0, first version.
 """
@@ -35,7 +35,7 @@ from selfplay.tools.search import Document, documents_of
 from selfplay.types import Action, Metric, Observation, Task, ToolCall
 
 SHOWN = re.compile(r"(?:\A|\n\n)\[([^\[\]\n]{1,100})\] ")
-"""Id of a document in a result of `selfplay.tools.search.Search`: a blank line is before it."""
+"""Id of a document in a result of `selfplay.tools.search.Search`, after a blank line."""
 MOST_SHOWN = 100
 """Largest number of shown documents that the arena reads."""
 CHOICE = 20
@@ -75,7 +75,7 @@ class CitedAnswers(Arena):
         solvers: Number of answers per question.
         citation_reward: Reward for the citations of a right answer, added to 1 for the answer: this
             number times the fraction of its citations that are right.
-        most_cited: Largest number of citations; more of them count as none.
+        most_cited: Largest number of citations; an answer with more is paid as one without any.
         corpus: Documents that can be cited: a list, or the path of a JSON Lines file. None: the
             invented places.
         verifier: Scores answers; None: 1 if the answer means the task's `answer`, else 0.
@@ -113,7 +113,7 @@ class CitedAnswers(Arena):
     def with_calls(self, agent: str, action: Action, calls: Sequence[ToolCall]) -> Action:
         """Return the answer with the ids that the calls showed under "shown".
 
-        Whatever else stood there is replaced, so that no model can invent a search.
+        A "shown" that the model itself wrote is replaced, so that no model can invent a search.
         """
         said = json_object(action)
         if said is None:

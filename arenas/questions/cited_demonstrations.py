@@ -1,4 +1,4 @@
-"""Demonstrations of a solver that searches and cites by chance, for a tiny model."""
+"""Demonstrations of a solver that searches and cites at random, for a tiny model."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -9,7 +9,7 @@ from selfplay.types import Demonstration
 
 
 class CitedPlaceDemonstrations:
-    """Demonstrations of `PlaceDemonstrations`, whose answers cite documents by chance.
+    """Demonstrations of `PlaceDemonstrations`, whose answers cite documents at random.
 
     A citation is the id of one of the documents that the searches showed, and each is equally
     likely. So the model learns to copy an id, and not which document has the answer. An answer

@@ -1,6 +1,6 @@
 """Questions about the order of three numbers, in plain English, for arenas that discuss an answer.
 
-The three numbers of a question decide if it is held out, in whatever order they stand.
+A hash of a question's three numbers, in any order, decides if the question is held out.
 """
 
 from collections.abc import Sequence

@@ -7,8 +7,8 @@ It searches, and writes a question that has this answer. The question is valid o
 which sees the documents that the proposer found and cannot search, finds the answer in them. The
 proposer is paid for the solvers' failures.
 
-The solvers see the question alone. With a search tool, which their role has or has not, they can
-find what the proposer read.
+The solvers see the question alone. If their role has a search tool, they can find the documents
+that the proposer read.
 
 Version history: v0, first version.
 """
@@ -44,7 +44,7 @@ CorpusPay = Literal["variance", "failures", "learnability", "none"]
 MOST_RESULTS = 20
 """Largest number of the proposer's tool results that the arena reads."""
 RESULT_LENGTH = 4000
-"""Characters of a tool result that the reader sees."""
+"""Maximum characters of a tool result that the reader sees; the rest is cut off."""
 REFUSED = (
     "malformed", "no_answer", "too_long", "held_out", "leaks", "ungrounded", "few_searches",
     "repeated_search", "unanswerable",
@@ -97,9 +97,9 @@ class CorpusQuestions(Arena):
         proposer_pay: variance: SPICE's reward of the variance of the solvers' success. failures:
             Search self-play's 1 - solve rate. learnability: Absolute Zero's. none: 0.
         invalid: Proposer's reward for an invalid question.
-        min_searches: Fewest calls of the proposer's tools that had different results; 0 if it has
-            no tools. The results of the calls are its documents.
-        noise: Number of documents of `corpus` that the reader sees beside the proposer's.
+        min_searches: Minimum number of the proposer's tool calls with different results; 0 if it
+            has no tools. The results of the calls are its documents.
+        noise: Number of documents of `corpus` that the reader sees in addition to the proposer's.
         corpus: Documents for `noise`: a list, or the path of a JSON Lines file.
         verifier: Scores answers; None: 1 if the answer has the same meaning as the known
             one, else 0.
@@ -156,7 +156,7 @@ class CorpusQuestions(Arena):
         drawn = rng.sample(range(len(self.corpus)), self.noise) if self.proposing else []
         self.noisy = [self.corpus[index].text for index in drawn]
         self.order = rng.random()
-        """Number from which the order of the reader's documents is drawn."""
+        """Seed of the order of the reader's documents."""
 
     def acting(self) -> Sequence[str]:
         """Return the proposer, then the reader, then all solvers at once."""
@@ -167,7 +167,7 @@ class CorpusQuestions(Arena):
     def with_calls(self, agent: str, action: Action, calls: Sequence[ToolCall]) -> Action:
         """Return the proposal with the queries and results of its calls under "found".
 
-        Whatever else stood there is replaced, so that no model can invent documents.
+        A "found" that the model itself wrote is replaced, so that no model can invent documents.
         """
         if agent != PROPOSER:
             return action
@@ -204,7 +204,7 @@ class CorpusQuestions(Arena):
         return every
 
     def advance(self, actions: Mapping[str, Action | None]) -> None:
-        """Check the proposal, hear the reader, or score the answers."""
+        """Check the proposal, apply the reader's check, or score the answers."""
         if PROPOSER in actions:
             self._propose(actions[PROPOSER])
         elif READER in actions:

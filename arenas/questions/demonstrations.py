@@ -95,7 +95,7 @@ class QuestionDemonstrations:
         return _demonstration(role, _seen(question), answered(self._said(question, rng)))
 
     def _said(self, question: str, rng: Random) -> str:
-        """Return the right answer or, by chance, a wrong one."""
+        """Return the right answer or, at random, a wrong one."""
         return _near(question, rng) if self._slips(rng) else _value(question)
 
     @staticmethod
@@ -104,7 +104,7 @@ class QuestionDemonstrations:
         return _near(question, rng) if rng.random() < 0.5 else _value(question)
 
     def _slips(self, rng: Random, right: float | None = None) -> bool:
-        """Return True for an error; `right` is the fraction of right ones, default right_share."""
+        """Return True for an error; `right` is the fraction of right answers; None: right_share."""
         return rng.random() >= (self.right_share if right is None else right) and (
             not self.practising
         )

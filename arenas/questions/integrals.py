@@ -51,7 +51,7 @@ Function = Callable[[float], float]
 
 
 class NoFormula(ValueError):
-    """The text is no formula in x."""
+    """Raised for a text that is no formula in x."""
 
 
 class Integrals:
@@ -117,7 +117,7 @@ class Integrals:
             fine = _finite(simpson, asked, start, end, parts=16)
             if coarse is None or fine is None:
                 continue
-            # A pole inside gives finite sums without meaning; they change with the number of parts.
+            # At a pole the sums are finite but wrong, and they change with the number of parts.
             if abs(coarse - fine) <= self.tolerance / 10 * max(abs(fine), SMALLEST):
                 yield start, end, fine
 

@@ -4,10 +4,11 @@ This is Multi-Agent Evolve (2510.23595): one policy in three roles, and rewards 
 judges' scores. The reward of a question combines its quality and low grades of its answers. An
 answer's reward comes from its grade. A verdict's reward is 1 if it contains a score. A judge
 without a score is asked again, and then earns the fraction of its verdicts that contain a score; a
-question or an answer that stays without a score is left out of learning.
+question or an answer that gets no score is left out of learning.
 
-With a rule, a verifier grades answers too: alone where it accepts them (rule, then judge), or with
-a weight beside the judge's score (hybrid reward).
+With a rule, a verifier grades answers too. Either an answer that the rule accepts has only the
+rule's score (rule_use=first), or all answers have a weighted mean of both scores
+(rule_use=weighted, a hybrid reward).
 
 Version history: v0, first version.
 """
@@ -81,16 +82,17 @@ class JudgedQuestions(Arena):
         best_score: Maximum score; scores start at 1 and are divided by this number.
         least_quality: Minimum quality of a question; below it, no solver answers.
         retries: Number of times that a judge without a score is asked again.
-        no_score: Score in place of one that the judge still does not give, in [0, 1]. None: the
-            question or answer is left out of learning, and such a question ends the episode.
-        rule: Verifier that grades answers beside the judges; None: judges alone.
+        no_score: Score, in [0, 1], if the judge gives none after all retries. None: the question or
+            answer is left out of learning, and a question without a score ends the episode.
+        rule: Verifier that grades answers in addition to the judges; None: judges alone.
         rule_use: first: an answer with the rule's score above 1/2 has that score and no judge, and
             all others have the judge's. weighted: all answers have a weighted mean of both.
         rule_weight: Weight of the rule's score in that mean, in [0, 1].
         oracle: Checks answers for the metrics only, without effect on rewards.
         forbidden: Ids of questions (see `arena.names_of`) that may not be proposed.
         question_length, answer_length: Maximum characters; longer texts are invalid.
-        argument_length: Characters of an answer's reasoning that its judge sees.
+        argument_length: Maximum characters of an answer's reasoning that its judge sees; the rest
+            is cut off.
         """
         super().__init__({**seats(proposers, solver=solvers), "judge": solvers + 1})
         if min(best_score, question_length, answer_length) < 1 or argument_length < 0:

@@ -72,7 +72,7 @@ def _proposal(kind: str, **given: str) -> Task:
 
 
 class PlaceOracle:
-    """Verifier that follows a question about the places, whatever answer its author gave."""
+    """Verifier that finds the answer to a question about the places itself, in the facts."""
 
     def __init__(self, *, regions_count: int = REGIONS, seed: int = 0) -> None:
         """Regions and seed are those of the corpus."""
@@ -84,8 +84,8 @@ class PlaceOracle:
         }
 
     def __call__(self, answer: str, payload: Mapping[str, Any]) -> float:
-        """Return 1 if the answer is the one to which the question leads; 0 also for any other
-        question."""
+        """Return 1 if the answer is the one to which the question leads, and 0 otherwise, also for
+        a question of another form."""
         *relations, name = str(payload.get("question", "")).split(" of ")
         for relation in reversed(relations):
             name = self.facts.get((name, relation.removeprefix("the ")), "")

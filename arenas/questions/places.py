@@ -77,7 +77,7 @@ class Region:
         return [chain for chain in found if len(set(chain.names)) == hops + 1]
 
     def shows_early(self, chain: "Chain") -> bool:
-        """Return True if a document on the way before the last one has the name of the answer."""
+        """Return True if a document before the last one on the way already contains the answer."""
         return any(chain.names[-1] in self.text(name) for name in chain.names[:-2])
 
 
@@ -151,8 +151,9 @@ def place_questions(
     regions_count: int = REGIONS,
     seed: int = 0,
 ) -> list[Task]:
-    """Return questions about the corpus with their answers, as many of each number of hops; if
-    `count` is no multiple of the numbers of hops, one more of the first ones.
+    """Return questions about the corpus with their answers, equally many for each number of hops.
+
+    If the counts cannot be equal, there is one more question for the first numbers of hops.
 
     Every question has one chain of facts, and names only its first entity. With documents of two
     facts, the answer to a question of several hops may also be another fact of a document on the
@@ -196,7 +197,7 @@ def place_questions(
 
 
 class PlaceDemonstrations:
-    """Demonstrations of a solver that searches by chance, for a tiny model.
+    """Demonstrations of a solver that searches at random, for a tiny model.
 
     Every demonstration has a region of its own, which is invented for it, so that the model learns
     to search and to read, and no fact of the corpus. An answer without a search is a random name.

@@ -81,7 +81,7 @@ class ReasoningAnswers(ExampleSource):
         return Demonstration(role="solver", observation=seen, completion=completion)
 
     def stream(self, rng: Random, progress: float) -> Iterator[Demonstration]:
-        """Yield demonstrations without end: one of each generator, in an order by chance."""
+        """Yield demonstrations without end: in each pass one of each generator, in random order."""
         self.prepare(lambda text: None)
         while True:
             for shown in rng.sample(self._shown, len(self._shown)):

@@ -74,7 +74,7 @@ class ReasoningGym:
         return [int(self._value(*each)) for each in zip(generators, outcomes, strict=True)]
 
     def draw(self, requests: Sequence[Mapping[str, Any]]) -> list[list[Task]]:
-        """Return the tasks of each request, as many different ones as are found.
+        """Return the tasks of each request: different ones, up to the request's `count`.
 
         A request has the keys of `DRAWN`, and `labelled`.
         """
@@ -153,8 +153,8 @@ class ReasoningVerifier:
     def __init__(self, *, reasoning_gym: ReasoningGym, partial: bool = False) -> None:
         """Args:
         reasoning_gym: The service of this name.
-        partial: True: scores are the package's, which gives many wrong answers a little. False:
-            1 for an answer with the full score, else 0.
+        partial: True: the package's scores, which are above 0 for many wrong answers. False: 1 for
+            an answer with the full score, else 0.
         """
         self.reasoning_gym, self.partial = reasoning_gym, partial
 
@@ -179,7 +179,7 @@ class ReasoningTasks:
         """Args:
         reasoning_gym: The service of this name.
         split: Split of the questions. The splits share no question and no seed.
-        labelled: If false, tasks have no `answer`. The verifier's entry is there all the same.
+        labelled: If false, tasks have no `answer`, but still the entry that the verifier needs.
         config: Settings of generators by name, which replace those of the level.
         seed: Seed of all draws.
         """

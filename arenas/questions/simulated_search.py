@@ -1,7 +1,8 @@
 """Simulated search: a solver searches, and a simulator writes the documents that it finds.
 
 This is ZeroSearch (2505.04588), in which a language model takes the place of a search engine while
-a solver learns to search. Each document is to be useful or noisy, by chance. The simulator reads
+a solver learns to search. A random draw decides whether a document is to be useful or noisy. The
+simulator reads
 the query, the question and the documents so far, and the true answer too if the document is to be
 useful. The solver does not see which documents are noisy. With a real search in place of the
 simulator, the same arena measures what the solver has learned.
@@ -45,8 +46,8 @@ class SimulatedSearch(Arena):
     - opposed: the score for a document that was to be useful, and minus the score for one that
       was to be noisy: the simulator helps where it is to help, and misleads where it is to mislead.
 
-    A pay for questions at the edge of the solver's ability, as that of a proposer, is not among
-    them: the simulator does not choose the question, and one episode does not know the solve rate.
+    The simulator is not paid for the difficulty of a question, as a proposer is: it does not choose
+    the question, and one episode does not show the solve rate.
     """
 
     name = "simulated_search_v0"
@@ -87,7 +88,8 @@ class SimulatedSearch(Arena):
         search: Search tool over a corpus, in place of the simulator; None: the simulator writes.
         verifier: Scores the solver's answer; None: 1 if it means the task's `answer`, else 0.
         query_length, answer_length: Maximum characters; a longer text ends the episode.
-        document_length: Characters of a document that the solver is shown.
+        document_length: Maximum characters of a document that the solver is shown; the rest is cut
+            off.
         """
         super().__init__({"solver": 1, **({} if search else {"simulator": 1})})
         check_choice("simulator_pay", simulator_pay, get_args(SimulatorPay))

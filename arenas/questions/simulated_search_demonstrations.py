@@ -1,4 +1,4 @@
-"""Demonstrations of a solver that searches by chance and of a simulator of its search engine.
+"""Demonstrations of a solver that searches at random and of a simulator of its search engine.
 
 Every demonstration has a region of its own, invented for it, so that neither learns a fact of the
 corpus. The simulator writes the sentence that the query asks for, in the words of the corpus: with

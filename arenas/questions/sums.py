@@ -18,7 +18,7 @@ FORM = re.compile(f"{_NUMBER}( [+*-] {_NUMBER})*")
 """Pattern of numbers of up to four digits, joined by operations with single spaces; a number has no
 leading zeros, so that each sum is written in one way."""
 TRIES = 1000
-"""Number of draws after which no question of a split is expected."""
+"""Largest number of draws to find a question of a split."""
 
 
 class SumVerifier:

@@ -66,7 +66,7 @@ class TasksetAnswers(ExampleSource):
         )
 
     def stream(self, rng: Random, progress: float) -> Iterator[Demonstration]:
-        """Yield demonstrations without end: all tasks in an order by chance, then again."""
+        """Yield demonstrations without end: all tasks in random order, again and again."""
         self.prepare(lambda text: None)
         while True:
             yield from rng.sample(self._shown, len(self._shown))

@@ -53,7 +53,7 @@ def both(*, count: int, split: Split = "train", seed: int = 0) -> list[Task]:
 
 
 class ToolSumDemonstrations:
-    """Demonstrations of a solver that calls a calculator by chance, whatever the question is.
+    """Demonstrations of a solver that calls a calculator at random, whatever the question is.
 
     Answers after a call are right. Direct answers to easy questions are right most of the time,
     and direct answers to hard questions seldom; a wrong one is a number near the right one. The

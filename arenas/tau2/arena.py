@@ -4,7 +4,7 @@ The agent of an airline, a shop or a mobile network answers a user in turn. It m
 change records with tools before each answer. In telecom the user has tools too, those of a phone.
 The user leaves with ###STOP###, ###TRANSFER### or ###OUT-OF-SCOPE###. The agent is then paid 1 if
 the package's evaluators accept the final databases, the agent's calls and the facts that it stated;
-each task names those of the three that count. The agent is paid 0 if the user has not left after
+each task names the criteria that count. The agent is paid 0 if the user has not left after
 the largest number of answers.
 
 An answer completes a move: the changes of its calls then become final. A move without an answer
@@ -75,7 +75,8 @@ class Tau2Desk(Arena):
         user: The user. scripted: part of the arena, see `arenas.tau2.customer`. cooperative: an
             agent that is paid as the agent of the desk is.
         answers: Largest number of answers of the agent.
-        message_length: Characters of a message, and of a result of a call in the conversation.
+        message_length: Maximum characters of a message, and of a call with its result in the
+            conversation; the rest is cut off.
         """
         check_choice("user", user, get_args(Tau2User))
         if answers < 1 or message_length < 1:
@@ -100,11 +101,11 @@ class Tau2Desk(Arena):
             self._user_speaks(opening(self._task()))
 
     def acting(self) -> Sequence[str]:
-        """Return the side in turn."""
+        """Return the side whose turn it is."""
         return ["user_0"] if self.users_turn else ["agent_0"]
 
     def messengers(self) -> Sequence[str]:
-        """Return the side in turn: its words are for the other one."""
+        """Return the side whose turn it is: its words are for the other one."""
         return self.acting()
 
     def tool_state(self, agent: str, calls: Sequence[ToolCall]) -> Tau2Records:
@@ -120,7 +121,7 @@ class Tau2Desk(Arena):
         return packed(action, calls, tools_of(self.domain, _side(agent)))
 
     def advance(self, actions: Mapping[str, Action | None]) -> None:
-        """Make the calls of a move and hear its words."""
+        """Make the calls of a move and store its words."""
         ((agent, action),) = actions.items()
         side = _side(agent)
         words = None
@@ -176,7 +177,7 @@ class Tau2Desk(Arena):
         return domain_of(self.domain).tasks[self.records.task]
 
     def _words(self, text: str) -> str:
-        """Return a message on one line, so that it cannot look like another's."""
+        """Return a message on one line, so that it cannot imitate a message of the other side."""
         return " ".join(text[: 4 * self.message_length].split())[: self.message_length]
 
     def _shown(self, said: Mapping[str, str]) -> str:

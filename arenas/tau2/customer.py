@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 AGREES = "Yes, please do what you propose."
-"""Words of the user after an answer that asked for nothing on the user's side."""
+"""Words of the user after an answer that names none of the user's tools."""
 STOP, TRANSFER = "###STOP###", "###TRANSFER###"
 ENDS = (STOP, TRANSFER, "###OUT-OF-SCOPE###")
 """The package's words with which a user leaves."""
@@ -27,10 +27,10 @@ def opening(task: Any) -> str:
 def wanted(
     task: Any, words: str, tools: Sequence[str], made: Sequence[tuple[str, Mapping[str, Any]]]
 ) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return the calls of the user's own tools that the agent's words name, in their order there.
+    """Return the calls of the user's own tools that the agent's words name, in the words' order.
 
-    The arguments are those of the task's first solution call of this tool that has not been made,
-    else there are none.
+    The arguments are those of the first call of this tool in the task's solution that has not been
+    made. If all have been made, the call has no arguments.
 
     Args:
         task: The package's task.

@@ -112,10 +112,11 @@ class Tau2Domain:
         return str(text)
 
     def fresh(self, solo_mode: bool = False) -> Any:
-        """Return an environment of the package with the domain's databases, which nothing shares.
+        """Return a new environment of the package with databases that no other environment shares.
 
-        `solo_mode` is part of the package's signature; this arena has no solo mode. Without the
-        garbage collector a database of the airline takes a quarter of the time.
+        `solo_mode` is part of the package's signature; this arena has no solo mode. The
+        garbage collector is off meanwhile: a database of the airline then takes a quarter of the
+        time.
         """
         collects = gc.isenabled()
         gc.disable()

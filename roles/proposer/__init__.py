@@ -16,7 +16,7 @@ class Proposer(ThinkingRole):
         super().__init__(template=load("proposer", style), **settings)
 
     def parse(self, text: str) -> Action:
-        """Return JSON with `inputs` and `program` or `message` from the answer's fences."""
+        """Return JSON with `inputs`, and `program`, `message` or both, from the answer's fences."""
         answer = super().parse(text)
         programs, inputs = fenced(answer, "python"), fenced(answer, "input")
         messages = fenced(answer, "message")

@@ -9,7 +9,7 @@ from selfplay.types import Action, InvalidAction
 
 
 class Questioner(TaggedRole):
-    """Parses `<question>...</question>` and, if it is to answer too, `<answer>...</answer>`."""
+    """Parses `<question>...</question>` and, with `answers`, `<answer>...</answer>`."""
 
     def __init__(
         self,
@@ -25,7 +25,7 @@ class Questioner(TaggedRole):
         game: Name of the prompt: `passage_questioner` shows a passage, `answer_questioner` shows an
             answer.
         style: Name of a prompt style of the game, or the path of a template.
-        answers: False if the answer is given, so that the question alone is written.
+        answers: False if the answer is given, so that the role writes the question alone.
         opening, closing: Tags of the question.
         settings: Settings of `Role`.
         """
@@ -33,7 +33,7 @@ class Questioner(TaggedRole):
         self.answers = answers
 
     def parse(self, text: str) -> Action:
-        """Return {"question": ..., "answer": ...}, the answer only if it is to be written; raises
+        """Return {"question": ..., "answer": ...}, the answer only with `answers`; raises
         `InvalidAction`, also for an empty part."""
         question, rest = self.split(text)
         if not question:

@@ -15,7 +15,7 @@ Form = Literal["json", "lines"]
 NOTHING = ("NO_TRAIT", "none")
 """Whole texts of a summarizer that finds nothing to remember; the first one is the paper's."""
 PLACES = re.compile(r"(?:\][0-9]{1,6}\[)+")
-"""Numbers of turns at the end of a line that is read backwards, which needs no backtracking."""
+"""Numbers of turns at the end of a line. The line is matched in reverse, without backtracking."""
 
 
 class Summarizer(Role):
@@ -46,7 +46,7 @@ class Summarizer(Role):
 
 
 def _memory(line: str) -> dict[str, Any]:
-    """Return the memory of a line; raises `InvalidAction` if no numbers of turns end it."""
+    """Return the memory of a line; raises `InvalidAction` without numbers of turns at its end."""
     if not (found := PLACES.match(line[::-1])):
         raise InvalidAction("no_memories")
     end = len(line) - found.end()

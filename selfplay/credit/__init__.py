@@ -34,7 +34,8 @@ class Credit(Protocol):
 
         Turns that are not trainable get no sample. A method for branching episodes makes one sample
         of a turn that several episodes share. Methods that make pairs, that reject turns, or that
-        keep turns of earlier steps, return only the samples to learn from in this step.
+        keep turns of earlier steps, return only the samples to learn from in this step. `by_role`
+        returns the samples role by role.
         """
         ...
 

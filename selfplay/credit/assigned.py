@@ -20,8 +20,8 @@ def assigned(credit: Credit, groups: Sequence[Group], where: str = "credit") -> 
         where: Config key of the method, for errors.
     Raises:
         ConfigError: In one line that names the method, if code outside this library raises an
-            error, and if the result is not a list of samples with finite advantages, one or as
-            many as completion tokens.
+            error, and if the result is not a list of samples with finite advantages: one per
+            sample, or one per completion token. Advantages of tokens without loss may be anything.
     """
     name = f"{where}: {type(credit).__name__}.assign"
     with naming(name, credit):

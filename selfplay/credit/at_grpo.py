@@ -15,6 +15,7 @@ from selfplay.credit.base import (
 )
 from selfplay.credit.team_return import Judged, team_return_to_go
 from selfplay.credit.tree import Candidate, candidates
+from selfplay.errors import check_choice
 from selfplay.types import Group, Sample
 
 
@@ -59,8 +60,7 @@ class ATGRPO(StatelessCredit):
 
         Raises ValueError for a setting with a value that is not listed above.
         """
-        if returns not in get_args(Judged):
-            raise ValueError(f"no returns {returns!r}; {get_args(Judged)} are known")
+        check_choice("returns", returns, get_args(Judged))
         if not 0.0 <= discount <= 1.0:
             raise ValueError(f"discount lies in [0, 1], not {discount}")
         self.team = returns == "team"

@@ -10,11 +10,11 @@ def decisive(episode: Episode) -> list[Turn]:
     """Return the turns that led to the end, in order, without messages and notes.
 
     These are all turns if no move was played again. An arena that replays another arena from some
-    stage on records in each turn's `info` its `attempt` and `place` (the stage of the other arena),
-    and `advised` if the turn was given advice. An advised turn is returned with the prompt of the
-    turn that it replaces, which does not contain the advice, and without its tool calls, whose
-    prompts contain it. The tool calls of other turns come before them. Turns without an `attempt`,
-    such as the adviser's, are left out.
+    stage on, such as `arenas.collaboration.repair`, records in each turn's `info` its `attempt` and
+    `place` (the stage of the other arena), and `advised` if the turn was given advice. An advised
+    turn is returned with the prompt of the turn that it replaces, which does not contain the
+    advice. Its tool calls, whose prompts contain the advice, are left out; those of any other turn
+    come before this turn. Turns without an `attempt`, such as the adviser's, are left out.
     """
     noted = [turn for turn in episode.turns if "attempt" in turn.info]
     if not noted:

@@ -16,7 +16,7 @@ from selfplay.credit import Stateful
 from selfplay.types import Episode, Group, Sample, Status, Turn
 
 FloatVector: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
-"""[n] numbers."""
+"""[n] numbers of type float64."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +84,7 @@ def own_pay(episode: Episode, agent: str) -> float:
 
 
 def pay_by_agent(episode: Episode) -> dict[str, float]:
-    """Return the sum of each agent's rewards; an agent without a turn is missing if it has none."""
+    """Return the sum of each agent's rewards, without agents that have no turn and no reward."""
     without_turn = (agent for agent, pay in episode.other_pay.items() if pay)
     agents = dict.fromkeys((*episode.agents(), *without_turn))
     return {agent: own_pay(episode, agent) for agent in agents}
@@ -243,7 +243,7 @@ def _with_absent(
     """Return the advantages of values under one key, which only the siblings `present` have.
 
     A value is compared with the mean of the other values, or, if it is the only one, with the mean
-    of `absent` over the other siblings. Within an agent both means are of other, independent
+    of `absent` over the other siblings. With group_by=agent both means are of other, independent
     episodes, so the expected gradient stays exact. `centred` keeps its usual factor (K-1)/K, where
     K is the number of values if all siblings were present. Groups whose episodes branch are
     compared without this correction. A sibling in which a turn of the agent is left out has no
@@ -354,17 +354,17 @@ class CreditMethod:
     """True if the method judges a turn by the mean return of all agents. `sampler=dynamic` then
     compares these returns, see `signal.has_signal`."""
     signal_needs: str = ""
-    """Clause about what a signal needs, for the line about a step without one. Empty: returns that
-    differ."""
+    """Reason for a step in which all advantages are 0, for the printed line about it. Empty: the
+    returns that the method compares are equal."""
     metrics_read: Mapping[str, str] = MappingProxyType({})
-    """Setting of the method to the arena metric that the setting names."""
+    """Name of a setting of the method to the arena metric that this setting names."""
     replays: bool = False
     """True if the method judges by replays of the arena, whose rewards shaping does not change.
     `check` then prints a line for a config with shaping."""
 
     def has_signal(self, group: Group) -> bool | None:
-        """Return True if the method can learn from a group, for `sampler=dynamic`; None: as
-        `signal.has_signal` decides by `team` and `group_by`."""
+        """Return True if the method can learn from a group, for `sampler=dynamic`. Return None to
+        leave the decision to `signal.has_signal`, which reads `team` and `group_by`."""
         return None
 
     @property

@@ -1,4 +1,4 @@
-"""Credit by role: every role's turns are credited by a method of their own."""
+"""Credit by role: the turns of each role are credited by the method of that role."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +16,7 @@ class ByRole(CreditMethod):
     """Credits the turns of each role by the method of that role, or by "default" if it has none.
 
     Roles need different comparisons: one proposal per prompt is compared with the rest of the
-    batch, eight attempts at one task with each other. A mixture has a method for each arena. A
+    batch, eight attempts at one task with each other. In a mixture, each arena has its own roles. A
     method sees the turns of other roles as not trainable: it does not compare them. Failure mode:
     the scales of advantages differ, and a policy that plays several roles follows the largest.
     """
@@ -30,7 +30,7 @@ class ByRole(CreditMethod):
         self.methods = dict(methods)
 
     def assign(self, groups: Sequence[Group]) -> list[Sample]:
-        """Return all samples by role. Raises ConfigError if a role that learns has no method."""
+        """Return all samples, role by role. Raises ConfigError if a learning role has no method."""
         every = [turn for group in groups for episode in group.episodes for turn in episode.turns]
         for role in dict.fromkeys(turn.role for turn in every if turn.trainable):
             if role not in self.methods and "default" not in self.methods:

@@ -6,6 +6,7 @@ from typing import get_args
 from selfplay.credit.base import CreditedTurn, StatelessCredit, learnable_turns, own_return, samples
 from selfplay.credit.replay import MoveReplayer, ReplayedArena, actions_of
 from selfplay.credit.team_return import Judged
+from selfplay.errors import check_choice
 from selfplay.types import Group, Sample
 
 
@@ -44,8 +45,7 @@ class Counterfactual(StatelessCredit):
 
         Raises ValueError for a setting with a value that is not listed above.
         """
-        if returns not in get_args(Judged):
-            raise ValueError(f"no returns {returns!r}; {get_args(Judged)} are known")
+        check_choice("returns", returns, get_args(Judged))
         if limit < 1:
             raise ValueError(f"limit is at least 1 stage, not {limit}")
         self.returns, self.default, self.team = returns, default, returns == "team"
@@ -58,7 +58,7 @@ class Counterfactual(StatelessCredit):
         return {**metrics, "beyond_moves_share": fraction}
 
     def assign(self, groups: Sequence[Group]) -> list[Sample]:
-        """Return advantages of all turns, those of calls by their moves; 0 if a replay broke."""
+        """Return all turns' advantages; a tool call has its move's, and a failed replay gives 0."""
         self.replayer.counts.clear()
         turns = learnable_turns(groups, own_return)
         firsts = {credited.trajectory[:2]: credited for credited in turns}

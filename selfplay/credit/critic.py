@@ -11,6 +11,7 @@ State: TypeAlias = tuple[int, ...]
 """Token ids; a value is read at their end."""
 
 Sees = Literal["own", "all"]
+"""Prompts that the critic reads for a turn, see `states_of`."""
 
 
 class Critic(Stateful, Protocol):

@@ -39,9 +39,9 @@ class GAE(StatelessCredit):
         whiten: bool = True,
     ) -> None:
         """Args:
-        critic: Gives and learns the values.
-        sees: own: the agent's prompt. all: those of all agents that learn (a centralised critic),
-            see `critic.states_of`.
+        critic: Critic that returns the values and is trained on the returns.
+        sees: own: the agent's prompt. all: the prompts of all agents that learn (a centralised
+            critic), see `critic.states_of`.
         gae_lambda: 1 uses the rewards alone, 0 the critic from the next turn on.
         discount: gamma per turn.
         whiten: True whitens over all trainable tokens of a policy's batch, as PPO does.

@@ -17,6 +17,7 @@ from selfplay.credit.base import (
     samples,
     standardized,
 )
+from selfplay.errors import check_choice
 from selfplay.types import Group, Sample
 
 Mode = Literal["mean_norm", "mean_std_norm"]
@@ -63,8 +64,7 @@ class GiGPO(GroupRelative):
         super().__init__(group_by=group_by)
         if not 0.0 <= discount <= 1.0:
             raise ValueError(f"discount lies in [0, 1], not {discount}")
-        if mode not in get_args(Mode):
-            raise ValueError(f"no mode {mode!r}; {get_args(Mode)} are known")
+        check_choice("mode", mode, get_args(Mode))
         self.weight, self.returns = weight, partial(own_return_to_go, discount=discount)
         self.scale = centred if mode == "mean_norm" else partial(standardized, epsilon=epsilon)
         if mode != "mean_norm":

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 from selfplay.credit.replay import MoveReplayer, ReplayedArena
 from selfplay.credit.tree import Candidate
-from selfplay.errors import ConfigError
+from selfplay.errors import ConfigError, check_choice
 from selfplay.types import Action, Episode, Group, Status
 
 Over = Literal["mean", "sum"]
@@ -29,8 +29,7 @@ class CrossedReturns:
         """
         if arena is None:
             raise ValueError("joint=cross needs an arena to play other joint actions in")
-        if over not in get_args(Over):
-            raise ValueError(f"no {over!r} over joint actions; {get_args(Over)} are known")
+        check_choice("over", over, get_args(Over))
         self.over, self.most = over, most
         self.replayer = MoveReplayer(arena, limit=1)
 

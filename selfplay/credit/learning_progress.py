@@ -1,4 +1,4 @@
-"""Learning progress: a task's author is paid when the task is played again, for the change."""
+"""Learning progress: a task's author is paid for the change when the task is played again."""
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
@@ -43,7 +43,7 @@ class LearningProgress(CreditMethod):
         patience: Largest number of these steps.
         absolute: True pays the size of a change, so that forgetting counts too.
         epsilon: Added to the standard deviation.
-        learns: Function that tells whether a policy learns in a step; None: all in every step.
+        learns: Function, True if a policy learns in a step; None: all learn in every step.
         """
         self.measure, self.absolute, self.epsilon = measure, absolute, epsilon
         self.metrics_read = {"measure": measure}

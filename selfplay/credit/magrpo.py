@@ -9,6 +9,7 @@ from selfplay.credit.joint_actions import CrossedReturns, Over
 from selfplay.credit.replay import ReplayedArena
 from selfplay.credit.team_return import TeamReturns
 from selfplay.credit.tree import candidates
+from selfplay.errors import check_choice
 from selfplay.types import Group, Sample
 
 Joint = Literal["aligned", "cross"]
@@ -57,8 +58,7 @@ class MAGRPO(StatelessCredit):
         joint: aligned or cross, see above.
         over, most_joint_actions, arena: Settings of cross, see `CrossedReturns`.
         """
-        if joint not in get_args(Joint):
-            raise ValueError(f"no joint actions {joint!r}; {get_args(Joint)} are known")
+        check_choice("joint", joint, get_args(Joint))
         self.returns = TeamReturns(discount=discount)
         self.scale = partial(standardized, epsilon=epsilon) if std else centred
         self.absent = None if std else self.returns.absent

@@ -74,7 +74,7 @@ class MajorityPairs(StatelessCredit):
 def _pairs(voters: Sequence[Trace], above: float) -> tuple[float, list[tuple[Trace, Trace]]]:
     """Return the fraction of votes for the top answer, and pairs of majority and minority.
 
-    Both traces of a pair are of one policy: its learner would leave half a pair out.
+    Both traces of a pair are of one policy, because a learner leaves out half a pair.
     """
     (winner, most), *others = Counter(trace.answer for trace in voters).most_common()
     if most <= above * len(voters) or (others and others[0][1] == most):

@@ -20,9 +20,9 @@ class MTGRPO(GroupRelative):
     """A = A_outcome + weight * A_turn, each (x - mean) / (std + epsilon) in the group (2505.11821).
 
     The outcome is the reward of the agent's last turn. A turn's own value is the sum of the agent's
-    rewards from this turn until before its last turn; the siblings' turns of the same number are
-    compared. On a last turn this value is 0, so if all siblings take equally many turns it is
-    judged by the outcome alone. If a sibling stopped earlier, its last turn is compared with the
+    rewards from this turn on, without its last turn; the siblings' turns of the same number are
+    compared. On a last turn this value is 0, so that the outcome alone decides if all siblings
+    take equally many turns. If a sibling stopped earlier, its last turn is compared with the
     others' turns of that number, as the released code does for an answer without a tool call.
 
     `std=False` only centres: with weight 1 and `group_by="agent"` the expected gradient is then
@@ -75,7 +75,7 @@ def outcome(episode: Episode) -> list[float]:
 
 
 def before_outcome(episode: Episode) -> list[float]:
-    """Return, for every turn, the sum of its agent's rewards from it until before the last turn."""
+    """Return, for every turn, the sum of its agent's rewards from it on, without the last turn."""
     to_go: dict[str, float] = {}
     values = []
     for turn in reversed(episode.turns):

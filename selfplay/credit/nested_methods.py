@@ -6,10 +6,10 @@ from selfplay.credit.by_role import ByRole
 
 
 def methods_of(credit: object, where: str) -> dict[str, Any]:
-    """Return the methods that a credit method consists of, by key path; itself if it is one.
+    """Return the methods that a credit method consists of, by key path.
 
-    `where` is the key path of `credit`, usually "credit". An object of another kind is returned as
-    it is.
+    `where` is the key path of `credit`, usually "credit". A method that has no parts, and an object
+    of another kind, is the only entry of the result.
     """
     if not isinstance(credit, ByRole):
         return {where: credit}

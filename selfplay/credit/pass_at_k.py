@@ -30,7 +30,7 @@ class PassAtK(GroupRelative):
     agent answers in all N siblings. If it has no turn in some of them, the siblings in which it has
     one are compared: their number is then N, which varies between groups. With the division it is
     biased as in GRPO. Failure mode: groups with fewer than k wrong answers have no signal, so tasks
-    that are mostly solved are not improved further; nor have groups of at most k answers.
+    that are mostly solved do not improve; groups of at most k answers have none either.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class PassAtK(GroupRelative):
         threshold: An answer is right if its agent's return is above this value.
         group_by: Key of the comparison, see `base.group_key`.
         std: True divides by sigma.
-        arena: Makes the arena, whose numbers of agents give `min_group_size`; None: it is 1.
+        arena: Makes the arena, whose numbers of agents per role decide `min_group_size`.
         """
         super().__init__(group_by=group_by)
         if k < 1:
@@ -62,7 +62,7 @@ class PassAtK(GroupRelative):
 
     @property
     def min_group_size(self) -> int:
-        """Number of siblings with more than k answers: k answers have a single subset of k."""
+        """Number of siblings with more than k answers in all; 1 by role without `arena`."""
         return self.k // self.seats + 1
 
     def has_signal(self, group: Group) -> bool:
@@ -82,7 +82,7 @@ class PassAtK(GroupRelative):
         if count <= self.k or wrong == count:
             return np.zeros_like(values)
         missed = comb(wrong, self.k) / comb(count, self.k)
-        if missed == 0:  # every subset holds a right answer
+        if missed == 0:  # every subset contains a right answer
             return np.zeros_like(values)
         without = comb(wrong - 1, self.k - 1) / comb(count - 1, self.k - 1)
         advantages = np.where(right, missed, missed - without)

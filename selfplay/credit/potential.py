@@ -19,11 +19,11 @@ class PotentialBased:
     actions, and every policy that is optimal with the term is optimal without it.
 
     `discount` must be that of the credit method, which is 1 in all methods that sum an agent's
-    rewards. Such methods, if they compare episodes with the same first state, see no difference at
-    all. Return-to-go is lowered by weight * phi(s), which is a baseline: it changes the variance of
-    the gradient and not its mean. Methods that weigh single rewards (`gae` with gae_lambda below 1,
-    `turn`) learn differently during training. Clipping, whitening and other terms of `shaping`
-    after this one may break the guarantee.
+    rewards. If such a method compares episodes with the same first state, the term does not change
+    its advantages. Return-to-go is lowered by weight * phi(s), which is a baseline: it changes the
+    variance of the gradient and not its mean. Methods that weigh single rewards (`gae` with
+    gae_lambda below 1, `turn`) learn differently during training. Clipping, whitening and other
+    terms of `shaping` after this one may break the guarantee.
 
     Episodes that branch are refused if a shared move has different next states.
     """
@@ -31,7 +31,7 @@ class PotentialBased:
     discount: float = 1.0
     """Discount of the credit method, per turn of the agent; tool calls are turns."""
     weight: float = 1.0
-    """Factor of the potential, in reward."""
+    """Factor of the potential, in reward per unit of potential."""
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.discount <= 1.0 or not isfinite(self.weight):

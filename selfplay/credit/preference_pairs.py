@@ -65,8 +65,8 @@ class PreferencePairs(StatelessCredit):
         return bool(self.assign([group]))
 
     def _differ(self, better: CreditedTurn, worse: CreditedTurn) -> bool:
-        """Return True if the returns of two turns make a pair. A difference may have a rounding
-        error, which must not make one."""
+        """Return True if the returns of two turns differ enough for a pair. A difference that is
+        only a rounding error makes no pair."""
         if self.threshold is not None and not better.value > self.threshold >= worse.value:
             return False
         rounding = 1e-12 * max(1.0, abs(better.value), abs(worse.value))

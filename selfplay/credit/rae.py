@@ -1,4 +1,4 @@
-"""RAE: each return minus a running average of the returns of its role in its arena."""
+"""RAE: each return minus a running average of its agent's or role's returns in its arena."""
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby

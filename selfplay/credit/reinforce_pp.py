@@ -13,6 +13,7 @@ from selfplay.credit.base import (
     samples,
     whitened,
 )
+from selfplay.errors import check_choice
 from selfplay.types import Group, Sample
 
 Baseline = Literal["none", "group"]
@@ -42,8 +43,7 @@ class ReinforcePlusPlus(GroupRelative):
         epsilon: Added to the standard deviation.
         """
         super().__init__(group_by=group_by)
-        if baseline not in get_args(Baseline):
-            raise ValueError(f"no baseline {baseline!r}; {get_args(Baseline)} are known")
+        check_choice("baseline", baseline, get_args(Baseline))
         self.baseline, self.epsilon = baseline, epsilon
 
     @property

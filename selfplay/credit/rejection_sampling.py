@@ -14,8 +14,8 @@ from selfplay.types import Group, Sample, Status, Turn, from_json, to_json
 class RejectionSampling(CreditMethod):
     """Samples of good episodes, old and new, for objective=sft (SiriuS, 2502.04780).
 
-    An episode is good if its metric `measure` lies above `above`. At most `capacity` trajectories
-    are kept, and `per_task` of one task, the newest. Each step draws `batch` of them. If moves were
+    An episode is good if its metric `measure` lies above `above`. The newest trajectories are kept,
+    at most `capacity`, and `per_task` of one task. Each step draws `batch` of them. If moves were
     played again, those that led to the episode's end are kept (see `attempts.decisive`). Failure
     mode: right answers for wrong reasons count too.
     """

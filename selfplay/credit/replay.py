@@ -22,7 +22,9 @@ class ReplayedArena(Protocol):
     """The part of an arena that credit methods need; `selfplay.Arena` implements it."""
 
     finished: bool
+    """True after the end of the episode."""
     paid: Mapping[str, float]
+    """Return of each agent so far."""
 
     @property
     def stage(self) -> tuple[str, ...]:
@@ -43,7 +45,7 @@ class MoveReplayer:
 
     The arena's random draws equal the recorded ones as long as the arena makes them in the same
     order. Services are called again: a replay of an arena that runs programs costs as much as
-    playing it. The result is the arena's pay, without shaping, which arenas do not know.
+    playing it. The result is the arena's own rewards, without shaping.
     """
 
     def __init__(

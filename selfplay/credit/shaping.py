@@ -33,8 +33,8 @@ class Repetition:
     C is the cluster of a role's action among all B turns of that role in the step, by average
     linkage of the distances 1 - BLEU (smoothing method 1). The released code has no floor. An
     action that did not parse is in no cluster and keeps its reward, but counts in B. Turns that
-    call tools have no action and do not count. A turn that branches share counts once, also if
-    they pay it differently. Equal actions have distance 0. The cost is one BLEU for every
+    call tools have no action and do not count. A turn that branches share counts once, even if
+    they give it different rewards. Equal actions have distance 0. The cost is one BLEU for every
     pair of different actions: one second for 150 actions. Failure mode: BLEU compares words, so the
     same question with other numbers may not count as a repetition, and a batch of one is a single
     cluster. Needs selfplay[repetition].
@@ -191,8 +191,8 @@ class Confidence(EachTurn):
     distributions that the tokens were sampled from: the log-probability of a sampled token is an
     unbiased estimate of the negative entropy of its distribution. No label is used. Failure mode: a
     policy becomes sure of the answer that it gives most often, so it learns only where this answer
-    is right. Every turn has a term, which is below 0, so methods that sum an agent's rewards pay
-    fewer moves and tool calls more.
+    is right. Every turn has a term, which is below 0, so methods that sum an agent's rewards favour
+    fewer moves and fewer tool calls.
     """
 
     weight: float = 1.0
@@ -258,7 +258,7 @@ class OptimalToolCalls:
 
 
 Shapers: TypeAlias = Mapping[str, Shaper | EpisodeShaper | StepShaper]
-"""Terms by their names in the config."""
+"""Shapers by their names in the config."""
 
 
 class Shaping:
@@ -266,7 +266,7 @@ class Shaping:
 
     def __init__(self, shapers: Shapers = MappingProxyType({})) -> None:
         """Args:
-        shapers: The terms by their names in the config, for errors.
+        shapers: The shapers by their names in the config, which errors name.
         """
         self.shapers = dict(shapers)
         for name, shaper in self.shapers.items():
@@ -337,7 +337,7 @@ def _places(lists: Sequence[Sequence[Group]]) -> dict[int, Hashable]:
 
 
 def _checked(rewards: Any, turns: Sequence[Turn], call: str) -> list[float]:
-    """Return the rewards of a term as numbers; raises ConfigError unless each turn has one."""
+    """Return the rewards of a shaper as numbers; raises ConfigError unless each turn has one."""
     if not isinstance(rewards, Iterable) or isinstance(rewards, str):
         raise ConfigError(f"{call} returned {type(rewards).__name__}, not a list of rewards")
     listed = list(rewards)
@@ -355,7 +355,7 @@ def _checked(rewards: Any, turns: Sequence[Turn], call: str) -> list[float]:
 def _by_episode(
     name: str, shaper: EpisodeShaper, episodes: Sequence[Episode], turns: Mapping[int, Turn]
 ) -> dict[int, float]:
-    """Return the rewards of all turns by key; `turns` are the present ones."""
+    """Return the rewards of all turns by key; `turns` have the rewards of the earlier shapers."""
     call = f"shaping.{name}: {type(shaper).__name__}.of_episode"
     rewards: dict[int, float] = {}
     for episode in episodes:

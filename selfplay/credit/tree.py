@@ -15,9 +15,9 @@ that it branched off."""
 class Candidate(CreditedTurn):
     """A turn of the tree, which counts once however many episodes contain it.
 
-    `episode` is the first episode with the turn. `value` is computed over the tree: the mean over
-    the values of the next stage's candidates, down to the episodes' own returns. With independent
-    episodes it is the return itself.
+    `episode` is the first episode with the turn. `value` is computed over the tree: it is the mean
+    over the values of the next stage's candidates, and at the end of an episode its own return.
+    With independent episodes it is the return itself.
     """
 
     node: tuple[int, ...]
@@ -94,15 +94,15 @@ def _node(credited: CreditedTurn, through: Path) -> tuple[int, ...]:
 
 
 def _shares(paths: Mapping[int, Path], depth: int) -> dict[int, float]:
-    """Return each episode's weight in the mean over the children of a node, which are means
-    themselves."""
+    """Return each episode's weight in the value of a node: the mean over the node's children, each
+    of which is a mean over its own children."""
     if len(paths) == 1:
         return dict.fromkeys(paths, 1.0)
     children: dict[int, dict[int, Path]] = {}
     while len(children) < 2:
         children = {}
         for leaf, through in paths.items():
-            # After its end an episode is a child of its own.
+            # An episode that has ended is a child of its own.
             child = through[depth] if depth < len(through) else -1 - leaf
             children.setdefault(child, {})[leaf] = through
         depth += 1

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 from selfplay.types import Turn, from_json, to_json
 
 Learns: TypeAlias = Callable[[str, int], bool]
-"""Function that tells whether a policy, given by its name, learns in a training step."""
+"""Function of a policy's name and a training step: True if the policy learns in this step."""
 
 
 class WaitingTurns:
@@ -21,7 +21,7 @@ class WaitingTurns:
         """Args:
         delay: Least number of steps until the task is played again.
         patience: Largest number of these steps.
-        learns: Policies that learn in a step; None: all in every step.
+        learns: Function, True if a policy learns in a step; None: all learn in every step.
         """
         if not 1 <= delay <= patience:
             raise ValueError(f"1 <= delay <= patience, not delay {delay} and patience {patience}")

@@ -10,10 +10,10 @@ class Curriculum(Protocol):
     """A source of tasks. Its state is part of the checkpoint.
 
     The config group `curriculum` makes it; a sampler calls `tasks` and `observe` in every step. A
-    curriculum whose `observe` does nothing may state `reads_outcomes = False`. One
-    whose tasks depend on the step may have `refreshed(task, step)`, which a mixture calls for a
-    task that it plays later than it was drawn. One that gathers first tasks for more than 200
-    rounds states their number as `gathering_rounds` (`gathering.check_gathering`).
+    curriculum whose `observe` does nothing may set `reads_outcomes = False`. A curriculum whose
+    tasks depend on the step may have `refreshed(task, step)`, which a mixture calls for a task that
+    it plays later than it was drawn. A curriculum that needs more than 200 rounds to gather its
+    first tasks sets `gathering_rounds` to their number (`gathering.check_gathering`).
     """
 
     def tasks(self, step: int, attempt: int = 0) -> list[Task]:
@@ -50,7 +50,7 @@ def reads_outcomes(curriculum: Curriculum) -> bool:
     """Return True if tasks, metrics or state of a curriculum may depend on episodes.
 
     A curriculum with the attribute `reads_outcomes = False` states that its `observe` changes
-    nothing. Steps that are sampled ahead can then overlap (`sampler.prefetch`). One without the
-    attribute reads outcomes.
+    nothing. Steps that are sampled ahead can then overlap (`sampler.prefetch`). A curriculum
+    without the attribute counts as one that reads outcomes.
     """
     return bool(getattr(curriculum, "reads_outcomes", True))

@@ -17,7 +17,7 @@ def tasks_of(curriculum: Curriculum, step: int, attempt: int = 0) -> list[Task]:
     Args:
         curriculum: The curriculum.
         step: The step.
-        attempt: Number of refills of the step before this one.
+        attempt: Number of earlier requests of tasks in this step.
     Raises:
         ConfigError: In one line that names the curriculum, for an error of an author's code, for a
             result that is not a list of tasks, and for a task with a field of a wrong type.

@@ -42,7 +42,7 @@ def check_gathering(curriculum: Curriculum, rounds: int) -> None:
 
 
 def gathering_phase(curriculum: Curriculum, round_: int) -> str:
-    """Return the words for a round of gathering: its number, the most rounds, and the tasks so far.
+    """Return the words for a round of gathering: its number, the maximum, and the tasks so far.
 
     Args:
         curriculum: The run's curriculum, which is not ready.

@@ -20,7 +20,7 @@ class Rung:
     parent: str = ""
     """Id of the task that this one is a variant of; "" for a root."""
     depth: int = 0
-    """Number of steps from the root: a variant is one step below its task."""
+    """Number of steps below the root: a variant is one step below its task."""
     state: Literal["open", "waiting", "solved"] = "open"
     """open: the task is played. waiting: it failed, and waits for its variants. solved: it is
     played if a step has too few open tasks."""
@@ -33,10 +33,10 @@ class Rung:
 class Ladder:
     """Recursive difficulty (LADDER, 2503.00735) over tasks whose answers can be verified.
 
-    Every step plays open tasks and requests variants of waiting ones. A task whose solve rate is at
-    most `failed` waits, and a proposer is asked for easier variants of it, at most `depth` steps
-    below the root; valid variants are open. When `climb` of them are solved, or when `variants`
-    were requested and none of them is left to play, the task itself is open again. A task is solved
+    Every step plays open tasks and requests variants of waiting ones. A task less than `depth`
+    steps below its root waits if its solve rate is at most `failed`, and a proposer is asked for
+    easier variants of it; valid variants are open. The task itself is open again when `climb`
+    variants are solved, or when no more can be requested and none is unsolved. A task is solved
     once its solve rate in a step reaches `solved`. Solved tasks fill a step that has too few open
     ones; one whose solve rate is then below `solved` is open or waits again.
     """

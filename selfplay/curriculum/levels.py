@@ -137,7 +137,7 @@ class LevelCurriculum:
         )
 
     def _shortfall(self, name: str) -> float:
-        """Return the number of tasks that a generator lacks of its share, the next one counted."""
+        """Return the number of tasks that a generator lacks of its fraction, including the next."""
         return self.shares[name] * (sum(self._drawn.values()) + 1) - self._drawn[name]
 
     def observe(self, groups: Sequence[Group], step: int) -> None:

@@ -12,7 +12,7 @@ from selfplay.types import Group, Task, from_json, to_json
 
 
 def routed(part: str, task: Task) -> Task:
-    """Return a part's task for the mixture's arena; the part's name is before its id and type."""
+    """Return a part's task for the mixture's arena; id and type get the part's name as prefix."""
     payload = {"arena": part, "task": to_json(task)}
     return Task(id=f"{part}/{task.id}", type=f"{part}/{task.type}", payload=payload)
 
@@ -149,7 +149,7 @@ class MixtureCurriculum:
         while len(tasks) < self.batch and dry < set(self.shares):
             name = max(set(self.shares) - dry, key=self._shortfall)
             if not self._waiting[name]:
-                # Each refill of a step has its own attempt number, so that no answer comes twice.
+                # Each request in a step has its own attempt number, so that no tasks come twice.
                 again = attempt * self.batch + asked[name]
                 self._waiting[name] = self.parts[name].tasks(step, again)
                 asked[name] += 1
@@ -169,7 +169,7 @@ class MixtureCurriculum:
         return self.shares[name] * total - self._drawn[name], name
 
     def observe(self, groups: Sequence[Group], step: int) -> None:
-        """Pass the groups to the parts, to each its own."""
+        """Pass each group to the part that its task belongs to."""
         own: dict[str, list[Group]] = {name: [] for name in self.parts}
         for group in groups:
             part, task = unrouted(group.episodes[0].task)

@@ -29,7 +29,7 @@ class ProposalCurriculum:
     of the buffer. Solvers attempt new proposals, and `solver_batch` minus n older tasks of the
     buffer, where n is `proposals` times the fraction of valid proposals in the last step that asked
     for some. The fraction counts all rounds of that step (refills), and all steps over which a
-    mixture hands out its tasks. Nothing is learned until every type has `seed_size` entries (4
+    mixture plays its tasks. Nothing is learned until every type has `seed_size` entries (4
     batches in the paper).
 
     With phases, steps only propose for a while and then only solve; if the buffer has too few tasks
@@ -65,7 +65,8 @@ class ProposalCurriculum:
         references: Entries shown to a proposer as examples to differ from (K).
         seed_size: Entries that every type must have before learning starts.
         seeding_steps: Steps after which an unfinished seeding stops the run.
-        given: Task type to other types: its proposer works on an entry of one of these types.
+        given: Task type to other types: a proposal of this type starts from an entry of one of
+            the other types.
         replay: False draws nothing from the buffer (for the naive baseline).
         band: Range of solve rates of entries to solve again; None for all entries.
         reference_band: Range of solve rates of the entries shown to proposers; None for all
@@ -146,7 +147,7 @@ class ProposalCurriculum:
         return tasks
 
     def _valid(self, kind: str, step: int) -> float:
-        """Return the number of valid ones among `proposals` proposals, by the last step before."""
+        """Return the expected number of valid proposals, by the last earlier step with some."""
         asked = next((self._asked[each] for each in reversed(self._asked) if each != step), None)
         if asked is None:
             return 0.0

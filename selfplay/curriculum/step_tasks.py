@@ -41,7 +41,7 @@ class StepTasks:
         pass
 
     def ready(self) -> bool:
-        """Return the curriculum's answer at that time."""
+        """Return True if the curriculum was ready at that time."""
         return self._ready
 
     def metrics(self) -> dict[str, float]:

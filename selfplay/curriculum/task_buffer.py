@@ -34,9 +34,9 @@ class BufferEntry:
 class TaskBuffer:
     """Tasks by type, without duplicates, at most `capacity` of each type (the oldest are removed).
 
-    `ProposalCurriculum` adds tasks; arenas ask whether a task is known. Ids are never forgotten,
-    with the number that the task got, so that the question "was this task known when the buffer
-    held n tasks" always has the same answer: an episode that was paid by it can be replayed.
+    `ProposalCurriculum` adds tasks; arenas ask whether a task is known. The id and the number of a
+    task are kept after the task is removed. So the question whether a task was among the first n
+    tasks always has the same answer, and an episode whose rewards depend on it can be replayed.
     """
 
     capacity: int = 16_384

@@ -35,7 +35,7 @@ class Matchmaking(Protocol):
     run has the same matches."""
 
     main: ClassVar[bool]
-    """True for the players that the league is for; False for exploiters."""
+    """True for main players, which the league trains; False for exploiters of their weaknesses."""
     exploits_mains_only: ClassVar[bool]
     """True for players that exploit only the main players."""
     reset: float
@@ -69,7 +69,8 @@ class LeagueState:
         return [name for name, each in self.players.items() if each.main]
 
     def past(self, *players: str) -> list[str]:
-        """Return the snapshots of `players`, or all snapshots without names, oldest first."""
+        """Return the names of the snapshots of `players`, oldest first; of all players if none is
+        given."""
         return [each.name for each in self.snapshots if not players or each.player in players]
 
     def rates(self, player: str, opponents: Sequence[str]) -> list[float]:

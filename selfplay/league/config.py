@@ -13,7 +13,7 @@ from selfplay.models.population import Population
 from selfplay.types import role_of
 
 DEFAULT = "default"
-"""Placeholder for the policy that plays the league's seats."""
+"""Placeholder for the name of the policy that plays the league's seats."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +74,7 @@ class LeagueConfig:
 
     @property
     def own(self) -> str:
-        """Name of the policy that plays all contested seats."""
+        """Name of the policy of the roles of all contested agents."""
         return self._contested[1]
 
     @property
@@ -119,7 +119,7 @@ class LeagueConfig:
 
     @cached_property
     def _contested(self) -> tuple[list[str], str]:
-        """Agents that change seats, and the policy that plays all of them.
+        """Agents that the player or its opponent plays, and the policy that owns all of them.
 
         Raises ConfigError for fewer than two agents, or agents of different policies.
         """
@@ -139,14 +139,14 @@ class LeagueConfig:
             )
         if owners[0] != DEFAULT and {owners[0], DEFAULT} <= set(self.players):
             raise ConfigError(
-                f"league.players: {DEFAULT} stands for {owners[0]!r}, whose seats these are, and "
-                "both are named; keep one of them"
+                f"league.players: {DEFAULT} stands for {owners[0]!r}, the policy of the league's "
+                "seats, and both are named; keep one of them"
             )
         named = _named(self.players, owners[0])
         if owners[0] not in named or not named[owners[0]].matchmaking.main:
             raise ConfigError(
-                f"league.players: {owners[0]!r}, whose seats these are, is not a main player; name "
-                f"it or {DEFAULT}"
+                f"league.players: {owners[0]!r}, the policy of the league's seats, is not a main "
+                f"player; add {owners[0]!r} or {DEFAULT}, with the matchmaking of a main player"
             )
         return seats, owners[0]
 

@@ -52,9 +52,10 @@ def nash(payoffs: np.ndarray) -> np.ndarray:
 
 
 def _widest(payoffs: np.ndarray) -> np.ndarray:
-    """Return an equilibrium with every player that is in any equilibrium."""
+    """Return [N], an equilibrium with every player that is in any, of [N, N] payoffs."""
     count = len(payoffs)
-    # q with A q <= 0 is a multiple of an equilibrium; t <= q, t <= 1 reaches 1 if q can grow.
+    # The variables are q, t >= 0. Each q with A q <= 0 is a multiple of an equilibrium, and the sum
+    # of t <= min(q, 1) is maximised. If a player is in any equilibrium, its q can grow to 1.
     bounds = np.block([[payoffs, np.zeros((count, count))], [-np.eye(count), np.eye(count)]])
     reason = ""
     for method, presolve in ATTEMPTS:
@@ -118,8 +119,8 @@ def solvers() -> Any:
 def effective_diversity(payoffs: np.ndarray, mixture: np.ndarray) -> float:
     """Return the expected gain of the winner of a match between two draws of the mixture.
 
-    It is 0 for a single player and for players that all tie, and 1/3 for rock, paper, scissors
-    (1901.08106).
+    `payoffs` is [N, N], `mixture` [N]. The result is 0 for a single player and for players that all
+    tie, and 1/3 for rock, paper, scissors (1901.08106).
     """
     return float(mixture @ np.maximum(payoffs, 0.0) @ mixture)
 

@@ -23,7 +23,7 @@ from selfplay.rollout.rollout import RolloutFn
 class League:
     """Plans the matches of every step and keeps the results.
 
-    `Experiment` makes it. Two sides use it, which are two threads if steps are sampled ahead of the
+    `Experiment` makes it. Two sides use it, in different threads if steps are sampled ahead of the
     learner by up to m = `max_staleness` steps:
 
     - The sampling side calls `wrap` once per step, in order. The matches of step s are drawn from
@@ -37,7 +37,7 @@ class League:
     So every result counts once, and the timing of the threads changes no match. A checkpoint
     stores the state of the league, so that a resumed run plays the same matches. A player takes
     every seat of a task's arena equally often against each opponent. A task with fewer than two of
-    the seats has no match: it is played without opponents, as without a league.
+    the seats has no match and is played without opponents, as without a league.
     """
 
     def __init__(

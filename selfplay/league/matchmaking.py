@@ -121,10 +121,10 @@ class Nash(BaseMatchmaking):
     of several equilibria, the one with the largest entropy is used. So the player learns a best
     response to the strongest mixture of earlier policies, and not to policies that it beats anyway.
 
-    A win rate between two snapshots is that of the younger one when it was made. A rate from few
-    games is pulled towards one half, as if `prior` more games had been ties. Failure mode: the
-    equilibrium jumps when the sign of an estimated payoff changes, and policies learn less from one
-    opponent than from many.
+    The win rate of a snapshot against an older one is that of its player at the time when it was
+    made. A rate from few games is pulled towards one half, as if `prior` more games had been ties.
+    Failure mode: the equilibrium jumps when the sign of an estimated payoff changes, and policies
+    learn less from one opponent than from many.
     """
 
     def __init__(self, *, prior: float = 4.0) -> None:
@@ -220,7 +220,7 @@ class MainPlayer(BaseMatchmaking):
 
     The fraction `pfsp` of its games is against all snapshots, with hard ones preferred. The
     fraction `verify` is against opponents that it can no longer beat: a snapshot of a main
-    exploiter that beats it, or a main player's snapshot that it beat before and does not beat now.
+    exploiter that beats it, or an older snapshot of a main player (win rate below `forgotten`).
     If there is none, and in all other games, it meets a current main player, or the snapshots of
     that player as a curriculum if the player is too strong.
     """
@@ -322,11 +322,11 @@ class LeagueExploiter(BaseMatchmaking):
 
 
 def before_decline(rates: Sequence[float]) -> int:
-    """Return the length of `rates` without the steady decline at its end.
+    """Return the length of `rates` up to the last rise; 0 if no rate is above the one before it.
 
     Args:
-        rates: Win rates against snapshots, from the oldest to the newest. A decline at the end is
-            expected, because newer snapshots are stronger.
+        rates: Win rates against snapshots, from the oldest to the newest. A steady decline at the
+            end is expected, because newer snapshots are stronger.
     """
     for last in range(len(rates) - 1, 0, -1):
         if rates[last - 1] < rates[last]:

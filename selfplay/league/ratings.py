@@ -48,7 +48,7 @@ class Payoff:
         return (wins + 0.5 * ties) / games if games else 0.5
 
     def remember(self, copy: str, player: str) -> None:
-        """Keep the win rates of a player as those of a frozen copy of it, which was just made.
+        """Store a player's current win rates for a frozen copy that was just made of the player.
 
         Copies do not play each other, so nothing else is known about their strength against each
         other. The copy itself has played no game, so `games` and `rate` do not contain these rates.

@@ -127,7 +127,7 @@ FEWER_COPIES = (
     "lower league.drop.most, train an adapter (policy.lora), whose copies share its base, or lower "
     "engine.memory where vLLM samples"
 )
-"""Keys that leave memory for copies of policies."""
+"""Advice of an error about missing memory: config keys that leave more memory for copies."""
 START = "start"
 """Suffix after `@` in the name of a player's initial weights."""
 

@@ -1,4 +1,4 @@
-"""The matches of one step: who meets whom, on which seats, and the results."""
+"""The matches of one step: the opponents, the seats and the results."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -26,7 +26,7 @@ class MatchAssignment:
     seat: str
     """The player's agent; empty in self-play."""
     seats: Sequence[str]
-    """The agents that change seats in the group's task."""
+    """The agents of the group's task that the player or its opponent plays."""
     policy_map: Mapping[str, str]
     """`EpisodeSpec.policy_map` of the group's episodes."""
     learner: str | None
@@ -75,7 +75,8 @@ class SeatCounts:
 
         Args:
             state: The plain data.
-            first: [the arena's first seat], to which counts of older runs without seats belong.
+            first: List of the arena's first seat. Counts of older runs, which have no seats, are
+                counts of this seat.
         """
         groups = state["groups"] if isinstance(state["groups"], Mapping) else {}  # older runs
         met = {
@@ -108,8 +109,8 @@ class StepMatches:
         table: Players, snapshots and results that the opponents are drawn from; not changed.
         counts: Counts before the step; not changed.
         learning: Players that learn in the step, in the order in which groups go to them.
-        own: The policy that plays the seats without a match.
-        seats: The agents that change seats.
+        own: The policy that plays all seats in a group without a match.
+        seats: The agents that a player or its opponent plays.
         agents_of: Returns the agents that take part in a task (`Arena.agents_of`).
         anchored: Smallest fraction of the main players' groups that meet anchors.
         opponents: Number of opponents that a player draws in the step; 0: one per group.
@@ -152,7 +153,7 @@ class StepMatches:
         return chances
 
     def met(self, player: str) -> Counter[str]:
-        """Return the number of the player's groups by opponent; a group without a match is none."""
+        """Return the number of the player's groups with a match, by opponent."""
         matches = [each for each in self._matches.values() if len(each.seats) > 1]
         return Counter(each.opponent for each in matches if each.player == player)
 
@@ -165,8 +166,8 @@ class StepMatches:
             if len(seats) < 2:
                 self._matches[key] = self._self_play(seats)
             else:
-                # Players take turns within each arena and each type of tasks. These may take turns
-                # too, so one count for all of them could give each to a single player.
+                # Each arena and type of tasks has its own count, by which the players take turns.
+                # With one count for all, types that take turns too could each get one player only.
                 kind = f"{seats[0]}/{spec.task.type}"
                 player = self.learning[self.counts.groups[kind] % len(self.learning)]
                 self.counts.groups[kind] += 1

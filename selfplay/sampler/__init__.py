@@ -20,12 +20,12 @@ class Sampler(Protocol):
     """True if episodes branch off one another, as some credit methods need."""
     refills: ClassVar[bool]
     """True if a step may ask the curriculum for more tasks after it has played some. Steps then do
-    not overlap; a sampler without this attribute counts as one with True."""
+    not overlap. A sampler without this attribute counts as one with True."""
 
     def sample(
         self, curriculum: Curriculum, rollout_fn: RolloutFn, *, step: int, seed: int
     ) -> list[Group]:
-        """Return the groups to learn from. The curriculum has observed all groups that were
+        """Return the groups to learn from, after the curriculum has observed all groups that were
         played."""
         ...
 

@@ -28,8 +28,8 @@ class Adaptive(GroupSampler):
 
     Failure mode: the kept episodes of a balanced group are not a fair sample. Their baseline is
     near one half at any success rate, so that a task with a low rate has more weight than in the
-    expected return. Failed episodes count as neither kind and are kept only if there are fewer than
-    G others.
+    expected return. Episodes with the status failed count as neither kind, and are kept only if
+    there are fewer than G others.
     """
 
     judges_success: ClassVar[bool] = True

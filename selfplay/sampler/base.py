@@ -25,8 +25,8 @@ class GroupSampler:
     """True if the mean return of all agents decides which episodes are successes. A zero-sum game
     then gets a line in the first step, because this mean is always 0."""
     metrics_read: Mapping[str, str] = MappingProxyType({})
-    """Setting of the sampler to the arena metric that the setting names. The first step prints a
-    line for a metric that no episode has."""
+    """Name of a setting of the sampler to the arena metric that this setting names. The first step
+    prints a line for a metric that no episode has."""
     _played: Sequence[Group] = ()
     """All groups of the last call of `sample`."""
 

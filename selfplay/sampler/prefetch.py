@@ -23,7 +23,7 @@ BATCH_TIMEOUT = 24 * 3600.0
 """Maximum number of seconds of a wait for a batch. It is a last resort, because the rollout itself
 checks that its processes are alive."""
 PAUSE_TIMEOUT = 600.0
-"""Maximum number of seconds in which curriculum and sampler must pause between games."""
+"""Maximum number of seconds until curriculum and sampler pause between games."""
 CLOSE_TIMEOUT = 5.0
 """Maximum number of seconds that the end of a run waits for games that nothing needs any more."""
 
@@ -78,8 +78,8 @@ class Batches(Protocol):
         """Stop, and wait until the games in progress have ended.
 
         Training calls it before it restores a checkpoint. The games of discarded steps share the
-        rollout with later games. An error in them would end the later games too, such as a policy
-        that the checkpoint does not have, or weights of lost learners.
+        rollout with later games. An error in a discarded game would also end the later games, for
+        example if the checkpoint lacks its policy, or if a learner is lost.
         """
         ...
 
@@ -192,7 +192,7 @@ class PrefetchedBatches:
         """Stopped prefetchers whose threads may still be in a game."""
 
     def take(self, step: int) -> StepBatch:
-        """Return the next batch, once it is there."""
+        """Return the next batch; wait until it is complete."""
         if self._ahead is None:
             self._ahead = _Prefetcher(self, step)
         batch = self._ahead.take(step)
@@ -219,7 +219,7 @@ class PrefetchedBatches:
         return nullcontext() if self._ahead is None else self._ahead.paused()
 
     def stop(self) -> None:
-        """Stop without waiting for games: the games in progress change no state any more."""
+        """Stop without waiting for games; the games in progress no longer change any state."""
         ahead, self._ahead, self._taken = self._ahead, None, None
         if ahead is not None:
             ahead.stop()
@@ -290,9 +290,9 @@ class _Prefetcher:
                 self._changed.notify_all()
 
     def _wait_for_turn(self, step: int) -> None:
-        """Wait without a time limit: the learner's own waits end, and `stop` ends this one.
+        """Wait until a step may begin; raises _Stopped after `stop` or an error in a step.
 
-        After an error in an earlier step no step begins.
+        There is no time limit here, because the waits of the learner have one.
         """
         earliest = step - 1 - self._owner.max_staleness
         self._changed.wait_for(

@@ -23,14 +23,14 @@ class Resample(GroupSampler):
     An episode succeeds if the mean return of its agents is above `threshold`. The kept failures and
     successes have the proportion in which they occurred: failures are drawn uniformly, so that all
     kinds of failure remain, and successes are kept in ascending order of their penalty. The penalty
-    is the fraction of its moves without a valid action, plus the fraction of its tool calls that
-    failed, plus the arena metric that the setting `penalty` names, if it is set. An episode in
-    which a role with tools acts and no tool is called counts as one in which half of the calls
-    failed, so a success without calls is kept after a success whose calls all worked.
+    is the fraction of moves without a valid action, plus the fraction of tool calls that failed,
+    plus the arena metric that the setting `penalty` names, if it is set. An episode in which a role
+    with tools acts and no tool is called counts as one in which half of the calls failed, so a
+    success without calls is kept after a success whose calls all worked.
 
     Failure mode: the kept successes are not a fair sample of the policy, so the gradient is biased
-    towards a low penalty, which the arena's own reward does not ask for. Failed episodes are kept
-    only if there are fewer than G others.
+    towards a low penalty, which the arena's own reward does not ask for. Episodes with the status
+    failed are kept only if there are fewer than G others.
     """
 
     judges_success: ClassVar[bool] = True

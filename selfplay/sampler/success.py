@@ -16,9 +16,9 @@ def succeeded(episode: Episode, threshold: float) -> bool:
 
 
 def by_success(group: Group, threshold: float) -> tuple[list[int], list[int], list[int]]:
-    """Return the indices of a group's failed episodes, failures and successes.
+    """Return the indices of a group's episodes with an error, of its failures and its successes.
 
-    A failed episode is neither a failure nor a success.
+    An episode with an error (status failed) is neither a failure nor a success.
     """
     failed, failures, successes = list[int](), list[int](), list[int]()
     for index, episode in enumerate(group.episodes):

@@ -77,11 +77,11 @@ class Branch(GroupSampler):
     before any stage except the first. uniform: any of these stages. surprisal: the stages where the
     policies' next tokens were most surprising compared with the episode's first stage, if the rise
     is more than `threshold` nats per token. Surprisal is the mean of -log p over the first `tokens`
-    sampled tokens, which estimates the rise of the entropy from a single sample. The paper computes
+    sampled tokens of each turn, an estimate of the entropy from a single sample. The paper computes
     entropies from the ten likeliest tokens at each position, decides during generation, and also
     branches from branches.
 
-    The rest of the budget is played as more episodes from the start.
+    If there are too few forks, the remaining episodes are played from the start.
     """
 
     tree: ClassVar[bool] = True
@@ -101,8 +101,8 @@ class Branch(GroupSampler):
         initial: Whole episodes per task.
         where: uniform or surprisal.
         width: Largest number of branches of one fork.
-        threshold: Smallest rise of surprisal at a fork, in nats per token.
-        tokens: Tokens of a turn over which surprisal is averaged.
+        threshold: Rise of surprisal that a fork must exceed, in nats per token.
+        tokens: Number of tokens at the start of a turn over which surprisal is averaged.
         """
         check_choice("where", where, get_args(Where))
         if not 1 <= initial < group_size:
@@ -150,8 +150,8 @@ class Branch(GroupSampler):
         return [fork for fork in chosen for _ in range(self.width)][:budget]
 
     def _rise(self, episode: Episode, start: int) -> float:
-        """Return the surprisal of the stage that begins at `start` minus that of the first, in
-        nats."""
+        """Return the surprisal of the stage that begins at `start` minus that of the first stage,
+        in nats per token."""
         stages = [episode.turns[0].stage, episode.turns[start].stage]
         first, then = ([t for t in episode.turns if t.stage == stage] for stage in stages)
         return self._surprisal(then) - self._surprisal(first)
@@ -246,6 +246,6 @@ class Tree(GroupSampler):
 
 
 def movers_return(episode: Episode, stage: int) -> float:
-    """Return the mean return in the episode of the agents that moved at a stage."""
+    """Return the mean over the agents that moved at a stage of their returns in the episode."""
     movers = {turn.agent for turn in episode.turns if turn.stage == stage}
     return sum(turn.reward for turn in episode.turns if turn.agent in movers) / len(movers)

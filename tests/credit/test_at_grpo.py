@@ -106,7 +106,7 @@ def test_over_all_trees_it_expects_its_share_of_the_policy_gradient() -> None:
 
 
 def test_what_is_no_choice_is_refused() -> None:
-    with pytest.raises(ValueError, match="no returns 'mine'"):
+    with pytest.raises(ValueError, match="returns is one of own, team, not 'mine'"):
         ATGRPO(returns="mine")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="discount"):
         ATGRPO(discount=2.0)

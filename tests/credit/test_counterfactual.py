@@ -139,7 +139,7 @@ def expected(credit: Counterfactual, game: Game, logits: torch.Tensor) -> np.nda
 
 
 def test_what_is_no_choice_is_refused() -> None:
-    with pytest.raises(ValueError, match="no returns 'all'"):
+    with pytest.raises(ValueError, match="returns is one of own, team, not 'all'"):
         Counterfactual(arena=Bridge, returns="all")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="limit"):
         Counterfactual(arena=Bridge, limit=0)

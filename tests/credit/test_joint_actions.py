@@ -104,9 +104,9 @@ def test_a_joint_action_that_breaks_the_arena_is_left_out() -> None:
 
 
 def test_choices_are_checked() -> None:
-    with pytest.raises(ValueError, match="no joint actions 'crossed'"):
+    with pytest.raises(ValueError, match="joint is one of aligned, cross, not 'crossed'"):
         MAGRPO(joint="crossed")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="no 'max' over joint actions"):
+    with pytest.raises(ValueError, match="over is one of mean, sum, not 'max'"):
         cross(over="max")
     with pytest.raises(ValueError, match="needs an arena"):
         MAGRPO(joint="cross")

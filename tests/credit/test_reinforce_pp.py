@@ -45,7 +45,7 @@ def test_a_policy_that_chose_no_token_has_no_signal() -> None:
 
 
 def test_an_unknown_baseline_is_refused() -> None:
-    with pytest.raises(ValueError, match="no baseline 'mean'"):
+    with pytest.raises(ValueError, match="baseline is one of none, group, not 'mean'"):
         ReinforcePlusPlus(baseline="mean")  # type: ignore[arg-type]
 
 

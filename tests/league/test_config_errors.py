@@ -163,7 +163,9 @@ def test_the_seats_are_those_of_one_main_player() -> None:
         plan(Two(), "league.seats=[player_0, player_2]")
     with pytest.raises(ConfigError, match=r"two agents are needed, and there is \['player_0'\]"):
         plan(Arena({"player": 1}))
-    with pytest.raises(ConfigError, match="'base', whose seats these are, is not a main player"):
+    with pytest.raises(
+        ConfigError, match="'base', the policy of the league's seats, is not a main player"
+    ):
         plan(Two(), "~league.players.default", f"+league.players.other={NODE}")
     with pytest.raises(ConfigError, match=r"default stands for 'base', .* both are named"):
         plan(Two(), f"+league.players.base={NODE}")
