@@ -44,6 +44,8 @@ MACHINE = ("CUDA_VISIBLE_DEVICES", "VLLM_HOST_IP", "VLLM_PORT")
 """Variables that belong to one process or machine, which actors do not get."""
 NICENESS = "RAY_worker_niceness"
 """Variable by which Ray lowers the priority of an actor's process."""
+NO_FOLDERS = (".zip", ".__path_hook__")
+"""Endings of the entries of `sys.path` that are no folders."""
 TICK = 1.0
 """Maximum number of seconds, during a wait, between two checks that Ray is alive."""
 
@@ -81,12 +83,14 @@ class RayCluster:
         """Folder of Ray's logs, on each machine; None if the connection was there before."""
         if self.connected_here:
             terminated = signal.getsignal(signal.SIGTERM)
-            quiet = {"log_to_driver": False, "logging_level": "error"}
+            settings = {"log_to_driver": False, "logging_level": "error", "job_config": own_job()}
             if address is None:
                 # Actors share the cores if they request more; one without cores needs a little.
                 cores = max(os.cpu_count() or 1, math.floor(cpus) + 1)
                 try:
-                    made = self.ray.init("local", num_cpus=cores, include_dashboard=False, **quiet)
+                    made = self.ray.init(
+                        "local", num_cpus=cores, include_dashboard=False, **settings
+                    )
                 except Exception as error:
                     if type(error) is not Exception:  # Ray has no class for this error
                         raise
@@ -100,7 +104,7 @@ class RayCluster:
                 # Ray sends this user's token only to a cluster that it finds itself.
                 here = address == "auto" and "RAY_ADDRESS" not in os.environ
                 try:
-                    made = self.ray.init("auto" if here else resolved, **quiet)
+                    made = self.ray.init("auto" if here else resolved, **settings)
                 except (
                     ConnectionError,
                     RuntimeError,
@@ -350,6 +354,22 @@ def reachable(address: str) -> str:
     return f"{host}:{port}"
 
 
+def own_job() -> Any:
+    """Return the settings of a job whose actors search for modules where the driver does.
+
+    Ray would search the current folder first. A user who opens a run folder may be in a folder of
+    downloads, which may contain a module of any name: see `search_current_folder`. The driver's own
+    folders are in `environment`.
+    """
+    from ray.job_config import JobConfig
+
+    class OwnJob(JobConfig):
+        def _runtime_env_has_working_dir(self) -> bool:
+            return True  # Ray then adds no folder to the search path
+
+    return OwnJob()
+
+
 def environment(*, gpu: bool = False) -> dict[str, str]:
     """Return the environment variables of actors: module paths, `INHERITED` and `PREFIXES`.
 
@@ -359,7 +379,7 @@ def environment(*, gpu: bool = False) -> dict[str, str]:
     """
     installed = [Path(prefix).resolve() for prefix in (sys.prefix, sys.base_prefix)]
     libraries = [prefix / name for prefix in installed for name in ("lib", "lib64", "local/lib")]
-    paths = [Path(path).resolve() for path in sys.path if not path.endswith(".zip")]
+    paths = [Path(path).resolve() for path in sys.path if not path.endswith(NO_FOLDERS)]
     own = [str(path) for path in paths if not any(map(path.is_relative_to, libraries))]
     inherited = {
         name: value
