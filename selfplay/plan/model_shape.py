@@ -154,7 +154,9 @@ def read_outline(model: str, *, where: str = "policy.model") -> ModelShape:
         return replace(read_outline(base, where=where), model=model)
     source = str(prepare(model, where=where)) if is_packaged(model) else model
     try:
-        config = AutoConfig.from_pretrained(source, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(
+            source, trust_remote_code=False, local_files_only=not _answers(source)
+        )
     except (OSError, ValueError) as error:
         # transformers puts the reason into its first line, and advice into the others.
         reason = shorten(printable(str(error).partition("\n")[0]), 160, placeholder=" ...")
@@ -163,6 +165,26 @@ def read_outline(model: str, *, where: str = "policy.model") -> ModelShape:
             f"plan: {where}=FOLDER; the config.json of {model!r} cannot be read: {reason}"
         ) from error
     return replace(of_config(config, where=f"{where} {model!r}"), model=model)
+
+
+def _answers(source: str) -> bool:
+    """Return False for a name of the hub if the hub cannot be reached.
+
+    transformers itself would try again for up to a minute. Without a connection it finds the files
+    of earlier downloads, or says that there are none.
+    """
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url
+    from huggingface_hub.errors import HfHubHTTPError
+
+    if Path(source).expanduser().exists():
+        return True
+    try:
+        get_hf_file_metadata(hf_hub_url(source, "config.json"))
+    except (HfHubHTTPError, ValueError):  # an answer, or no name: transformers reports it
+        return True
+    except Exception:  # errors of connections; their classes depend on the HTTP library
+        return False
+    return True
 
 
 def of_config(config: Any, *, where: str) -> ModelShape:

@@ -21,6 +21,7 @@ from selfplay.plan.workload import (
     passes_of,
 )
 from selfplay.run.record_reader import Recorded, episodes_of, read_metrics, recorded_steps
+from selfplay.run.run_folder import METRICS
 
 NEWEST = 20
 """Number of newest steps that are read; older ones are from a policy that has changed since."""
@@ -153,7 +154,7 @@ def _calls(folder: Path) -> float:
 
 def lines(folder: Path) -> list[dict[str, float]]:
     """Read the metrics of a run's newest steps, except step 0; raise RunError if there are none."""
-    found = read_metrics(folder / "metrics.jsonl")
+    found = read_metrics(folder / METRICS)
     if not found:
         raise RunError(f"{folder} has no line in metrics.jsonl")
     return [row for step, row in found.items() if step > 0][-NEWEST:]

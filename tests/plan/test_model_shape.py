@@ -1,10 +1,14 @@
 """Counts of a model's outline: those of the public checkpoints, and of transformers' own models."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import huggingface_hub
 import pytest
 import torch
+from huggingface_hub import hf_hub_url
+from huggingface_hub.errors import HfHubHTTPError
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -116,6 +120,33 @@ def test_a_config_that_cannot_be_read_is_refused_with_the_remedy_and_a_whole_rea
     monkeypatch.setattr(AutoConfig, "from_pretrained", _long_error)
     with pytest.raises(ConfigError, match=r"cannot be read: (word ){20,40}\.\.\.$"):
         read_outline("owner/model")
+
+
+def test_a_hub_that_is_not_reached_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, answers = list[str](), list[Exception | None]()
+
+    def head(url: str) -> None:
+        asked.append(url)
+        if (answer := answers.pop()) is not None:
+            raise answer
+
+    def local_only(source: str, *, local_files_only: bool, **_: Any) -> None:
+        raise OSError(f"local: {local_files_only}")
+
+    monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", head)
+    monkeypatch.setattr(AutoConfig, "from_pretrained", local_only)
+    missing = HfHubHTTPError("404", response=SimpleNamespace(headers={}, request=None))  # type: ignore[arg-type]
+    for answer, local in ((ConnectionError("no name"), True), (missing, False), (None, False)):
+        answers.append(answer)
+        with pytest.raises(ConfigError, match=f"'owner/model' cannot be read: local: {local}"):
+            read_outline("owner/model")
+    assert asked == [hf_hub_url("owner/model", "config.json")] * 3
+
+
+def test_a_folder_is_read_without_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", _long_error)
+    LlamaConfig(num_hidden_layers=3).save_pretrained(tmp_path)
+    assert read_outline(str(tmp_path)).layers == 3
 
 
 def _long_error(*_: Any, **__: Any) -> None:
