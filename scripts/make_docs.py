@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from itertools import takewhile
 from pathlib import Path
 from textwrap import dedent
@@ -19,6 +20,7 @@ from textwrap import dedent
 import yaml
 
 from selfplay.config.descriptions import comment, definition, summary, targets
+from selfplay.config.plain_data import PROVIDED
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs/configuration.md"
@@ -54,6 +56,8 @@ SETTINGS = {
     "sampling": "selfplay.rollout.sampling_settings.SamplingSettings",
 }
 """Keys of base.yaml without a group, each with the class that takes its settings."""
+PLAIN = ("str", "int", "float", "bool")
+"""Types of parameters that no service has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,12 +167,32 @@ def code(text: str) -> str:
     return f"`{cell(text)}`" if text else ""
 
 
-def table(found: list[Parameter]) -> Iterator[str]:
-    """Yield the lines of a table of parameters."""
+@cache
+def services() -> set[str]:
+    """Return the names of the services in `configs/services`."""
+    files = (ROOT / "configs/services").glob("*.yaml")
+    nodes = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in files]
+    return {str(name) for node in nodes for name in node if name != "defaults"}
+
+
+def source(parameter: Parameter, group_name: str) -> str:
+    """Return where the value of a parameter without a default comes from.
+
+    `group_name` is the config group that builds its class; "" for the settings without a group.
+    """
+    if parameter.name in PROVIDED.get(group_name, ()):
+        return "provided"
+    # A warm start is built without the services, and no service is a plain value.
+    given = group_name not in ("", "warmstart") and parameter.type not in PLAIN
+    return "service" if given and parameter.name in services() else "required"
+
+
+def table(found: list[Parameter], group_name: str = "") -> Iterator[str]:
+    """Yield the lines of a table of parameters; `group_name` is that of `source`."""
     yield "| key | type | default | meaning |"
     yield "|---|---|---|---|"
     for each in found:
-        default = code(each.default) or "required"
+        default = code(each.default) or source(each, group_name)
         yield f"| `{each.name}` | {code(each.type)} | {default} | {cell(each.text)} |"
 
 
@@ -196,7 +220,7 @@ def group(name: str, seen: set[str]) -> Iterator[str]:
             continue
         seen.add(each)
         if found := parameters(each):
-            yield from (f"`{each}`", "", *table(found), "")
+            yield from (f"`{each}`", "", *table(found, name), "")
 
 
 def page() -> str:
@@ -209,8 +233,10 @@ def page() -> str:
         "",
         "A config file of a group names a class (`_target_`) and its arguments; every key can be "
         "set on the command line, such as `learner.lr=1e-4`. [Configs and the command "
-        "line](configs.md) explains the syntax. Parameters without a key in a config file "
-        "(services, models) are filled in by the program.",
+        "line](configs.md) explains the syntax. In the column of defaults, *required* is a key "
+        "that needs a value, *provided* a parameter that the program fills in, and *service* one "
+        "that the program fills in if the config has [a service of this "
+        "name](sandbox.md#programs-in-an-arena-of-yours).",
         "",
         "Groups: " + " · ".join(f"[{name}](#{name})" for name in GROUPS) + ".",
         "",

@@ -22,6 +22,7 @@ from selfplay.run.declarations import write_declared
 from selfplay.run.directory import Run, reporting_disk
 from selfplay.run.metrics import StepTimer
 from selfplay.run.progress import Progress
+from selfplay.run.run_folder import CHECKPOINTS
 from selfplay.sampler.checked_calls import groups_of, played_of
 from selfplay.types import Group, Sample, Status
 
@@ -42,6 +43,7 @@ class Trainer:
         """
         self.experiment, self.run_folder, self.progress = experiment, run, progress
         self.zero_advantages = missing_signals.ZeroAdvantages(experiment.credit)
+        self.unpaid_policies = missing_signals.UnpaidPolicies()
         self.unfinished = missing_signals.Unfinished()
         self.too_long_prompts = missing_signals.TooLongPrompts()
 
@@ -349,7 +351,7 @@ class Trainer:
     @property
     def checkpoints(self) -> Path:
         """Folder of the run's checkpoints."""
-        return self.run_folder.folder / "checkpoints"
+        return self.run_folder.folder / CHECKPOINTS
 
     def _announce(self) -> None:
         """Write the declared metrics and show the notes of runtime, policies and learners."""
@@ -397,8 +399,10 @@ class Trainer:
         """Print a line if the step has nothing to learn from, or a setting has no effect."""
         experiment = self.experiment
         unread = bool(samples) and getattr(experiment.objective, "advantage", "credit") == "none"
+        unpaid = () if unread else self.unpaid_policies.lines(step, groups, samples)
         said = (
             None if unread else self.zero_advantages.line(step, groups, samples),
+            *unpaid,
             self.unfinished.line(step, played),
             self.too_long_prompts.line(step, played),
         )

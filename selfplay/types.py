@@ -126,7 +126,7 @@ class Metric:
     unit: Unit = ""
     """Unit of the values."""
     better: Better = "neither"
-    """Direction in which the values are better."""
+    """Better direction; for "higher", an evaluation counts episodes that failed as 0."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

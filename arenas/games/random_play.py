@@ -19,6 +19,7 @@ from itertools import count
 from random import Random
 from typing import Literal, get_args
 
+from arenas.games.opponents import legal_moves
 from selfplay.arena import Arena
 from selfplay.arena.demonstrations import ExampleSource
 from selfplay.errors import ConfigError, SelfplayError, with_place
@@ -211,7 +212,7 @@ class RandomPlay(ExampleSource):
 
     def legal(self, seen: Observation) -> list[str]:
         """Return the legal moves, or the messages if there are none; ConfigError without both."""
-        legal = list(seen.fields.get("legal", ())) or self.messages
+        legal = legal_moves(seen) or self.messages
         if not legal:
             raise ConfigError(
                 f"warmstart.demonstrations: nothing to say at {seen.text[:80]!r}, which lists no "

@@ -293,8 +293,8 @@ class Arena(AECEnv):
     def agents_of(self, task: Task) -> list[str]:
         """Return the agents that can take part in a task, in order: all, unless a subclass chooses.
 
-        A league gives seats to these agents only. Some of them may enter late or never, see
-        `starting_agents`.
+        A league and an evaluation with opponents give seats to these agents only. Some of them may
+        enter late or never, see `starting_agents`.
         """
         return list(self.possible_agents)
 

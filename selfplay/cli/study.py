@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from selfplay.cli.arguments import takes_run
 from selfplay.errors import ConfigError
+from selfplay.run.run_folder import STUDIES
 from selfplay.study.registry import comparable, measures
 
 if TYPE_CHECKING:
@@ -154,5 +155,5 @@ def _folder(options: argparse.Namespace) -> Path:
     if options.measure == "compare":
         from selfplay.study.measures.compare import parse_sets
 
-        return next(iter(parse_sets([first]).values()))[0].run / "studies"
-    return Reference.parse(first).run / "studies"
+        return next(iter(parse_sets([first]).values()))[0].run / STUDIES
+    return Reference.parse(first).run / STUDIES

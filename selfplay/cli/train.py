@@ -24,6 +24,7 @@ from selfplay.run import signals
 from selfplay.run.declarations import TROUBLES
 from selfplay.run.formatting import change, counted, duration, format_value
 from selfplay.run.metrics import describe_troubles
+from selfplay.run.run_folder import CHECKPOINTS
 
 if TYPE_CHECKING:
     from selfplay.experiment.setting_changes import SettingChange
@@ -146,8 +147,8 @@ def _resume(folder: Path, overrides: Sequence[str]) -> None:
     own = run.config()
     settings = compose.load_changed(folder, overrides) if overrides else own
     changed = changes(own, settings)
-    checkpoint.recover(folder / "checkpoints")
-    place, faults = checkpoint.latest(folder / "checkpoints")
+    checkpoint.recover(folder / CHECKPOINTS)
+    place, faults = checkpoint.latest(folder / CHECKPOINTS)
     checkpoint.tell(faults, place)
     if place is None:
         run.check_complete()
@@ -165,7 +166,7 @@ def _resume(folder: Path, overrides: Sequence[str]) -> None:
         steps = experiment.settings.steps
         if experiment.step >= steps:
             # A kill may have come between the last checkpoint and the removal of an older one.
-            CheckpointWriter(folder / "checkpoints").remove_older(
+            CheckpointWriter(folder / CHECKPOINTS).remove_older(
                 experiment.step, experiment.settings.keep_checkpoints, experiment.collapse.spare()
             )
             note(f"all {steps} steps of {folder} are done; to train longer, add run.steps=N")
@@ -243,6 +244,7 @@ class _Stage:
         if error is None or self.run is None:
             return
         if signals.raised():
+            end_session(self.run.folder, KeyboardInterrupt(signals.reason()))
             raise KeyboardInterrupt(self._how_to_continue()) from error
         if isinstance(error, Exception):
             end_session(self.run.folder, error)
@@ -336,7 +338,8 @@ def evaluate(options: argparse.Namespace, rest: list[str]) -> None:
         )
     chosen = {key: settings[key] for key in map(_place, elsewhere) if key in settings}
     with redirect_stdout(sys.stderr):  # a warm start that is made again prints its progress
-        experiment = Experiment({**compose.with_local_runtime(settings), **chosen})
+        config = {**compose.with_local_runtime(settings), **chosen}
+        experiment = Experiment(config, unplayed=("arena",))
         experiment.load(place, learning=False)
     results: dict[str, dict[str, float]] = {}
     try:

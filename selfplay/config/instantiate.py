@@ -140,6 +140,19 @@ def check(node: Any, *, where: str = "", provided: Collection[str] = ()) -> None
         )
 
 
+def services_named(node: Any, services: Mapping[str, Any]) -> set[str]:
+    """Return the names of the services that `build` gives to the targets in a node, and of those
+    that these need."""
+    found = set[str]()
+    for path, inner in _targets(node, ""):
+        takes = signature(import_target(inner[TARGET], path), path)
+        found |= {name for name in takes.known if name in services and name not in inner}
+        found |= {_service_named(value, takes.hints.get(key)) for key, value in inner.items()}
+    found &= services.keys()
+    others = {name: each for name, each in services.items() if name not in found}
+    return found | services_named([services[name] for name in found], others) if found else found
+
+
 def check_arguments(
     target: Any,
     values: Mapping[str, Any],

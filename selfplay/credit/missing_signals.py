@@ -83,6 +83,39 @@ def _cut_off(groups: Sequence[Group]) -> str:
     )
 
 
+class UnpaidPolicies:
+    """Detects policies whose agents are never paid while others are. `Trainer` has one."""
+
+    def __init__(self) -> None:
+        self._said: set[str] = set()
+
+    def lines(self, step: int, groups: Sequence[Group], samples: Sequence[Sample]) -> Iterator[str]:
+        """Return a line for each policy that has only advantages of 0, because all its agents were
+        paid 0 in every episode. A policy gets one line in a run.
+        """
+        advantages: dict[str, list[float | Sequence[float]]] = {}
+        for each in samples:
+            advantages.setdefault(each.turn.policy, []).append(each.advantage)
+        paid = {
+            turn.policy
+            for group in groups
+            for episode in group.episodes
+            for turn in episode.turns
+            if own_pay(episode, turn.agent)
+        }
+        unpaid = [name for name in advantages if name not in paid | self._said]
+        if not paid:
+            return  # `ZeroAdvantages` has a line for this
+        for name in unpaid:
+            if all(map(_is_zero, advantages[name])):
+                self._said.add(name)
+                yield (
+                    f"step {step}: all {len(advantages[name])} advantages of policy {name!r} are "
+                    "0, because its agents were paid 0 in every episode; it learns nothing from "
+                    "rewards until the arena pays them (Arena.pay)"
+                )
+
+
 class Unfinished:
     """Detects the first step in which most games were cut off at `rollout.max_turns`."""
 
@@ -90,9 +123,9 @@ class Unfinished:
         self._said = False
 
     def line(self, step: int, groups: Sequence[Group]) -> str | None:
-        """Return one line if most episodes of this step were cut off, once in all."""
+        """Return one line if most episodes of this step were cut off; None after the first line."""
         episodes = [episode for group in groups for episode in group.episodes]
-        # A prompt that is too long cuts an episode off too, and is its `error`.
+        # A prompt that is too long also cuts an episode off; the episode then has an `error`.
         cut = sum(e.status is Status.TRUNCATED and not e.error for e in episodes)
         if self._said or cut <= len(episodes) / 2:
             return None
@@ -112,7 +145,7 @@ class TooLongPrompts:
         self._said = False
 
     def line(self, step: int, groups: Sequence[Group]) -> str | None:
-        """Return one line if such a prompt cut off an episode of this step, once in all."""
+        """Return one line if such a prompt cut off an episode; None after the first line."""
         episodes = [episode for group in groups for episode in group.episodes]
         # Only a truncated episode with such a prompt has an error.
         errors = [e.error for e in episodes if e.status is Status.TRUNCATED and e.error]
@@ -191,7 +224,7 @@ def unmeasured(parts: Mapping[str, object], groups: Sequence[Group]) -> Iterator
     """Return a line for each metric that a component's settings name and that no finished episode
     has.
 
-    A component (a credit method or a sampler) names them in `metrics_read`: setting to metric.
+    A component (a credit method or a sampler) names these metrics in `metrics_read`, by setting.
     """
     every = [episode for group in groups for episode in group.episodes]
     finished = [episode for episode in every if episode.status is Status.FINISHED]

@@ -2,7 +2,7 @@
 
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property
@@ -38,7 +38,7 @@ from selfplay.run.activity import ACTIVITY
 from selfplay.run.declarations import RunMetrics, measured_by, reported
 from selfplay.run.metrics import Outcomes
 from selfplay.run.record_reader import read_metrics
-from selfplay.run.run_folder import step_of
+from selfplay.run.run_folder import METRICS, step_of
 from selfplay.run.sessions import versions
 from selfplay.run.trackers import Tracker
 from selfplay.runtime import Runtime
@@ -70,10 +70,11 @@ class Experiment:
     weights and optimizers.
     """
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
+    def __init__(self, config: Mapping[str, Any], *, unplayed: Collection[str] = ()) -> None:
         """Build and validate every object that needs no policy.
 
-        `config` is plain data, as `selfplay.config.compose.load` returns it.
+        `config` is plain data, as `selfplay.config.compose.load` returns it. For `unplayed` see
+        `selfplay.rollout.setup.Components`.
 
         Raises ConfigError for the first part that cannot be built, or does not fit the others.
         """
@@ -87,7 +88,7 @@ class Experiment:
         self.step = 0
         self.league: League | None = None
         self._batches: Batches | None = None
-        self.players = RolloutSetup(config)
+        self.players = RolloutSetup(config, unplayed=unplayed)
         self.population = self.players.population
         try:
             self.runtime: Runtime = self.players.build("runtime")
@@ -361,7 +362,7 @@ class Experiment:
                 "parameters": {name: p.model.num_parameters() for name, p in self.policies.items()},
             },
             "troubles": metrics.of_troubles(
-                read_metrics(folder / "metrics.jsonl").values(),
+                read_metrics(folder / METRICS).values(),
             ),
             "command": shlex.join(
                 [

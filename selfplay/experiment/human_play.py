@@ -190,7 +190,7 @@ def _run(folder: Path, ask: Ask, step: int | None, overrides: Sequence[str]) -> 
     asked = {override.partition("=")[0].partition(".")[0] for override in overrides}
     elsewhere = {key: config[key] for key in plain_data.LOCAL_DEFAULTS if key in asked}
     config = {**compose.with_local_runtime(config), **elsewhere}
-    experiment = Experiment(config).load(place, learning=False)
+    experiment = Experiment(config, unplayed=("evaluations",)).load(place, learning=False)
     try:
         players = experiment.players
         roles = {name: agent_spec.role for name, agent_spec in players.rollout.agent_specs.items()}

@@ -32,6 +32,7 @@ from selfplay.run.record_reader import (
     nearest_steps,
     recorded_steps,
 )
+from selfplay.run.run_folder import CHECKPOINTS
 from selfplay.types import Episode, Group, Status, Turn
 
 MOST_SHOWN = 5
@@ -309,7 +310,7 @@ def restore_tasks(run: Path, config: Mapping[str, Any], components: Components) 
     ConfigError if the config's curriculum cannot read the state.
     """
     curriculum = components.build("curriculum")
-    place, _ = checkpoint.latest(run / "checkpoints")
+    place, _ = checkpoint.latest(run / CHECKPOINTS)
     if place is None or len(components.services) == 1:  # only the seed: no state
         return None
     try:

@@ -179,21 +179,18 @@ def _unknown_chief(title: str, arena: Arena, episode: Episode) -> Iterator[str]:
 def _player(roles: Mapping[str, Role], odd: dict[str, None]) -> Script:
     """Return a script that answers with a random legal move, in a form that the role parses.
 
-    A line for each agent with legal moves that are no texts is added to `odd`.
+    A line for each agent whose legal moves are no list or tuple of texts is added to `odd`.
     """
 
     def script(agent: str, observation: Any, rng: Random) -> str:
-        legal = observation.fields.get("legal")
-        wrong = (
-            [legal]
-            if isinstance(legal, str)
-            else [move for move in legal or () if not isinstance(move, str)]
-        )
+        given = observation.fields.get("legal")
+        legal = given if isinstance(given, list | tuple) else ()
+        wrong = next((repr(move) for move in legal if not isinstance(move, str)), "")
+        if given is not None and legal is not given:
+            wrong = repr(given) if isinstance(given, str) else f"a {type(given).__name__}"
         if wrong:
-            odd[f"view({agent!r}) has {wrong[0]!r} under 'legal', which needs a list of texts"] = (
-                None
-            )
-        words = str(rng.choice(list(legal))) if legal else WORDS
+            odd[f"view({agent!r}) has {wrong} under 'legal', which needs a list of texts"] = None
+        words = str(rng.choice(legal)) if legal else WORDS
         role = roles[role_of(agent)]
         said = [form.format(words) for form in FORMS]
         try:

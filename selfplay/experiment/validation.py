@@ -66,6 +66,8 @@ def validate(
     players.check_context_length()
     check_extra_policies(players.population, league)
     check_teachers(players.population, objective)
+    arena = players.arena()
+    check_roles_taught(players.population, objective, {*arena.roles, *arena.optional_roles})
     for name, each in players.population.policies.items():
         if each.lora is not None:
             require_peft(f"{players.population.where(name)}.lora")
@@ -98,15 +100,17 @@ def check_unplayed_roles(players: RolloutSetup) -> None:
 
 def policy_notes(population: Population) -> list[str]:
     """Return a line for each role whose policy has the name of an opponent that was not added, or
-    nearly the name of one that was."""
+    nearly the name of an opponent or of a policy with settings of its own."""
     shipped, notes = choices("opponents"), []
+    named = {*population.opponents, *population.overrides}
     for role, name in population.roles.items():
-        meant = closest(name, population.opponents)
-        if name in population.opponents or not (name in shipped or meant):
+        meant = closest(name, named)
+        if name in named or not (name in shipped or meant):
             continue
         advice = f"+opponents={name} adds it" if name in shipped else f"did you mean {meant!r}?"
+        kind = "policy with settings" if meant in population.overrides else "opponent"
         notes.append(
-            f"population.roles.{role}: the config has no opponent {name!r}, so {name!r} is a "
+            f"population.roles.{role}: the config has no {kind} {name!r}, so {name!r} is a "
             f"policy of its own, which {'learns' if name in population.learning else 'is frozen'}; "
             f"{advice}"
         )
@@ -316,10 +320,26 @@ def check_teachers(population: Population, objective: Objective) -> None:
                 f"{where}: missing, and objective.reference=teacher; set it to a model, such as "
                 "RUN/checkpoints/STEP/policies/NAME, or freeze the policy"
             )
-        played = [role for role in population.role_names if population.policy_of(role) == name]
-        if "" not in teachers and (without := [role for role in played if role not in teachers]):
+
+
+def check_roles_taught(
+    population: Population, objective: Objective, trained: Collection[str]
+) -> None:
+    """Raise ConfigError if a policy that learns has no teacher for a role of the training arena.
+
+    A role that only an evaluation plays needs none.
+    """
+    if not (objective.reads_reference and objective.reference == "teacher"):
+        return
+    for role in population.role_names:
+        name = population.policy_of(role)
+        if role not in trained or name not in population.learning:
+            continue
+        teachers = population.policies[name].teachers
+        if "" not in teachers and role not in teachers:
             raise ConfigError(
-                f"{where}: none for role {without[0]!r}; add one, or name one model for all roles"
+                f"{population.where(name)}.teacher: none for role {role!r}; add one, or name one "
+                "model for all roles"
             )
 
 

@@ -24,7 +24,7 @@ from selfplay.models.policy import Policy
 from selfplay.run.directory import reporting_disk
 from selfplay.run.files import sha256_once
 from selfplay.run.record_reader import decode
-from selfplay.run.run_folder import checkpoints_in, step_of
+from selfplay.run.run_folder import CHECKPOINTS, LEARNERS, POLICIES, STATE, checkpoints_in, step_of
 from selfplay.run.untrusted import is_confined
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def choose(run: Path, *, step: int | None = None) -> Path:
     Commands that play a run's policies call it. A line on stderr names the fault of each damaged
     checkpoint that is newer. Raises RunError if the run has no such checkpoint.
     """
-    folder = run / "checkpoints"
+    folder = run / CHECKPOINTS
     if step is not None:
         return at(folder, step)
     place, faults = latest(folder)
@@ -148,7 +148,7 @@ def broken(place: Path) -> str | None:
     hashes = _manifest(place)
     if hashes is None:
         return "its manifest is missing or damaged"
-    if "state.json" not in hashes:
+    if STATE not in hashes:
         return "its manifest is damaged"
     return next(filter(None, (fault_of(place, *entry) for entry in hashes.items())), None)
 
@@ -196,11 +196,11 @@ def load(
             f"the config names {sorted(policies)}"
         )
     for name, policy in policies.items():
-        policy.load_weights(place / "policies" / name)
+        policy.load_weights(place / POLICIES / name)
         policy.version = state["versions"][name]
     if learners is None:
         return state
-    learning = _read_learners(place / "learners.pt")
+    learning = _read_learners(place / LEARNERS)
     for name, learner in learners.items():
         written = place / SHARDS / name
         if not written.is_dir():
@@ -254,7 +254,7 @@ _STATE: TypeAdapter[_State] = TypeAdapter(_State)
 def read_state(place: Path) -> dict[str, Any]:
     """Return the state of a whole checkpoint without weights and optimizers. Raises RunError if it
     cannot be read."""
-    path = place / "state.json"
+    path = place / STATE
     try:
         state = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:

@@ -17,6 +17,7 @@ from selfplay.models.main_memory import in_main_memory
 from selfplay.models.packaged import cached, is_packaged
 from selfplay.models.policy import Base, Policy
 from selfplay.run.hashing_file import HashingFile
+from selfplay.run.run_folder import LEARNERS, STATE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,10 +69,10 @@ class CheckpointContent:
             hashes |= _save_policy(policy, Path("policies", name), partial, place)
         for name, each in self.frozen.items():
             hashes |= _save_frozen(each, Path(FROZEN, name), partial, place)
-        hashes["learners.pt"] = _save_learners(self.learners, partial / "learners.pt")
-        with HashingFile(partial / "state.json") as file:
+        hashes[LEARNERS] = _save_learners(self.learners, partial / LEARNERS)
+        with HashingFile(partial / STATE) as file:
             file.write(self.state.encode())
-        return hashes | {"state.json": file.sha256()}
+        return hashes | {STATE: file.sha256()}
 
 
 def _copied(state: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from selfplay.learner.checkpoint_content import link_folder
 from selfplay.learner.checkpoint_writer import write_manifest
 from selfplay.models import lora
 from selfplay.run.directory import Run, reporting_disk, sync, write_atomic
-from selfplay.run.run_folder import step_of
+from selfplay.run.run_folder import CHECKPOINTS, POLICIES, STATE, step_of
 
 RECORD = "average.json"
 """File of the new run that names the run and the steps whose weights were averaged."""
@@ -61,7 +61,7 @@ def average(
     try:
         record = {"run": str(source.resolve()), "steps": steps}
         write_atomic(target / RECORD, json.dumps(record, indent=2) + "\n")
-        _write(target / "checkpoints" / places[-1].name, places)
+        _write(target / CHECKPOINTS / places[-1].name, places)
     except BaseException:
         run.discard()
         raise
@@ -70,7 +70,7 @@ def average(
 
 def _places(source: Path, first: int, last: int | None) -> list[Path]:
     """Return the checkpoints between two steps, oldest first."""
-    kept = checkpoint.kept(source / "checkpoints")[::-1]
+    kept = checkpoint.kept(source / CHECKPOINTS)[::-1]
     steps = {step_of(place): place for place in kept}
     found = [
         place for step, place in steps.items() if first <= step and (last is None or step <= last)
@@ -93,12 +93,12 @@ def _write(place: Path, places: Sequence[Path]) -> None:
     newest, partial = places[-1], place.with_name(f".{place.name}.partial")
     with reporting_disk(place):
         partial.mkdir()
-        shutil.copy2(newest / "state.json", partial)
+        shutil.copy2(newest / STATE, partial)
         for unchanged in (lora.BASES, checkpoint.FROZEN):
             if (newest / unchanged).is_dir():
                 link_folder(newest / unchanged, partial / unchanged)
-        for policy in sorted((newest / "policies").iterdir()):
-            copied = partial / "policies" / policy.name
+        for policy in sorted((newest / POLICIES).iterdir()):
+            copied = partial / POLICIES / policy.name
             shutil.copytree(policy, copied, ignore=shutil.ignore_patterns(WEIGHTS))
             for file in sorted(policy.glob(WEIGHTS)):
                 name = file.relative_to(newest)

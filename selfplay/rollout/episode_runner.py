@@ -201,8 +201,7 @@ class EpisodeRunner:
             if agent not in (*self.arena.agents, *self.arena.to_come()):
                 raise ConfigError(
                     f"task {self.spec.task.id}: {agent} cannot be seated, because it takes no "
-                    "part; agents_of of the arena must leave it out, and over a mixture, an "
-                    "evaluation of one part names its seats"
+                    "part; agents_of of the arena must leave it out"
                 )
         self._add_rewards(self.arena.paid, moved=())
         for _, turns in groupby(self._prefix, key=lambda turn: turn.stage):

@@ -43,7 +43,9 @@ class Evaluation:
     """Interval of evaluations during training, in steps; 0: only before and after training."""
     opponents: Sequence[str] = ()
     """Names of opponents. If there are any, the roles' own policies play each opponent instead of
-    each other: from every seat in turn, with the opponent in all other seats and the same seeds."""
+    each other: from every seat in turn, with the opponent in all other seats and the same seeds.
+    A task is played from those of the seats that take part in it (`Arena.agents_of`); a task with
+    fewer than two of them is not played."""
     seats: Sequence[str] = ()
     """Agents that an opponent may play; empty: all agents. Name them if the arena has other agents
     too, such as a judge."""
@@ -63,6 +65,11 @@ class Evaluation:
         seats = list(self.seats or known)
         if self.opponents and len(set(seats)) < 2:
             raise ValueError(f"opponents: a match needs two seats, and there is {seats}")
+        if self.opponents and not any(self._seats_by_task):
+            raise ValueError(
+                f"opponents: a match needs two seats, and in no task two of {seats} take part; "
+                "name other tasks, or other seats"
+            )
 
     def run(
         self, name: str, rollout_fn: RolloutFn, *, seed: int
@@ -79,21 +86,38 @@ class Evaluation:
         if not self.opponents:
             episodes = rollout_fn(specs)
             return self.summarize(episodes), episodes
-        seats = self.seats or self.arena().possible_agents
+        seats_by_spec = [seats for seats in self._seats_by_task for _ in range(self.samples)]
         matches = [
-            Match(seat=seat, opponent=opponent, seats=seats)
+            (spec, Match(seat=seat, opponent=opponent, seats=seats))
             for opponent in self.opponents
-            for seat in seats
+            for seat in self._all_seats
+            for spec, seats in zip(specs, seats_by_spec, strict=True)
+            if seat in seats
         ]
         episodes = rollout_fn(
-            [replace(spec, policy_map=m.policy_map, seats=seats) for m in matches for spec in specs]
+            [replace(spec, policy_map=m.policy_map, seats=m.seats) for spec, m in matches]
         )
-        played = [match for match in matches for _ in specs]
+        played = [match for _, match in matches]
         return self.summarize(episodes) | match_metrics(played, episodes), episodes
 
     def notes(self, name: str, episodes: Sequence[Episode]) -> list[str]:
         """Return the lines for the user about what the evaluation could not measure."""
-        return [*self.unmeasured(name, episodes), *self.repeated_draws(name, episodes)]
+        return [
+            *self.without_match(name),
+            *self.unmeasured(name, episodes),
+            *self.repeated_draws(name, episodes),
+        ]
+
+    def without_match(self, name: str) -> list[str]:
+        """Return a line if tasks are not played because they have fewer than two of the seats."""
+        pairs = zip(self.tasks, self._seats_by_task if self.opponents else (), strict=False)
+        alone = [task.id for task, seats in pairs if not seats]
+        if not alone:
+            return []
+        return [
+            f"evaluations.{name}.opponents: in {len(alone)} of {len(self.tasks)} tasks, such as "
+            f"{alone[0]!r}, fewer than two of the seats take part, so they are not played"
+        ]
 
     def unmeasured(self, name: str, episodes: Sequence[Episode]) -> list[str]:
         """Return a line for every configured metric that no finished episode has.
@@ -127,10 +151,11 @@ class Evaluation:
         """Return the reported means.
 
         `distinct_created` is the fraction of distinct tasks among the created tasks, if there are
-        any. A failed episode counts as 0, and so does an episode that was cut off before it was
-        measured, so that a failure cannot raise the mean of a metric that is never negative. If
-        less of a metric is better, these episodes are left out of its mean. A metric that none of
-        the finished episodes has is not reported, and neither is one all of whose episodes failed.
+        any. A failed episode, and one that was cut off before it was measured, counts as 0 if the
+        arena declares that more of the metric is better, so that a failure cannot raise the mean
+        of a metric that is never negative. These episodes are left out of the mean of any other
+        metric. A metric that none of the finished episodes has is not reported, and neither is one
+        all of whose episodes failed.
         `tool_calls` is the number of tool calls per move, if any agent called a tool;
         `failed_episodes` and `truncated_episodes` are the numbers of failed and of cut-off
         episodes.
@@ -150,7 +175,7 @@ class Evaluation:
                     if value is None:
                         continue  # e.g. a refused proposal has no solve rate
                 elif value is None or episode.status is Status.FAILED:
-                    if self._less_is_better(episode.task.type, measured):
+                    if not self._declared.more_is_better(f"{episode.task.type}/{measured}"):
                         continue
                     value = 0.0
                 for name in names:
@@ -168,9 +193,19 @@ class Evaluation:
             means[f"{status}_episodes"] = float(sum(e.status is status for e in episodes))
         return means
 
-    def _less_is_better(self, kind: str, metric: str) -> bool:
-        declared = self._declared.of(f"{kind}/{metric}")
-        return declared is not None and declared.better == "lower"
+    @cached_property
+    def _all_seats(self) -> list[str]:
+        return list(dict.fromkeys(self.seats or self.arena().possible_agents))
+
+    @cached_property
+    def _seats_by_task(self) -> list[list[str]]:
+        """The seats that take part in each of the tasks; [] if they are fewer than two."""
+        arena, found = self.arena(), []
+        for task in self.tasks:
+            there = set(arena.agents_of(task))
+            seats = [seat for seat in self._all_seats if seat in there]
+            found.append(seats if len(seats) > 1 else [])
+        return found
 
     @cached_property
     def _declared(self) -> ArenaMetrics:

@@ -18,6 +18,7 @@ from selfplay.models.population import Population
 from selfplay.models.teacher import Teachers, load_teachers
 from selfplay.models.warmstart_settings import WarmStartSettings
 from selfplay.rng import derive
+from selfplay.run.run_folder import POLICIES
 
 
 def load_policies(
@@ -57,7 +58,7 @@ def load_policies(
         if saved and kept:
             folder = saved / BASES / kept
         elif saved and settings.lora is None and not afresh:
-            folder = saved / "policies" / name
+            folder = saved / POLICIES / name
         model = str(folder or "") or population.warmstart.resolve(
             settings.model,
             where=f"policy {name!r}",

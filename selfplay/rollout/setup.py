@@ -8,7 +8,15 @@ from typing import Any
 
 from selfplay.arena import Arena
 from selfplay.author_code import check_members
-from selfplay.config.instantiate import TARGET, build, call, check_arguments, make, resolve
+from selfplay.config.instantiate import (
+    TARGET,
+    build,
+    call,
+    check_arguments,
+    make,
+    resolve,
+    services_named,
+)
 from selfplay.config.plain_data import COLLECTIONS
 from selfplay.config.shipped_configs import with_keys
 from selfplay.engines import Engine
@@ -36,8 +44,14 @@ class Components:
     alone; a `RolloutSetup` adds policies. The code that makes it must call `close`.
     """
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        """Build the parts in reading order; raises ConfigError for the first faulty one."""
+    def __init__(self, config: Mapping[str, Any], *, unplayed: Collection[str] = ()) -> None:
+        """Build the parts in reading order; raises ConfigError for the first faulty one.
+
+        Args:
+            config: The config.
+            unplayed: Keys of arenas that will not be played: `arena`, or `evaluations`. The models
+                of services that only these name are not loaded.
+        """
         self.config = config
         self.seed = int(config["seed"])
         self.playable: set[str] = set()
@@ -45,6 +59,7 @@ class Components:
         self.services: dict[str, Any] = {"seed": self.seed}
         """Services by name, and the seed: the arguments that other parts of a config may take."""
         self._opened = ExitStack()
+        self._unplayed = unplayed
         try:
             for name, node in config["services"].items():
                 service = build(node, where=f"services.{name}", provided=self.services)
@@ -104,9 +119,12 @@ class Components:
         return make
 
     def load_services(self) -> None:
-        """Load the models of services, in a process that plays episodes."""
-        for service in self.services.values():
-            if isinstance(service, HoldsModel):
+        """Load the models of services that are played, in a process that plays episodes."""
+        services = self.config["services"]
+        parts = {k: v for k, v in self.config.items() if k not in ("services", *self._unplayed)}
+        played = services_named(parts, services) if self._unplayed else services.keys()
+        for name, service in self.services.items():
+            if name in played and isinstance(service, HoldsModel):
                 service.load_weights()
 
     def close(self) -> None:
@@ -151,10 +169,10 @@ class RolloutSetup(Components):
     and `load`, because loading policies can take minutes and every other fault is found before.
     """
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
+    def __init__(self, config: Mapping[str, Any], *, unplayed: Collection[str] = ()) -> None:
         """Build everything but the policies; raises ConfigError for the first faulty part."""
         self._engines: Mapping[str, Engine] = {}
-        super().__init__(config)
+        super().__init__(config, unplayed=unplayed)
         try:
             self.population: Population = self.build(
                 "population",

@@ -141,6 +141,11 @@ class ArenaMetrics:
                     return metric
         return None
 
+    def more_is_better(self, path: str) -> bool:
+        """Return True if the metric `path` is declared with `better="higher"`."""
+        found = self.of(path)
+        return found is not None and found.better == "higher"
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunMetrics:

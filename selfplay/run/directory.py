@@ -20,15 +20,25 @@ from selfplay.config import compose
 from selfplay.errors import RunError
 from selfplay.run import files
 from selfplay.run.json_lines import JsonLines
-from selfplay.run.run_folder import check_run, checkpoints_in, step_of
+from selfplay.run.run_folder import (
+    CHECKPOINTS,
+    CONFIG,
+    EPISODES,
+    METRICS,
+    REPORT,
+    SUMMARY,
+    check_run,
+    checkpoints_in,
+    step_of,
+)
 from selfplay.run.untrusted import is_confined
 from selfplay.types import Group, Sample, Status
 
 ROLLED_BACK = "rolled_back"
 """Folder of the run for the records of steps that a rollback discarded."""
 
-EPISODES, FAILED = "episodes", "failed"
-"""Folders of the run for the episodes of recorded steps, and for the failed ones of all steps."""
+FAILED = "failed"
+"""Folder of the run for the failed episodes of all steps."""
 
 LOCK_ATTEMPTS = 10
 """Number of attempts to take the lock of a run before another process counts as its owner."""
@@ -59,9 +69,9 @@ class Run:
         with reporting_disk(folder):
             try:
                 with files.appearing(folder) as partial:
-                    for name in (EPISODES, "checkpoints"):
+                    for name in (EPISODES, CHECKPOINTS):
                         (partial / name).mkdir()
-                    write_atomic(partial / "config.yaml", compose.to_yaml(config))
+                    write_atomic(partial / CONFIG, compose.to_yaml(config))
             except BaseException:
                 if folder.exists():  # another process was faster
                     cls.check_new(folder)
@@ -72,7 +82,7 @@ class Run:
 
     def discard(self) -> None:
         """Remove a new run folder in which nothing is recorded yet, and the parents made for it."""
-        if not (self.folder / "metrics.jsonl").exists():
+        if not (self.folder / METRICS).exists():
             with reporting_disk(self.folder):
                 shutil.rmtree(self.folder)
             with suppress(OSError):  # another run may be in them
@@ -87,7 +97,7 @@ class Run:
                 parent = next(path for path in folder.absolute().parents if path.exists())
                 with TemporaryDirectory(dir=parent, prefix=".selfplay-"):
                     return  # writable: a long warm start does not end at a read-only folder
-        if (folder / "config.yaml").is_file():
+        if (folder / CONFIG).is_file():
             raise RunError(
                 f"run {folder} exists and is never overwritten; choose another run.name, or go on "
                 f"with it: selfplay train resume={folder}"
@@ -124,7 +134,7 @@ class Run:
 
     def newest_checkpoint(self) -> int | None:
         """Return the step of the newest checkpoint, without reading it; None if there is none."""
-        return next(map(step_of, checkpoints_in(self.folder / "checkpoints")), None)
+        return next(map(step_of, checkpoints_in(self.folder / CHECKPOINTS)), None)
 
     def config(self) -> dict[str, Any]:
         """Return the resolved config of the run, with the changes of its resumes."""
@@ -132,7 +142,7 @@ class Run:
 
     def change_config(self, config: Mapping[str, Any]) -> None:
         """Replace the resolved config; its file keeps the time at which the run was created."""
-        path = self.folder / "config.yaml"
+        path = self.folder / CONFIG
         with reporting_disk(self.folder):
             made = path.stat().st_mtime_ns
             write_atomic(path, compose.to_yaml(config))
@@ -175,7 +185,7 @@ class Run:
                     (self.folder / folder).mkdir(exist_ok=True)
                     text = "".join(line + "\n" for line in lines)
                     write_atomic(self.folder / folder / f"{step:06d}.jsonl", text)
-            with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            with (self.folder / METRICS).open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"step": step, **metrics}) + "\n")
                 file.flush()
                 os.fsync(file.fileno())  # a checkpoint is never newer than the metrics
@@ -188,7 +198,7 @@ class Run:
         Returns a line for each fault of metrics.jsonl: lines that cannot be read, steps that are
         missing. Such lines are left out, and all others are kept.
         """
-        path = self.folder / "metrics.jsonl"
+        path = self.folder / METRICS
         notes: list[str] = []
         with reporting_disk(self.folder):
             if path.exists():
@@ -203,20 +213,20 @@ class Run:
             for episodes in self._episodes(step):
                 episodes.unlink()
             # These files describe the finished run, and are stale after a rewind.
-            for name in ("summary.json", "report.html"):
+            for name in (SUMMARY, REPORT):
                 (self.folder / name).unlink(missing_ok=True)
         return notes
 
     def missing(self, step: int) -> list[int]:
         """Return the steps from 0 to `step`, that of a checkpoint, without a line in
         metrics.jsonl."""
-        path = self.folder / "metrics.jsonl"
+        path = self.folder / METRICS
         known = self._lines(step).steps if path.exists() else set()
         return [number for number in range(step + 1) if number not in known]
 
     def check_complete(self) -> None:
         """Raise RunError if steps are recorded: the run then had checkpoints, which are missing."""
-        path = self.folder / "metrics.jsonl"
+        path = self.folder / METRICS
         last = max(self._lines(0).later, default=0) if path.exists() else 0
         if last:
             raise RunError(
@@ -237,7 +247,7 @@ class Run:
             for old in (partial, place):
                 shutil.rmtree(old, ignore_errors=True)
             (partial / EPISODES).mkdir(parents=True)
-            write_atomic(partial / "metrics.jsonl", "".join(self._lines(step).left))
+            write_atomic(partial / METRICS, "".join(self._lines(step).left))
             for episodes in self._episodes(step):
                 (partial / episodes.parent.name).mkdir(exist_ok=True)
                 shutil.copy2(episodes, partial / episodes.parent.name / episodes.name)
@@ -249,7 +259,7 @@ class Run:
     def _lines(self, step: int) -> "_Lines":
         """Sort the lines of metrics.jsonl into those up to a step and those after it."""
         found = _Lines()
-        text = (self.folder / "metrics.jsonl").read_text(encoding="utf-8", errors="replace")
+        text = (self.folder / METRICS).read_text(encoding="utf-8", errors="replace")
         lines = text.split("\n")
         for number, line in enumerate(lines, 1):
             if not line.strip():
@@ -280,7 +290,7 @@ class Run:
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write summary.json, which marks the run as finished."""
         with reporting_disk(self.folder):
-            write_atomic(self.folder / "summary.json", json.dumps(summary, indent=2) + "\n")
+            write_atomic(self.folder / SUMMARY, json.dumps(summary, indent=2) + "\n")
 
 
 @dataclass(kw_only=True)

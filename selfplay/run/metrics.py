@@ -324,7 +324,9 @@ def _versus(episodes: Iterable[Episode]) -> dict[str, float]:
     met: Counter[str] = Counter()
     for episode in episodes:
         own = _own_pay(episode)
-        for policy in sorted(set(episode.policy_map.values())) if own else ():
+        seated = {*episode.agents(), *episode.other_pay}  # also agents without a turn or pay
+        met_here = set(episode.policy_map.values()) if seated - {*episode.policy_map} else set()
+        for policy in sorted(met_here):
             met[f"versus/{policy}/episodes"] += 1
             for agent, reward in own.items():
                 paid[f"versus/{policy}/{role_of(agent)}/reward"].append(reward)

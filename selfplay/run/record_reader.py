@@ -12,6 +12,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from selfplay.errors import RunError
 from selfplay.run.formatting import counted
+from selfplay.run.run_folder import EPISODES, SUMMARY
 from selfplay.run.untrusted import open_regular
 from selfplay.types import LONE_SURROGATE, Episode, Turn, from_json
 
@@ -112,7 +113,7 @@ def recorded_steps(run: Path) -> list[int]:
 
     Raises RunError if the folder of episodes cannot be read.
     """
-    folder = run / "episodes"
+    folder = run / EPISODES
     try:
         if not folder.is_dir():
             return []
@@ -223,7 +224,7 @@ def _reason(error: Exception) -> str:
 
 def file_of(run: Path, step: int) -> Path:
     """Return the path of the file with the episodes of a step."""
-    return run / "episodes" / f"{step:06d}.jsonl"
+    return run / EPISODES / f"{step:06d}.jsonl"
 
 
 def read_metrics(path: Path, *, damaged: DamagedLines | None = None) -> dict[int, dict[str, float]]:
@@ -276,6 +277,14 @@ def read_summary(path: Path) -> Summary | None:
         raise RunError(f"{path}: {_reason(error)}") from error
     except (ValueError, OverflowError) as error:
         raise RunError(f"{path}: not valid JSON ({_reason(error)})") from error
+
+
+def summary_or_damage(run: Path) -> tuple[Summary | None, str]:
+    """Return the summary of a run, and one line about its file if that cannot be read, else ""."""
+    try:
+        return read_summary(run / SUMMARY), ""
+    except RunError as error:
+        return None, str(error).removeprefix(f"{run}{os.sep}")
 
 
 def decode(data: bytes) -> Any:

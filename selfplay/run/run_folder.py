@@ -1,4 +1,4 @@
-"""Tests if a folder is a run folder, its checkpoints, and the error for any other folder."""
+"""Names in a run folder, tests if a folder is one, its checkpoints, and the error for any other."""
 
 import re
 from contextlib import suppress
@@ -8,7 +8,25 @@ from pathlib import Path
 from selfplay.errors import RunError, closest
 
 CONFIG = "config.yaml"
-"""Name of the file that makes a folder a run folder."""
+"""File with the resolved config; it makes a folder a run folder."""
+METRICS = "metrics.jsonl"
+"""File with the metrics of each step, a line each."""
+SUMMARY = "summary.json"
+"""File that training writes when it ends."""
+REPORT = "report.html"
+"""Page that `selfplay report` writes."""
+EPISODES = "episodes"
+"""Folder with the episodes of recorded steps."""
+STUDIES = "studies"
+"""Folder with the results of studies."""
+CHECKPOINTS = "checkpoints"
+"""Folder with the checkpoints, a folder each."""
+POLICIES = "policies"
+"""Folder of a checkpoint with the weights of each policy."""
+LEARNERS = "learners.pt"
+"""File of a checkpoint with the state of the optimizers."""
+STATE = "state.json"
+"""File of a checkpoint with the state of everything else, such as curriculum and league."""
 RUNS = Path("runs")
 """Default folder of runs."""
 MOST_ENTRIES = 1000

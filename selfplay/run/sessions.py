@@ -1,5 +1,5 @@
-"""Sessions of a run: when each process that trained it began, which code it ran, and which error
-ended it.
+"""Sessions of a run: when each process that trained it began, which code it ran, and which error or
+interrupt ended it.
 
 A session is one process: the first one, or a resume. `sessions.json` lists all of them.
 """
@@ -58,7 +58,7 @@ class Session:
     settings: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
     """Settings that changed there, by dotted key: the values before and after."""
     ending: Annotated[str, Field(max_length=LONGEST_ENDING)] = ""
-    """The error that ended the process, in one line; empty without one."""
+    """The error or interrupt that ended the process, in one line; empty without one."""
 
     @property
     def code(self) -> str:
@@ -121,11 +121,12 @@ def begin_session(
 
 
 def end_session(run: Path, error: BaseException) -> None:
-    """Write the error that ends this process into the last session of a run.
+    """Write the error or interrupt that ends this process into the last session of a run.
 
     A file that is damaged, missing or cannot be written stays as it is: `error` is more important.
     """
-    said = str(error) if isinstance(error, SelfplayError) else one_line(error)
+    whole = isinstance(error, SelfplayError | KeyboardInterrupt)
+    said = str(error) if whole else one_line(error)
     with suppress(RunError, OSError):
         sessions = read_sessions(run)
         if sessions:
@@ -134,7 +135,7 @@ def end_session(run: Path, error: BaseException) -> None:
 
 
 def ending(run: Path) -> str:
-    """Return the error that ended the last session of a run; empty without one.
+    """Return the error or interrupt that ended the last session of a run; empty without one.
 
     It is also empty if the file of the sessions is damaged.
     """

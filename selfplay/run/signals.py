@@ -24,25 +24,32 @@ _IMPORT = "<frozen importlib._bootstrap>"
 """File name of Python's code that imports modules."""
 
 _noted: float | None = None
-_raised = False
+_raised: signal.Signals | None = None
 
 
 def install() -> None:
     """Handle both signals from now on. Call this function in the main thread."""
     global _noted, _raised
-    _noted, _raised = None, False
+    _noted, _raised = None, None
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
 
 
 def raised() -> bool:
     """Return True if a signal has raised KeyboardInterrupt, even if a C library lost the error."""
-    return _raised
+    return _raised is not None
+
+
+def reason() -> str:
+    """Return which signal has raised KeyboardInterrupt, as "interrupted by SIGTERM"; "" if none."""
+    if _raised is None:
+        return ""
+    return f"interrupted by {_raised.name}" + " (Ctrl-C)" * (_raised is signal.SIGINT)
 
 
 def check() -> None:
     """Raise KeyboardInterrupt if an earlier one was lost, such as in a callback of a C library."""
-    if _raised:
+    if raised():
         raise KeyboardInterrupt
 
 
@@ -56,7 +63,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
         with suppress(RuntimeError):  # the system cannot start another thread
             again.start()
             return
-    _raised = True
+    _raised = signal.Signals(number)
     raise KeyboardInterrupt
 
 

@@ -28,6 +28,7 @@ from selfplay.errors import ConfigError, RunError
 from selfplay.run import files, signals
 from selfplay.run.directory import check_links, reporting_disk, write_atomic
 from selfplay.run.module_path import module_path
+from selfplay.run.run_folder import CONFIG, SUMMARY
 from selfplay.run.untrusted import open_regular
 from selfplay.types import to_json
 
@@ -130,10 +131,10 @@ def run(
         number, point = numbered
         title = f"run {number} of {len(sweep.points)}: {point.name}"
         place = folder / point.name
-        if (place / "summary.json").is_file():
+        if (place / SUMMARY).is_file():
             tell(f"{title} is done")
             return None
-        if (place / "config.yaml").is_file():
+        if (place / CONFIG).is_file():
             what = [f"resume={place}", *flags(trusted)]
         else:
             what = [*arguments, *point.overrides, f"run.folder={folder}", f"run.name={point.name}"]

@@ -30,6 +30,7 @@ from selfplay.rollout.rollout_settings import RolloutSettings
 from selfplay.run.activity import ACTIVITY
 from selfplay.run.declarations import measured_by
 from selfplay.run.directory import Run
+from selfplay.study.match_counts import MatchCounts
 from selfplay.study.players import Reference, StudyPlayer, places, settings_that_differ
 from selfplay.study.stats.bootstrap import Draws
 from selfplay.types import Episode, Status, Task, role_of
@@ -41,62 +42,6 @@ if TYPE_CHECKING:
 
 RETURN = "return"
 """Name of the metric that every arena has: the mean return over its agents."""
-
-
-@dataclass(kw_only=True)
-class MatchCounts:
-    """Counts over all episodes of a study."""
-
-    episodes: int = 0
-    """Number of episodes."""
-    failed: int = 0
-    """Number of failed episodes."""
-    truncated: int = 0
-    """Number of truncated episodes."""
-    turns: int = 0
-    """Number of moves: turns that are no tool calls."""
-    unparsed: int = 0
-    """Number of moves without a valid action."""
-    movers: set[str] = field(default_factory=set)
-    """Agents that have moved at least once."""
-    metrics: set[str] = field(default_factory=set)
-    """Metrics that at least one episode had."""
-    lacking: set[str] = field(default_factory=set)
-    """Requested metrics that a finished episode lacked."""
-
-    def count(self, episodes: Sequence[Episode]) -> None:
-        """Add episodes to the counts."""
-        turns = [turn for episode in episodes for turn in episode.moves()]
-        self.episodes += len(episodes)
-        self.failed += sum(episode.status is Status.FAILED for episode in episodes)
-        self.truncated += sum(episode.status is Status.TRUNCATED for episode in episodes)
-        self.turns += len(turns)
-        self.unparsed += sum(turn.invalid for turn in turns)
-        self.movers |= {turn.agent for turn in turns}
-
-    def ask(self, metric: str, episodes: Sequence[Episode]) -> None:
-        """Record that a metric is requested, and which metrics these episodes have."""
-        self.metrics |= {name for episode in episodes for name in episode.metrics}
-        finished = [episode for episode in episodes if episode.status is Status.FINISHED]
-        if any(metric not in episode.metrics for episode in finished):
-            self.lacking.add(metric)
-
-    def check_measured(self, metric: str) -> None:
-        """Raise ConfigError if the metric was requested and no episode had it."""
-        if metric in self.lacking - self.metrics:
-            raise ConfigError(
-                f"--metric {metric}: no episode has it; {nearest(metric, [*self.metrics, RETURN])}"
-            )
-
-    def fractions(self) -> dict[str, float]:
-        """Return the fractions of failed and truncated episodes, and of turns without action."""
-        return {
-            "failed_episodes": self.failed / max(self.episodes, 1),
-            "truncated_episodes": self.truncated / max(self.episodes, 1),
-            "turns_without_action": self.unparsed / max(self.turns, 1),
-        }
-
-
 DEFAULT_EPISODES = 200
 """Number of episodes per cell if neither an evaluation nor the user sets it."""
 
@@ -224,14 +169,26 @@ class StudyMatches:
     def scores(self, episodes: Sequence[Episode], metric: str | None = None) -> np.ndarray:
         """Return [N] values of a metric (None: the main one); NaN if an episode failed or lacks it.
 
-        A truncated episode without the metric counts as 0.
+        The return of a truncated episode is what was paid. As in evaluations, a truncated episode
+        without a metric of the arena counts as 0 if the arena declares that more of it is better:
+        an answer that was never given is not right. `record` counts those that are left out.
         """
         name = metric or self.metrics[0]
         agents = self._paid(name)
         if agents:
             return np.array([_mean_return(episode, agents) for episode in episodes])
         self._counts.ask(name, episodes)
-        return np.array([_measured(episode, name) for episode in episodes])
+        declared = measured_by(self.arena())
+        found = []
+        for episode in episodes:
+            value = math.nan if episode.status is Status.FAILED else episode.metrics.get(name)
+            if value is None and episode.status is Status.TRUNCATED:
+                if declared.more_is_better(f"{episode.task.type}/{name}"):
+                    value = 0.0
+                else:
+                    self._counts.left_out[name] += 1
+            found.append(math.nan if value is None else value)
+        return np.array(found)
 
     def draws(self, episodes: Sequence[Episode], *, given: bool = False) -> Draws:
         """Return the resampling for intervals of statistics over these episodes, see `Draws`."""
@@ -241,11 +198,13 @@ class StudyMatches:
     def record(self) -> dict[str, Any]:
         """Return the settings, with the fractions of failed episodes and of turns without action.
 
+        `truncated_left_out` has the number of truncated episodes that a metric leaves out, if any.
+
         Raises ConfigError if the main metric was requested and no episode of the study had it.
         """
-        self._counts.check_measured(self.metrics[0])
+        self._counts.check_measured(self.metrics[0], others=[RETURN])
         settings = {**self.params, "episodes_per_cell": self.episodes, "seed": self.seed}
-        return {**settings, **self._counts.fractions()}
+        return {**settings, **self._counts.to_json()}
 
     def check_metric(self) -> None:
         """Check the name of the main metric before a study plays its games.
@@ -359,7 +318,7 @@ def games_of(
     changed = load_changed(run, changes) if changes else Run.open(run).config()
     config = with_local_runtime(changed)
     _check_used(changes, changed, config)
-    experiment = Experiment(config)
+    experiment = Experiment(config, unplayed=("arena",) if config["evaluations"] else ())
     known = experiment.players.evaluations
     if evaluation is not None and evaluation not in known:  # before models are loaded
         experiment.close()
@@ -429,12 +388,6 @@ def check_played(episodes: Sequence[Episode], measure: str) -> None:
     if all(episode.status is Status.FAILED for episode in episodes):
         first = next((episode.error for episode in episodes), "")
         raise RunError(f"{measure}: all {len(episodes)} games failed; the first one: {first}")
-
-
-def _measured(episode: Episode, metric: str) -> float:
-    if episode.status is Status.FAILED:
-        return math.nan
-    return episode.metrics.get(metric, 0.0 if episode.status is Status.TRUNCATED else math.nan)
 
 
 def _mean_return(episode: Episode, agents: Sequence[str]) -> float:

@@ -11,6 +11,7 @@ from selfplay.errors import ConfigError, RunError
 from selfplay.models.population import Population
 from selfplay.run.config_data import config_data
 from selfplay.run.directory import Run
+from selfplay.run.run_folder import CHECKPOINTS, CONFIG, POLICIES
 from selfplay.types import role_of
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ class Reference:
         found = load_policies(population, seed=config["seed"], saved=place)
         for name, policy in found.items():
             if place is not None:
-                policy.load_weights(place / "policies" / name)
+                policy.load_weights(place / POLICIES / name)
         at = f"{self.run.resolve()}@{label.rpartition('@')[2]}"
         policies = {role: f"{at}:{mine[role]}" for role in roles}
         held = {mine[role] for role in roles} & set(population.opponents)
@@ -141,7 +142,7 @@ def config_of(run: Path) -> dict[str, Any]:
 
     Raises RunError if it lacks a key that studies need, or if a value is of another kind.
     """
-    return _checked(Run.open(run).config(), run / "config.yaml")
+    return _checked(Run.open(run).config(), run / CONFIG)
 
 
 def seed_of(run: Path) -> int:
@@ -149,7 +150,7 @@ def seed_of(run: Path) -> int:
 
     Raises RunError for a config that studies cannot use.
     """
-    seed: int = _checked(config_data(Run.open(run).folder), run / "config.yaml")["seed"]
+    seed: int = _checked(config_data(Run.open(run).folder), run / CONFIG)["seed"]
     return seed
 
 
@@ -195,7 +196,7 @@ def policies_of(run: Path, place: Path, *, untrained: bool = False) -> "dict[str
         found = load_policies(population, seed=config["seed"], saved=place, afresh=untrained)
     for name, policy in found.items():
         if not untrained:
-            policy.load_weights(place / "policies" / name)
+            policy.load_weights(place / POLICIES / name)
     return found
 
 
@@ -209,7 +210,7 @@ def places(folder: Path, *, step: int | None = None, every: bool = False) -> lis
     Run.open(folder)
     if not every:
         return [checkpoint.choose(folder, step=step)]
-    kept = checkpoint.kept(folder / "checkpoints")[::-1]
+    kept = checkpoint.kept(folder / CHECKPOINTS)[::-1]
     faults = {path: checkpoint.broken(path) for path in kept}
     for path, fault in faults.items():
         if fault is not None:

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 from selfplay.errors import RunError
 from selfplay.run import sessions, sweep, tags
 from selfplay.run.record_reader import decode
-from selfplay.run.run_folder import checkpoints_in
+from selfplay.run.run_folder import CHECKPOINTS, CONFIG, METRICS, STATE, SUMMARY, checkpoints_in
 from selfplay.run.untrusted import is_confined, open_regular
 
 
@@ -20,10 +20,10 @@ def newest_state(run: Path) -> dict[str, Any]:
 
     Raises RunError if there is no checkpoint or its state is damaged.
     """
-    places = checkpoints_in(run / "checkpoints")
+    places = checkpoints_in(run / CHECKPOINTS)
     if not places:
         raise RunError(f"{run.name} has no checkpoint yet")
-    path = places[0] / "state.json"
+    path = places[0] / STATE
     try:
         with open_regular(path, root=run) as file:
             state = decode(file.read())
@@ -54,7 +54,7 @@ class ListedRun:
             return "games"
         if _locked(self.folder / ".lock"):
             return "training"
-        return "ended" if isfile(self.folder / "summary.json") else "stopped"
+        return "ended" if isfile(self.folder / SUMMARY) else "stopped"
 
     @property
     def games(self) -> Path:
@@ -65,7 +65,7 @@ class ListedRun:
     def stamp(self) -> str:
         """Text that changes whenever the state, the metrics or the tags of the run change."""
         parts: list[str] = [self.state]
-        files = ("metrics.jsonl", "summary.json", tags.FILE, sessions.FILE)
+        files = (METRICS, SUMMARY, tags.FILE, sessions.FILE)
         for name in files if parts != ["games"] else (".",):
             try:
                 found = (self.folder / name).stat()
@@ -146,7 +146,7 @@ class RunCatalogue:
 
 
 def _is_run(folder: Path) -> bool:
-    return isfile(folder / "config.yaml")
+    return isfile(folder / CONFIG)
 
 
 def _is_one(folder: Path) -> bool:
@@ -200,7 +200,7 @@ def _folders_in(folder: Path) -> list[Path]:
 
 def _made(folder: Path) -> float:
     try:
-        return (folder / "config.yaml").stat().st_mtime
+        return (folder / CONFIG).stat().st_mtime
     except OSError:
         return 0.0
 

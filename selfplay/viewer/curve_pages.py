@@ -10,10 +10,12 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from selfplay.errors import RunError
+from selfplay.run import declarations
 from selfplay.run.declarations import RunMetrics, read_declared
 from selfplay.run.formatting import format_value
 from selfplay.run.report.charts import downsample, running_mean, smoothing
 from selfplay.run.report.html import render, visible
+from selfplay.run.run_folder import CONFIG, METRICS, STUDIES
 from selfplay.viewer.catalog import ListedRun, RunCatalogue
 from selfplay.viewer.metric_columns import ColumnStore, Curve, MetricColumns, stamp_of
 from selfplay.viewer.run_configs import RunConfigs
@@ -66,7 +68,7 @@ class CurvePages:
     def stamp(self, names: Sequence[str]) -> str:
         """Return a text that changes with the curves of runs; it costs four stats per run."""
         runs = self.runs(names)
-        files = ("metrics.jsonl", "config.yaml", "measures.json", "studies")
+        files = (METRICS, CONFIG, declarations.FILE, STUDIES)
         return "+".join(f"{run.name}.{stamp_of(run.folder / f)}" for run in runs for f in files)
 
     def runs(self, names: Sequence[str]) -> list[ListedRun]:
@@ -79,7 +81,7 @@ class CurvePages:
     def _run(self, name: str) -> ListedRun:
         """Return a run. The folders are searched only if the run is not where it was."""
         found = self._found.get(name)
-        if found is None or stamp_of(found.folder / "config.yaml") == "none":
+        if found is None or stamp_of(found.folder / CONFIG) == "none":
             found = self._found[name] = self.catalogue.run(name)
         return found
 

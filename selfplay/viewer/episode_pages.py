@@ -24,6 +24,7 @@ from selfplay.run.formatting import format_value, number
 from selfplay.run.record_reader import Advantage, Recorded
 from selfplay.run.report.html import render
 from selfplay.run.report.transcripts import advantages_of, show
+from selfplay.run.run_folder import CHECKPOINTS
 from selfplay.run.untrusted import is_confined
 from selfplay.types import Turn, to_json
 from selfplay.viewer.catalog import ListedRun, RunCatalogue
@@ -111,7 +112,7 @@ def _texts(ids: Sequence[int], run: Path, policy: str) -> list[str]:
 def _tokenizer_of(run: Path, policy: str) -> Tokenizer | None:
     """Return the tokenizer of a policy, or of the policy that it is a snapshot of; else None."""
     name = policy.partition("@")[0]
-    found = sorted((run / "checkpoints").glob("*/policies/*/tokenizer.json"), reverse=True)
+    found = sorted((run / CHECKPOINTS).glob("*/policies/*/tokenizer.json"), reverse=True)
     for path in found:
         if path.parent.name == name and path.is_file() and is_confined(run, path):
             try:

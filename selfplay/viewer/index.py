@@ -17,6 +17,7 @@ from pathlib import Path
 
 from selfplay.errors import RunError
 from selfplay.run.record_reader import Recorded, decode, file_of, record_of, recorded_steps
+from selfplay.run.run_folder import EPISODES
 from selfplay.run.untrusted import open_regular
 from selfplay.study.stats.usage import usage_of
 from selfplay.types import Episode
@@ -156,7 +157,7 @@ class EpisodeIndex:
         Empty if the folder is missing, or changed so recently that another change may look alike.
         """
         try:
-            found = (self.run / "episodes").stat()
+            found = (self.run / EPISODES).stat()
         except OSError:
             return ""
         recent = abs(time.time() - found.st_mtime) < SETTLED

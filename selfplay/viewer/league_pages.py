@@ -20,6 +20,7 @@ from selfplay.run.formatting import number
 from selfplay.run.record_reader import DamagedLines, read_metrics
 from selfplay.run.report.charts import MOST_SERIES, Chart, Series, draw
 from selfplay.run.report.html import render
+from selfplay.run.run_folder import CHECKPOINTS, METRICS
 from selfplay.viewer.catalog import RunCatalogue, newest_state
 from selfplay.viewer.requests import Handler, as_data, as_json, number_of, run_of
 
@@ -218,7 +219,7 @@ def history(run: Path) -> LeagueHistory:
 
     Damaged lines are left out; the run's page counts them.
     """
-    rows = read_metrics(run / "metrics.jsonl", damaged=DamagedLines())
+    rows = read_metrics(run / METRICS, damaged=DamagedLines())
     ratings: dict[str, list[tuple[int, float]]] = {}
     with_games = []
     for step in sorted(rows):
@@ -339,7 +340,7 @@ def _read(run: Path) -> tuple[list[StandingsRow], LeagueHistory]:
     try:
         return standings(run), past
     except RunError:
-        if not past.ratings or any((run / "checkpoints").glob("[0-9]*")):
+        if not past.ratings or any((run / CHECKPOINTS).glob("[0-9]*")):
             raise
         return [], past
 

@@ -16,6 +16,7 @@ from selfplay.errors import RunError
 from selfplay.run.formatting import counted
 from selfplay.run.record_reader import DIGITS, DamagedLines, as_float, decode
 from selfplay.run.report.repeated_metrics import repeated
+from selfplay.run.run_folder import METRICS
 from selfplay.run.untrusted import open_regular
 
 CHUNK = 1 << 20
@@ -60,7 +61,7 @@ class MetricColumns:
     """
 
     def __init__(self, run: Path) -> None:
-        self.path = run / "metrics.jsonl"
+        self.path = run / METRICS
         self._lock = Lock()
         self._stamp = ""
         self._clear()

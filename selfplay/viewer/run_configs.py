@@ -9,6 +9,7 @@ from typing import Any
 from selfplay.config.instantiate import TARGET
 from selfplay.errors import RunError
 from selfplay.run.config_data import config_data
+from selfplay.run.run_folder import CONFIG
 from selfplay.viewer.metric_columns import stamp_of
 
 EXPERIMENT = "run.experiment"
@@ -34,7 +35,7 @@ class RunConfigs:
 
     def read(self, run: Path) -> FlatConfig:
         """Return the flat config of a run; raise RunError if it is not a plain config."""
-        path = run / "config.yaml"
+        path = run / CONFIG
         stamp = stamp_of(path)
         known = self._known.get(run)
         if known is None or known[0] != stamp:

@@ -13,7 +13,7 @@ from selfplay.errors import RunError
 from selfplay.run.declarations import RunMetrics, read_declared
 from selfplay.run.formatting import as_of, format_value, words
 from selfplay.run.metrics import describe_troubles, of_troubles
-from selfplay.run.record_reader import Summary, read_summary
+from selfplay.run.record_reader import summary_or_damage
 from selfplay.run.report.charts import (
     MOST_SERIES,
     Chart,
@@ -71,7 +71,7 @@ class RunPages:
         rows = columns.rows(sections.get(chosen, ()))
         declared = read_declared(run.folder)
         charts = [chart for s in arrange(rows, declared) for chart in s.charts]
-        summary, damage = _summary_of(run)
+        summary, damage = summary_or_damage(run.folder)
         return render(
             "viewer_run.html.jinja",
             title=name,
@@ -190,14 +190,6 @@ class RunPages:
 def _found(entries: Sequence[TaskEntry], words: str) -> list[tuple[TaskEntry, Marked]]:
     """Return tasks with their excerpts around the searched words."""
     return [(entry, found_in(visible(entry.content), words)) for entry in entries]
-
-
-def _summary_of(run: ListedRun) -> tuple[Summary | None, str]:
-    """Return the summary of a run, and one line about it if it cannot be read."""
-    try:
-        return read_summary(run.folder / "summary.json"), ""
-    except RunError as error:
-        return None, str(error).removeprefix(f"{run.folder}/")
 
 
 def _sessions_of(run: ListedRun) -> Sequence[Session]:

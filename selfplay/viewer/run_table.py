@@ -14,6 +14,7 @@ from selfplay.run.formatting import as_of, format_value
 from selfplay.run.metrics import of_troubles
 from selfplay.run.record_reader import DamagedLines, read_metrics
 from selfplay.run.report.html import visible
+from selfplay.run.run_folder import CONFIG, METRICS, REPORT, STUDIES
 from selfplay.run.sessions import read_sessions
 from selfplay.run.tags import read_tags
 from selfplay.study.stats.bootstrap import Estimate, over_runs
@@ -224,7 +225,7 @@ class RunTable:
         }
 
     def _row(self, run: ListedRun) -> TableRow:
-        config = stamp_of(run.folder / "config.yaml")
+        config = stamp_of(run.folder / CONFIG)
         stamp = f"{run.name}.{run.stamp}.{config}.{static_pages(run.folder)}"
         if self._rows.get(run.folder, ("",))[0] != stamp:
             self._rows[run.folder] = (stamp, self._read(run))
@@ -245,7 +246,7 @@ class RunTable:
         try:
             declared = read_declared(run.folder)
             damaged = DamagedLines()
-            rows = read_metrics(run.folder / "metrics.jsonl", damaged=damaged)
+            rows = read_metrics(run.folder / METRICS, damaged=damaged)
             problem = damaged.text(run.folder)
             config = dict(self.configs.read(run.folder))
             tags = read_tags(run.folder)
@@ -279,16 +280,16 @@ class RunTable:
 def static_pages(run: Path) -> tuple[str, ...]:
     """Return the static pages of a run: `report.html`, and pages of studies, at most 50."""
     try:
-        studies = sorted(path.name for path in (run / "studies").glob("*.html"))
+        studies = sorted(path.name for path in (run / STUDIES).glob("*.html"))
     except OSError:
         studies = []
-    found = ["report.html"] if (run / "report.html").is_file() else []
+    found = [REPORT] if (run / REPORT).is_file() else []
     return tuple([*found, *(f"studies/{name}" for name in studies if name.isprintable())][:50])
 
 
 def _date(run: Path) -> str:
     try:
-        made = (run / "config.yaml").stat().st_mtime
+        made = (run / CONFIG).stat().st_mtime
         return time.strftime("%Y-%m-%d %H:%M", time.localtime(made))
     except (OSError, OverflowError, ValueError):
         return ""

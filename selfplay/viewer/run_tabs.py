@@ -5,8 +5,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from selfplay.errors import RunError
-from selfplay.run.directory import EPISODES, FAILED
-from selfplay.run.run_folder import checkpoints_in
+from selfplay.run.directory import FAILED
+from selfplay.run.run_folder import CHECKPOINTS, EPISODES, METRICS, STATE, checkpoints_in
 from selfplay.run.untrusted import open_regular
 from selfplay.viewer.catalog import ListedRun, newest_state
 from selfplay.viewer.stored_studies import has_studies
@@ -57,7 +57,7 @@ def _lists_moves(run: Path) -> bool:
 def _rates_players(run: Path) -> bool:
     """Return True if the newest steps on record have ratings of a league."""
     try:
-        with open_regular(run / "metrics.jsonl", root=run) as file:
+        with open_regular(run / METRICS, root=run) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - LONGEST_LINE))
             return RATING in file.read(LONGEST_LINE)
     except (OSError, RunError):
@@ -67,8 +67,8 @@ def _rates_players(run: Path) -> bool:
 def _in_state(run: Path) -> frozenset[str]:
     """Return which of "tasks" and "league" the newest checkpoint stores."""
     try:
-        places = checkpoints_in(run / "checkpoints")
-        found = (places[0] / "state.json").stat() if places else None
+        places = checkpoints_in(run / CHECKPOINTS)
+        found = (places[0] / STATE).stat() if places else None
     except OSError:
         return frozenset()
     return frozenset() if found is None else _stored(run, str(places[0]), found.st_mtime_ns)

@@ -12,6 +12,7 @@ from selfplay.errors import RunError
 from selfplay.run.formatting import number
 from selfplay.run.record_reader import DIGITS, decode
 from selfplay.run.report.charts import Chart, Series
+from selfplay.run.run_folder import STUDIES
 from selfplay.run.untrusted import open_regular
 
 LARGEST = 20_000_000
@@ -145,7 +146,7 @@ def read_study(run: Path, name: str) -> ListedStudy:
 
 def _names(run: Path) -> list[str]:
     try:
-        found = sorted(path.stem for path in (run / "studies").glob("*.json"))
+        found = sorted(path.stem for path in (run / STUDIES).glob("*.json"))
     except OSError:
         return []
     return [name for name in found if name.isprintable()][:MOST_STUDIES]

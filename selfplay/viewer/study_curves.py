@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from selfplay.run.run_folder import STUDIES
 from selfplay.viewer.metric_columns import Curve, stamp_of
 from selfplay.viewer.stored_studies import read_studies
 
@@ -25,7 +26,7 @@ class StudyCurves:
 
     def of(self, run: Path) -> Mapping[str, Curve]:
         """Return the curves of a run by name. Damaged files are left out: their page shows why."""
-        stamp = stamp_of(run / "studies")  # the folder changes whenever a file is replaced
+        stamp = stamp_of(run / STUDIES)  # the folder changes whenever a file is replaced
         if self._kept.get(run, ("", {}))[0] != stamp:
             self._kept[run] = (stamp, {} if stamp == "none" else _read(run))
         return self._kept[run][1]

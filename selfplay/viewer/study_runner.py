@@ -20,6 +20,7 @@ from typing import IO
 
 from selfplay.errors import RunError
 from selfplay.run.module_path import module_path
+from selfplay.run.run_folder import STUDIES
 from selfplay.run.untrusted import is_confined
 from selfplay.viewer.catalog import ListedRun
 
@@ -109,7 +110,7 @@ class StudyRunner:
         Raises RunError if another study is being measured, or as `repeated` does.
         """
         arguments = repeated(run, measure, command)
-        if not is_confined(run.folder, run.folder / "studies"):
+        if not is_confined(run.folder, run.folder / STUDIES):
             raise RunError(
                 "studies/ is a link that leads out of the run; put a folder in its place"
             )

@@ -11,6 +11,7 @@ from selfplay.credit.by_role import ByRole
 from selfplay.credit.magrpo import MAGRPO
 from selfplay.credit.missing_signals import (
     Unfinished,
+    UnpaidPolicies,
     ZeroAdvantages,
     unbranched,
     unmeasured,
@@ -104,6 +105,27 @@ def test_it_is_said_once_where_such_steps_begin() -> None:
         for step, groups in enumerate([fine, flat, flat, fine, flat], 1)
     ]
     assert [each is not None for each in said] == [False, True, False, False, True]
+
+
+def test_a_policy_that_is_never_paid_is_named_once() -> None:
+    def played(judge_paid: float) -> list[Group]:
+        judge = replace(turn("judge_0", judge_paid), policy="judge")
+        fine = [episode(turn("solver_0", paid), judge) for paid in (1.0, 0.0)]
+        return [group(*fine)]
+
+    credit, unpaid = RLOO(), UnpaidPolicies()
+
+    def lines(step: int, groups: list[Group]) -> list[str]:
+        return list(unpaid.lines(step, groups, credit.assign(groups)))
+
+    assert lines(1, played(0.5)) == []  # equal pay is no missing pay
+    (said,) = lines(2, played(0.0))
+    assert said.startswith("step 2: all 2 advantages of policy 'judge' are 0, because its agents")
+    assert lines(3, played(0.0)) == []
+    assert list(UnpaidPolicies().lines(1, solos(0.0, 0.0), credit.assign(solos(0.0, 0.0)))) == []
+    # Credit by the team's pay gives the judge advantages.
+    team = MAGRPO()
+    assert list(UnpaidPolicies().lines(1, played(0.0), team.assign(played(0.0)))) == []
 
 
 def test_the_fraction_of_samples_without_an_advantage() -> None:

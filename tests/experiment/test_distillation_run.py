@@ -11,6 +11,7 @@ import yaml
 
 from selfplay.cli.main import main
 from selfplay.config import compose
+from selfplay.errors import ConfigError
 from selfplay.experiment.experiment import Experiment
 from tests.helpers.builders import save_tiny
 
@@ -170,6 +171,29 @@ def test_teachers_of_other_roles_are_left_to_their_policies(tmp_path: Path) -> N
     population = Experiment(compose.load(words)).players.population
     for role in roles:
         assert population.policies[role].teacher == {role: str(place)}
+
+
+def test_roles_that_only_an_evaluation_plays_need_no_teacher(tmp_path: Path) -> None:
+    place = save_tiny_of_run(tmp_path)
+    role = "{_target_: selfplay.role.Role, template: '{{ text }}'}"
+    talk = "{arena: {_target_: tests.helpers.fault_injection.Talk}, metrics: {known: known}, "
+    talk += "tasks: [{_target_: selfplay.types.Task, id: hello}]}"
+    words = (
+        *KUHN,
+        DISTILLATION,
+        "services=buffer",
+        f"+roles.speaker={role}",
+        f"+roles.thinker={role}",
+        f"+evaluations.talk={talk}",
+        "run.steps=1",
+        f"run.folder={tmp_path}",
+        "run.name=r",
+    )
+    assert main(["train", *words, f"policy.teacher={{player: {place}}}"]) == 0
+    assert any("policy/base/reference_kl" in line for line in metrics(tmp_path / "r"))
+    # A role of the training arena still needs one.
+    with pytest.raises(ConfigError, match=r"policy\.teacher: none for role 'player'; add one"):
+        Experiment(compose.load([*words, f"policy.teacher={{speaker: {place}}}"]))
 
 
 def test_a_note_warns_of_exploiters_that_imitate_and_of_estimates(tmp_path: Path) -> None:

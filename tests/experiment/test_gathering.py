@@ -36,4 +36,4 @@ def test_the_error_of_an_arena_is_not_blamed_on_the_policy(
     line = told.splitlines()[-1].removeprefix("selfplay: ")
     assert line.startswith("gathering first tasks, round 1") and ending(tmp_path / "r") == line
     shown = Path(tmp_path / "r/report.html").read_text()
-    assert f"An error ended the run: {escape(line)}" in shown
+    assert f"The run stopped early: {escape(line)}" in shown

@@ -44,6 +44,8 @@ def put_back() -> Iterator[None]:
 
 COUNT = count()
 """Luck that depends on neither the seed nor the moves."""
+LEGAL: dict[str, Any] = {"numbers": [1, 2], "word": "heads", "set": {"heads"}, "empty": set()}
+"""Legal moves of views that are no lists of texts, by the fault's name."""
 
 
 class Coin(Arena):
@@ -79,8 +81,8 @@ class Coin(Arena):
     def view(self, agent: str) -> Observation:
         if self.fault == "view":
             raise KeyError("side")
-        if self.fault in ("numbers", "word"):
-            return Observation(fields={"legal": [1, 2] if self.fault == "numbers" else "heads"})
+        if self.fault in LEGAL:
+            return Observation(fields={"legal": LEGAL[self.fault]})
         if self.fault == "view_pays":
             self.pay(agent, 0.1)
         if self.fault == "seen_none":
@@ -198,6 +200,8 @@ def test_what_was_seen_read_and_paid_is_printed(
             "view('player_1') has 1 under 'legal', which needs a list of texts",
         ),
         ("arena.fault=word", "view('player_0') has 'heads' under 'legal', which needs"),
+        ("arena.fault=set", "view('player_0') has a set under 'legal', which needs a list of"),
+        ("arena.fault=empty", "view('player_1') has a set under 'legal', which needs a list of"),
         ("arena.fault=none", "view('player_0') returned an Observation whose text is NoneType"),
         (
             "arena.fault=lock",

@@ -42,6 +42,24 @@ def test_a_text_is_no_column_and_no_link() -> None:
     assert make_docs.cell("a|b  of\n[0][2]") == r"a\|b of [0]\[2]"
 
 
+def test_parameters_that_the_program_fills_in_are_not_required() -> None:
+    page = make_docs.page()
+
+    def row(target: str, key: str) -> str:
+        rows = page.partition(f"\n`{target}`\n")[2].partition("\n\n`")[0].splitlines()
+        (found,) = [each for each in rows if each.startswith(f"| `{key}` |")]
+        return str(found)
+
+    assert "| provided |" in row("selfplay.credit.counterfactual.Counterfactual", "arena")
+    assert "| provided |" in row("selfplay.league.config.LeagueConfig", "population")
+    assert "| service |" in row("arenas.collaboration.arena.Collaboration", "executor")
+    assert "| required |" in row("arenas.games.random_play.RandomPlay", "arena")
+    assert "| required |" in row("selfplay.credit.shaping.Overlong", "buffer")  # a number
+    # No service is given to a warm start.
+    target = "arenas.questions.reasoning_answers.ReasoningAnswers"
+    assert "| required |" in row(target, "reasoning_gym")
+
+
 def test_every_key_has_a_meaning_and_one_row() -> None:
     for table in make_docs.page().split("| key | type | default | meaning |")[1:]:
         rows = [line for line in table.partition("\n\n")[0].splitlines() if line.startswith("| `")]

@@ -25,6 +25,7 @@ from selfplay.experiment.experiment import check
 from selfplay.role import Role
 from selfplay.run.sweep import plan
 from tests.helpers.repository import ROOT
+from tests.helpers.sandbox_attacks import isolated
 
 DOCS = ROOT / "docs"
 PAGES = {
@@ -115,6 +116,32 @@ def test_the_printed_task_with_a_verifier_is_trained(tmp_path: Path) -> None:
     trained = run("train", *words, *short, cwd=tmp_path)
     assert trained.code == 0, trained.err
     assert metrics(tmp_path / "runs/short")[-1]["role/proposer/valid"] > 0
+
+
+def test_the_printed_arena_that_runs_programs_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with isolated():  # skips the test if programs cannot run here
+        text = (DOCS / "sandbox.md").read_text(encoding="utf-8").replace("my_games", "my_programs")
+    printed_files = FILE.findall(text)
+    assert len(printed_files) == 2
+    for name, content in printed_files:
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text(content)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    _, tested = PYTHON.findall(text)
+    read: dict[str, Any] = {}
+    exec(tested, read)
+    (line,) = printed("check", "docs/sandbox.md")
+    assert main(["check", *line]) == 0
+    assert "no faults" in capsys.readouterr().out
+    assert main(["check", *line, "services=none"]) == 2
+    assert "arena.executor: missing; " in capsys.readouterr().err
+    services = {"executor": read["executor"], "seed": 0}
+    for node in ({}, {"executor": "services.executor"}):
+        arena = build({"_target_": "my_programs.squares.Squares", **node}, provided=services)
+        assert arena.executor is services["executor"] and arena.fork().executor is arena.executor
 
 
 def test_the_examples_of_the_reference_hold() -> None:

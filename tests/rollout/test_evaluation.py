@@ -20,8 +20,12 @@ from tests.helpers.builders import episode, turn
 TASKS = [Task(id="h", type="hard"), Task(id="e", type="easy")]
 
 
+class Rated(Arena):
+    measures = {"rate": Metric(unit="fraction", better="higher")}
+
+
 def made(**changes: Any) -> Evaluation:
-    settings: dict[str, Any] = {"arena": Arena, "tasks": TASKS, "metrics": {"accuracy": "rate"}}
+    settings: dict[str, Any] = {"arena": Rated, "tasks": TASKS, "metrics": {"accuracy": "rate"}}
     return Evaluation(**{**settings, **changes})
 
 
@@ -83,13 +87,24 @@ def test_an_evaluation_whose_episodes_all_failed_has_no_values() -> None:
     assert "hard/accuracy" not in figures, "all episodes of the type failed"
 
 
-def test_failures_are_left_out_where_less_is_better() -> None:
-    class Faulty(Arena):
-        measures = {"rate": Metric(unit="fraction", better="lower")}
+@pytest.mark.parametrize(
+    "declared",
+    [
+        {"rate": Metric(unit="fraction", better="lower")},
+        {"rate": Metric(unit="count")},
+        {"another": Metric(unit="count", better="higher")},
+    ],
+    ids=["less is better", "no direction", "not declared"],
+)
+def test_failures_count_as_nothing_only_where_more_is_better(
+    declared: dict[str, Metric],
+) -> None:
+    class Counting(Arena):
+        measures = declared
 
     failed = measured(0.0, status=Status.FAILED)
     cut = measured(None, status=Status.TRUNCATED)
-    evaluation = made(arena=Faulty)
+    evaluation = made(arena=Counting)
     figures = evaluation.summarize([measured(0.5), failed, cut, measured(1.0)])
     assert figures["accuracy"] == figures["hard/accuracy"] == 0.75
     assert (figures["failed_episodes"], figures["truncated_episodes"]) == (1, 1)

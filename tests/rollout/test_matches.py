@@ -161,3 +161,51 @@ def test_all_agents_change_places_where_none_are_named() -> None:
         ["judge_0", "player_0"],
         ["player_0", "player_1"],
     ]
+
+
+class Growing(Arena):
+    """As many players as the task says."""
+
+    roles = {"player": 3}
+
+    def agents_of(self, task: Task) -> list[str]:
+        return self.possible_agents[: task.payload["players"]]
+
+
+def sized(*counts: int) -> list[Task]:
+    return [Task(id=f"of-{count}", payload={"players": count}) for count in counts]
+
+
+def test_a_task_is_played_from_the_seats_that_take_part_in_it() -> None:
+    asked: list[EpisodeSpec] = []
+
+    def play(specs: Sequence[EpisodeSpec]) -> list[Episode]:
+        asked.extend(specs)
+        return [
+            episode(*(turn(seat, float(seat not in spec.policy_map)) for seat in spec.seats))
+            for spec in specs
+        ]
+
+    made = evaluation(arena=Growing, tasks=sized(1, 2, 3), samples=1, opponents=["x"], seats=())
+    figures, _ = made.run("sizes", play, seed=0)
+    two, three = ["player_0", "player_1"], ["player_0", "player_1", "player_2"]
+    assert [(spec.task.id, list(spec.seats), sorted(spec.policy_map)) for spec in asked] == [
+        ("of-2", two, ["player_1"]),
+        ("of-3", three, ["player_1", "player_2"]),
+        ("of-2", two, ["player_0"]),
+        ("of-3", three, ["player_0", "player_2"]),
+        ("of-3", three, two),
+    ]
+    assert figures["versus/x/won"] == figures["versus/x/player_2/won"] == 1
+    (note,) = made.without_match("sizes")
+    assert note.startswith("evaluations.sizes.opponents: in 1 of 3 tasks, such as 'of-1', fewer")
+    assert note in made.notes("sizes", [])
+
+
+def test_seats_may_name_agents_of_some_tasks_only() -> None:
+    made = evaluation(arena=Growing, tasks=sized(2, 3), opponents=["x"], seats=["player_2", *SEATS])
+    assert made.without_match("sizes") == []
+    alone = evaluation(arena=Growing, tasks=sized(1), opponents=[], seats=())
+    assert alone.without_match("sizes") == [], "without opponents it is played"
+    with pytest.raises(ValueError, match=r"in no task two of \['player_1', 'player_2'\] take part"):
+        evaluation(arena=Growing, tasks=sized(1, 2), seats=["player_1", "player_2"])

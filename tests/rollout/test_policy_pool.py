@@ -65,11 +65,17 @@ def test_a_match_is_refused_where_a_seat_takes_no_part() -> None:
     alone = replace(spec(policy_map=everybody), task=Task(id="alone"))
     (played,) = playing.run([alone])
     assert len(played.turns) == 2, "who is seated without need does no harm"
-    with pytest.raises(ConfigError, match=r"^task alone: player_1 cannot be seated, .* mixture"):
+    with pytest.raises(
+        ConfigError, match=r"^task alone: player_1 cannot be seated, .* leave it out$"
+    ):
         playing.run([replace(alone, seats=seats)])
-    versus = Evaluation(arena=Alternating, tasks=[alone.task], metrics={}, opponents=["old"])
-    with pytest.raises(ConfigError, match="an evaluation of one part names its seats"):
-        versus.run("x", playing.run, seed=0)
+    both = Task(id="both")
+    versus = Evaluation(arena=Alternating, tasks=[alone.task, both], metrics={}, opponents=["old"])
+    _, matches = versus.run("x", playing.run, seed=0)
+    assert [(each.task.id, each.policy_map) for each in matches] == [
+        ("both", {"player_1": "old"}),
+        ("both", {"player_0": "old"}),
+    ]
 
 
 def test_policies_come_and_go_between_two_calls() -> None:

@@ -107,6 +107,10 @@ def test_an_opponent_has_no_reward_of_its_role() -> None:
     assert figures["role/player/reward"] == -1.0
     assert figures["versus/old/player/reward"] == -1.0
     assert figures["versus/old/episodes"] == 2.0
+    unasked = episode(
+        turn("player_0", 0.0), other_pay={"player_1": ()}, policy_map={"player_0": "old"}
+    )
+    assert of_episodes([*played, unasked])["versus/old/episodes"] == 3.0
 
 
 def test_nothing_played_is_no_figure_of_play() -> None:

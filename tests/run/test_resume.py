@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from selfplay.cli.main import main
+from selfplay.run.report.run_report import write_report
+from selfplay.run.sessions import ending, read_sessions
 from tests.helpers.command_process import (
     LONGEST,
     SMOKE,
@@ -189,7 +191,11 @@ def test_an_interrupt_is_one_line_and_loses_nothing(
     assert outcome.code == 130
     assert one_line(outcome.err).startswith("selfplay: interrupted; ")
     assert f"selfplay train resume=runs/{place.name}" in outcome.err
+    why = "interrupted by SIGINT (Ctrl-C)" if number == signal.SIGINT else "interrupted by SIGTERM"
+    assert ending(place) == why
+    assert f"The run stopped early: {why}" in write_report(place).read_text()
     assert resume(place).code == 0
+    assert [each.ending for each in read_sessions(place)] == [why, ""]
     assert_alike(place, finished())
 
 

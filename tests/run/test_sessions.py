@@ -122,6 +122,12 @@ def test_the_error_that_ends_a_process_is_in_its_session_alone(tmp_path: Path) -
     assert second.ending.startswith("ZeroDivisionError: xx")
 
 
+def test_an_interrupt_that_ends_a_process_is_in_its_session(tmp_path: Path) -> None:
+    begin_session(tmp_path)
+    end_session(tmp_path, KeyboardInterrupt("interrupted by SIGTERM"))
+    assert ending(tmp_path) == "interrupted by SIGTERM"
+
+
 def test_an_error_of_the_run_is_not_hidden_by_a_damaged_file(tmp_path: Path) -> None:
     (tmp_path / "sessions.json").write_text("{")
     end_session(tmp_path, RunError("the first error"))

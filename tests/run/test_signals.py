@@ -83,11 +83,13 @@ def test_an_import_that_does_not_end_is_interrupted(
 def test_outside_of_imports_the_interrupt_is_at_once_and_not_forgotten() -> None:
     signals.install()
     signals.check()
+    assert signals.reason() == ""
     with pytest.raises(KeyboardInterrupt):
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(5)
     with pytest.raises(KeyboardInterrupt):
         signals.check()
+    assert signals.reason() == "interrupted by SIGTERM"
 
 
 def test_an_interrupt_that_became_another_error_is_an_interrupt(

@@ -229,6 +229,24 @@ def test_runs_that_did_not_end_are_counted(tmp_path: Path, monkeypatch: pytest.M
     assert "1 of 2" in sweep_report.text(lines)
 
 
+def test_a_damaged_summary_is_one_line_of_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subprocess, "Popen", Runs())
+    sweep.run(tmp_path / "s", WANTED, tell=lambda line: None)
+    summaries = sorted((tmp_path / "s").glob("*/summary.json"))
+    summaries[0].write_text("{")
+    line = f"eft out a damaged file: {summaries[0].parent.name}/summary.json: not valid JSON"
+    table = sweep_report.lines(tmp_path / "s")
+    assert sorted((row.runs, row.missing) for row in table) == [(1, 1), (2, 0)]
+    assert f"l{line}" in sweep_report.text(table).splitlines()[-1]
+    assert f"L{line}" in sweep_report.write_ablation(tmp_path / "s").read_text()
+    for each in summaries:
+        each.write_text("{")
+    with pytest.raises(RunError, match=f"no run of this sweep has ended yet; l{line}"):
+        sweep_report.lines(tmp_path / "s")
+
+
 def test_without_evaluations_the_last_rewards_are_the_outcome(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from arenas.games.kuhn import Kuhn
@@ -11,6 +12,8 @@ from selfplay.engines.scripted import constant
 from selfplay.errors import ConfigError
 from selfplay.rollout.rollout_settings import RolloutSettings
 from selfplay.study.matches import _games
+from selfplay.types import Metric, Status
+from tests.helpers.builders import episode, turn
 from tests.helpers.scripted_games import games
 
 
@@ -42,6 +45,30 @@ def test_the_return_counts_the_pay_of_an_agent_without_a_turn() -> None:
     assert {episode.agents() for episode in played} == {("player_0",)}
     assert made.scores(played, "return").tolist() == [0.0] * 4
     assert made.scores(played, "return/player_1").tolist() == [2.0] * 4
+
+
+class Measured(Kuhn):
+    measures = {"right": Metric(better="higher"), "wrong": Metric(better="lower"), "used": Metric()}
+
+
+def test_a_truncated_episode_counts_as_0_only_where_more_is_better() -> None:
+    made = games(Measured, {"team": constant("pass")}, metrics=["right"])
+    ended = [Status.FINISHED, Status.TRUNCATED, Status.FAILED]
+    episodes = [episode(turn("player_0"), status=status) for status in ended]
+    known = dict.fromkeys(["right", "wrong", "used", "undeclared"], 0.5)
+    episodes.append(episode(turn("player_0"), status=Status.TRUNCATED, metrics=known))
+    np.testing.assert_array_equal(made.scores(episodes), [np.nan, 0, np.nan, 0.5])
+    assert "truncated_left_out" not in made.record()
+    for name in ("wrong", "used", "undeclared"):
+        np.testing.assert_array_equal(made.scores(episodes, name), [np.nan, np.nan, np.nan, 0.5])
+    assert made.record()["truncated_left_out"] == {"wrong": 1, "used": 1, "undeclared": 1}
+
+
+def test_the_return_of_a_truncated_episode_is_what_was_paid() -> None:
+    made = games(Measured, {"team": constant("pass")})
+    cut = episode(turn("player_0", reward=2.0), status=Status.TRUNCATED)
+    assert made.scores([cut], "return/player_0").tolist() == [2.0]
+    assert "truncated_left_out" not in made.record()
 
 
 def test_a_wrong_metric_is_refused_after_one_trial_game() -> None:

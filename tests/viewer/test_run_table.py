@@ -309,10 +309,10 @@ def test_the_code_of_a_run_is_shown(client: TestClient, runs: Path) -> None:
     page = client.get("/run/a").text
     assert "torch 2.13.0" in page and ", with changes" in page
     assert client.get("/run/c").status_code == 200
-    assert "An error ended the run" not in page
+    assert "The run stopped early" not in page
     page = client.get("/run/b").text
     assert "<script>" not in page
-    assert "An error ended the run: step 3: &lt;b&gt;12%&lt;/b&gt; failed" in page
+    assert "The run stopped early: step 3: &lt;b&gt;12%&lt;/b&gt; failed" in page
 
 
 def test_a_run_of_a_sweep_leads_to_the_page_of_the_sweep(tmp_path: Path) -> None:

@@ -15,12 +15,12 @@ from selfplay.errors import RunError
 from selfplay.run.declarations import COUNTED, RunMetrics, read_declared
 from selfplay.run.directory import ROLLED_BACK, gaps
 from selfplay.run.formatting import change, direction, format_value, words
-from selfplay.run.record_reader import DamagedLines, Summary, read_metrics, read_summary
+from selfplay.run.record_reader import DamagedLines, Summary, read_metrics, summary_or_damage
 from selfplay.run.report.charts import arrange, draw, smoothing
 from selfplay.run.report.html import render, write_page
 from selfplay.run.report.repeated_metrics import finite_columns, repeated
 from selfplay.run.report.transcripts import choose
-from selfplay.run.run_folder import CONFIG, check_run
+from selfplay.run.run_folder import CONFIG, METRICS, REPORT, check_run
 from selfplay.run.sessions import ending
 from selfplay.run.untrusted import open_regular
 
@@ -108,15 +108,16 @@ class ReportTable:
 def write_report(run: Path) -> Path:
     """Write `report.html` into the run folder and return its path.
 
-    Damaged lines of metrics and episodes are left out, and the report names the first of each.
+    Damaged lines of metrics and episodes are left out, and the report names the first of each. A
+    damaged summary is left out too, with a line about it.
     Raises RunError, in one line, if `run` is not a run folder or one of its files cannot be read.
     """
     check_run(run)
     config_file = run / CONFIG
     config = _read(config_file)
     damaged = DamagedLines(), DamagedLines()
-    rows = read_metrics(run / "metrics.jsonl", damaged=damaged[0])
-    summary = read_summary(run / "summary.json")
+    rows = read_metrics(run / METRICS, damaged=damaged[0])
+    summary, unread = summary_or_damage(run)
     declared = read_declared(run)
     choices = choose(run, declared, damaged=damaged[1])
     curves = _with_ends(rows, summary) if summary else rows
@@ -124,6 +125,7 @@ def write_report(run: Path) -> Path:
         "report.html.jinja",
         summary=summary or Summary(),
         finished=summary is not None,
+        ended=summary is not None or bool(unread),
         name=(summary.name if summary else "") or run.resolve().name,
         steps=max([*rows, summary.steps if summary else 0], default=0),
         seconds=(summary.seconds if summary else 0.0)
@@ -143,9 +145,12 @@ def write_report(run: Path) -> Path:
         choices=choices,
         config=config,
         missing=gaps(rows),
-        damaged=[each.text(run) for each in damaged if each.count],
+        damaged=[
+            *([f"left out a damaged file: {unread}"] if unread else []),
+            *(each.text(run) for each in damaged if each.count),
+        ],
     )
-    return write_page(run / "report.html", page, root=run)
+    return write_page(run / REPORT, page, root=run)
 
 
 def compare(

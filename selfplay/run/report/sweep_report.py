@@ -15,10 +15,11 @@ from selfplay.errors import RunError, printable
 from selfplay.run import sweep
 from selfplay.run.declarations import TROUBLES, RunMetrics, read_declared
 from selfplay.run.formatting import columns, format_value, words
-from selfplay.run.record_reader import Summary, read_metrics, read_summary
+from selfplay.run.record_reader import Summary, read_metrics, summary_or_damage
 from selfplay.run.report.charts import LARGEST, SERIES, bare, svg
 from selfplay.run.report.html import render, write_page
 from selfplay.run.report.percent_axis import percent_axis
+from selfplay.run.run_folder import METRICS, REPORT
 from selfplay.types import Metric
 
 SEED = "seed"
@@ -36,12 +37,14 @@ class AblationRow:
     runs: int
     """Number of runs that ended."""
     missing: int
-    """Number of runs that have not ended."""
+    """Number of runs that have not ended, or whose summary cannot be read."""
     values: Mapping[str, tuple[float, ...]]
     """Metric to its final values in the runs that ended, without those that are not finite or
     beyond `charts.LARGEST`."""
     read: Mapping[str, Metric] = field(default_factory=dict)
     """Unit and direction of each metric, as the runs declare them."""
+    damaged: tuple[str, ...] = ()
+    """A line about each run whose summary cannot be read."""
 
     def shown(self, metric: str) -> str:
         """Return the mean, with the standard deviation over seeds (n - 1) if there are several."""
@@ -56,7 +59,8 @@ class AblationRow:
 def lines(folder: Path) -> list[AblationRow]:
     """Return the rows of a sweep's table.
 
-    Raises RunError if `folder` is not a sweep folder or no run of the sweep has ended.
+    Raises RunError if `folder` is not a sweep folder, or no run of the sweep has ended with a
+    summary that can be read.
     """
     return _rows(folder, sweep.read(folder))
 
@@ -70,9 +74,11 @@ def _rows(folder: Path, made: sweep.Sweep) -> list[AblationRow]:
     for key, members in together.items():
         values: dict[str, list[float]] = {}
         read: dict[str, Metric] = {}
-        ended = 0
+        ended, damaged = 0, []
         for point in members:
-            summary = read_summary(folder / point.name / "summary.json")
+            summary, unread = summary_or_damage(folder / point.name)
+            if unread:
+                damaged.append(f"left out a damaged file: {point.name}/{unread}")
             if summary is None:
                 continue
             ended += 1
@@ -87,16 +93,24 @@ def _rows(folder: Path, made: sweep.Sweep) -> list[AblationRow]:
                 missing=len(members) - ended,
                 values={metric: tuple(each) for metric, each in values.items()},
                 read=read,
+                damaged=tuple(damaged),
             )
         )
     if not any(line.runs for line in found):
-        raise RunError(f"{folder}: no run of this sweep has ended yet")
+        lost = damages(found)
+        why = f"; {lost[0]}" if lost else ""
+        raise RunError(f"{folder}: no run of this sweep has ended yet{why}")
     return found
 
 
 def keys(table: Sequence[AblationRow]) -> list[str]:
     """Return the swept keys of all rows, in the order of their first appearance."""
     return list(dict.fromkeys(key for line in table for key in line.choices))
+
+
+def damages(table: Sequence[AblationRow]) -> list[str]:
+    """Return the lines about runs whose summary cannot be read."""
+    return [fault for line in table for fault in line.damaged]
 
 
 def metrics(table: Sequence[AblationRow]) -> list[str]:
@@ -124,12 +138,12 @@ def text(table: Sequence[AblationRow]) -> str:
     printed = columns([[printable(cell) for cell in row] for row in rows])
     if "\u00b1" in printed:
         printed += "\n\u00b1: standard deviation over the runs of a row"
-    return printed
+    return "\n".join([printed, *map(printable, damages(table))])
 
 
 def write_ablation(folder: Path) -> Path:
     """Write the sweep's `report.html` and return its path."""
-    return write_page(folder / "report.html", render_ablation(folder), root=folder)
+    return write_page(folder / REPORT, render_ablation(folder), root=folder)
 
 
 def render_ablation(folder: Path) -> str:
@@ -144,6 +158,7 @@ def render_ablation(folder: Path) -> str:
         columns=columns,
         better={name: metric.better for name, metric in read.items()},
         lines=table,
+        damaged=damages(table),
         charts=[
             (name, Markup(_dots(rows, share=read[name].unit == "fraction")))
             for name in columns
@@ -178,7 +193,7 @@ def _outcome(run: Path, summary: Summary, declared: RunMetrics) -> dict[str, flo
     }
     if found:
         return found
-    rows = list(read_metrics(run / "metrics.jsonl").values())[-LAST_STEPS:]
+    rows = list(read_metrics(run / METRICS).values())[-LAST_STEPS:]
     names = {n for row in rows for n in row if n.startswith("role/") and n.endswith("/reward")}
     return {
         name: mean(_known(row[name] for row in rows if name in row) or [math.nan])

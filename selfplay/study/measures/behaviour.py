@@ -33,6 +33,7 @@ from selfplay.role import Role
 from selfplay.run.directory import Run
 from selfplay.run.formatting import number
 from selfplay.run.record_reader import episodes_of, recorded_steps
+from selfplay.run.run_folder import POLICIES
 from selfplay.study.equilibrium import Equilibrium, solve
 from selfplay.study.measure import Measure, Option
 from selfplay.study.measures.exploitability import known_game
@@ -301,7 +302,8 @@ def _read_exactly(run: Path, solved: Solved, *, every: bool) -> None:
 
     checkpoints = places(run, every=every)
     config = with_local_runtime(Run.open(run).config())
-    experiment = Experiment(config).load(checkpoints[-1], learning=False)
+    experiment = Experiment(config, unplayed=("evaluations",))
+    experiment.load(checkpoints[-1], learning=False)
     try:
         agent_specs = experiment.players.rollout.agent_specs
         roles = {name: agent_spec.role for name, agent_spec in agent_specs.items()}
@@ -320,7 +322,7 @@ def _read_exactly(run: Path, solved: Solved, *, every: bool) -> None:
         read_from = {place: each for place, each in found.items() if each.agent not in frozen}
         for checkpoint in checkpoints:
             for name, policy in experiment.policies.items():
-                policy.load_weights(checkpoint / "policies" / name)
+                policy.load_weights(checkpoint / POLICIES / name)
             for place, choice in zip(
                 read_from,
                 read(list(read_from.values()), agent_specs=agent_specs, models=models),

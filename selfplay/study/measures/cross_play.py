@@ -5,7 +5,7 @@ the metric when player i plays the first side and player j the second. Self-play
 the diagonal, cross-play XP the mean of the other cells, and the gap is SP - XP. The gap is 0 if
 the runs find the same or compatible ways to play, and large if each run has its own conventions.
 With more than two sides, J[i, j] puts j into one seat and i into all others, averaged over the
-seats.
+seats that take part in the task (`Arena.agents_of`). A task with fewer than two sides is left out.
 
 **Source.** Hu et al. 2020, Other-Play, 2003.02979.
 
@@ -31,7 +31,7 @@ from selfplay.study.measure import PLAYING, Measure, open_games, references_of
 from selfplay.study.players import StudyPlayer
 from selfplay.study.plots import IntervalPlot, MatrixPlot
 from selfplay.study.result import Cell, Result, Table
-from selfplay.study.stats.bootstrap import Draws, Estimate, mean, weighted
+from selfplay.study.stats.bootstrap import Draws, Estimate, divide, mean, weighted
 from selfplay.study.stats.pairs import differences, over_pairs, rounded, span_of
 
 IDLE = (
@@ -104,29 +104,51 @@ def study(
 def run_pairs(games: StudyMatches, players: Sequence[StudyPlayer]) -> tuple[Cells, Draws]:
     """Return the scores of all ordered pairs, and the resampling for their intervals.
 
-    Raises ConfigError if a side never moves, because its player has no effect.
+    A score is NaN in an episode in which fewer than two sides take part. Raises ConfigError if
+    there are only such episodes, and if a side never moves, because its player has no effect.
     """
     sides = list(games.sides().values())
+    shared = _shared(games, sides)
+    if not shared.any():
+        raise ConfigError(
+            f"no task of these games in {games.arena().name} has two sides, so no policy has a "
+            "partner; name games of two sides with --evaluation"
+        )
+    left_out = int((~shared.any(axis=0)).sum())
+    if left_out:
+        games.notes.append(
+            f"{left_out} of {shared.shape[1]} episodes have tasks with a single side, so the "
+            "comparison of partners leaves them out"
+        )
     cells: dict[tuple[int, int], np.ndarray] = {}
     draws = None
     for i, player in enumerate(players):
         for j, partner in enumerate(players):
             # With two sides the partner takes the second; the first is in the cell (j, i).
-            seats = sides[-1:] if i == j or len(sides) == 2 else sides
+            turns = range(len(sides))[-1:] if i == j or len(sides) == 2 else range(len(sides))
+            counted = shared.any(axis=0, keepdims=True) if i == j else shared[list(turns)]
             found = []
-            for replaced in seats:
+            for turn in turns:
                 seating = {
                     **player.seats([agent for agents in sides for agent in agents]),
-                    **partner.seats(replaced),
+                    **partner.seats(sides[turn]),
                 }
                 episodes = games.run(seating)
                 draws = draws or games.draws(episodes)
                 found.append(games.scores(episodes))
-            cells[i, j] = np.mean(found, axis=0)
+            cells[i, j] = divide(np.sum(found, axis=0, where=counted), counted.sum(axis=0))
     assert draws is not None
     for side in games.idle():
         raise ConfigError(f"{side} {IDLE}")
     return cells, draws
+
+
+def _shared(games: StudyMatches, sides: Sequence[Sequence[str]]) -> np.ndarray:
+    """Return [sides, N]: True if the side takes part in the episode, and another side too."""
+    arena = games.arena()
+    there = [set(arena.agents_of(spec.task)) for spec in games.episode_specs({})]
+    found = np.array([[not agents.isdisjoint(side) for agents in there] for side in sides])
+    return found & (found.sum(axis=0) > 1)
 
 
 def matrix(cells: Cells, count: int) -> np.ndarray:

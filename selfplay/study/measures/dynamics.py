@@ -40,6 +40,7 @@ from selfplay.errors import ConfigError, nearest
 from selfplay.run.declarations import read_declared
 from selfplay.run.formatting import counted
 from selfplay.run.record_reader import read_metrics
+from selfplay.run.run_folder import METRICS
 from selfplay.study.measure import METRIC, SEED, Measure
 from selfplay.study.players import untrained
 from selfplay.study.plots import CurvePlot
@@ -94,7 +95,7 @@ def study(
     seed: int = 0,
 ) -> Result:
     """Analyse the records of a run. `base` maps names to untrained policies, for the drift."""
-    metrics = read_metrics(run / "metrics.jsonl")
+    metrics = read_metrics(run / METRICS)
     name = chief(metrics, metric, read_declared(run).arena.chief)
     on_record = [(step, metrics[step][name]) for step in metrics if name in metrics[step]]
     pairs = [(step, measurable(value)) for step, value in on_record if abs(step) <= LARGEST]

@@ -31,6 +31,7 @@ from selfplay.run.formatting import counted, words
 from selfplay.run.record_reader import read_metrics
 from selfplay.run.report.charts import running_mean, smoothing
 from selfplay.run.report.repeated_metrics import repeated
+from selfplay.run.run_folder import METRICS
 from selfplay.run.step_range import step_range
 from selfplay.study.derived_metrics import DerivedMetric
 from selfplay.study.measure import DERIVED, ONLY, RANGES, Measure
@@ -65,7 +66,7 @@ def study(
         RunError: If the record is damaged.
     """
     declared = read_declared(run)
-    rows: Mapping[int, Mapping[str, float]] = read_metrics(run / "metrics.jsonl")
+    rows: Mapping[int, Mapping[str, float]] = read_metrics(run / METRICS)
     if not rows:
         raise ConfigError(
             f"{run}: no training step is recorded; `selfplay evaluate {run}` measures a checkpoint"

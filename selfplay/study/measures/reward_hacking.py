@@ -155,7 +155,7 @@ def study(
     tables: list[Table] = []
     drawings: list[Drawing] = []
     name = games.arena().name
-    if independent and len(games.arena().roles) > 1:
+    if independent and len(games.arena().roles) > 1 and len(games.sides()) > 1:
         cells, draws = run_pairs(games, players)
         means = matrix(cells, len(players))
         labels = [player.label for player in players]

@@ -19,6 +19,7 @@ import argparse
 from collections.abc import Sequence
 
 from selfplay.errors import ConfigError
+from selfplay.run.formatting import counted
 from selfplay.study.matches import games_of
 from selfplay.study.measure import EPISODES, EVALUATION, SEED, Measure, references_of
 from selfplay.study.players import Reference
@@ -70,6 +71,10 @@ def study(
                 estimates.append(found)
                 values[references.index(reference)][column] = found.value
             record = games.record()
+            notes += [
+                f"{names[-1]}: {counted(count, 'truncated episode')} without it, left out"
+                for count in record.get("truncated_left_out", {}).values()
+            ]
     rows = [labels[each] for each in references]
     return Result(
         measure="transfer",

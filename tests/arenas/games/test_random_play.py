@@ -63,6 +63,18 @@ def test_messages_are_said_where_no_move_is_asked_for() -> None:
         RandomPlay(arena=raw_env(speakers=[0])).prepare(print)
 
 
+def test_a_set_of_moves_is_refused() -> None:
+    class Unordered(Kuhn):
+        def view(self, agent: str) -> Observation:
+            return Observation(text="which?", fields={"legal": set(MOVES)})
+
+    words = (
+        "random play of kuhn_v0 failed: ValueError: the field `legal` of an observation is a set"
+    )
+    with pytest.raises(ConfigError, match=words):
+        RandomPlay(arena=Unordered()).prepare(print)
+
+
 def test_a_large_game_is_shown_as_random_play_meets_it() -> None:
     arena = raw_env(rounds=5, speakers=[0, 1])
     source = RandomPlay(arena=arena, messages=["x", "y"], most=40, shown=500)

@@ -1,6 +1,7 @@
 """Tic-tac-toe: games by hand, against OpenSpiel, and opponents in a seat of their own."""
 
 import pickle
+from collections.abc import Collection
 from random import Random
 from typing import Any
 
@@ -134,6 +135,12 @@ def test_scripted_opponents_take_a_seat() -> None:
 def test_a_random_opponent_needs_moves_to_choose_from() -> None:
     with pytest.raises(ValueError, match="the field `legal` of its observation lists no moves"):
         random_legal("player_0", Observation(text="say something"), Random(0))
+
+
+@pytest.mark.parametrize("moves", [{"1", "2"}, frozenset({"1"})])
+def test_a_random_opponent_refuses_a_set_of_moves(moves: Collection[str]) -> None:
+    with pytest.raises(ValueError, match=r"`legal` of an observation is a (frozen)?set, whose ord"):
+        random_legal("player_0", Observation(fields={"legal": moves}), Random(0))
 
 
 def test_forks_pickles_and_replays() -> None:

@@ -162,23 +162,31 @@ def test_run_that_has_done_nothing_yet(tmp_path: Path) -> None:
         assert words in page.text
 
 
-@pytest.mark.parametrize(
-    ("file", "content", "message"),
-    [
-        ("summary.json", b"{", "summary.json: not valid JSON"),
-        ("summary.json", b'{"evaluations": {"a": {"before": 3}}}', "summary.json: evaluations.a"),
-        ("config.yaml", b"\xff", "config.yaml: is not UTF-8"),
-    ],
-)
-def test_file_that_cannot_be_read_is_one_line(
-    tmp_path: Path, file: str, content: bytes, message: str
-) -> None:
+def test_config_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", steps=4)
-    (run / file).write_bytes(content)
+    (run / "config.yaml").write_bytes(b"\xff")
     with pytest.raises(RunError) as caught:
         write_report(run)
-    assert message in str(caught.value) and "\n" not in str(caught.value)
+    assert "config.yaml: is not UTF-8" in str(caught.value) and "\n" not in str(caught.value)
     assert not (run / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"{", "not valid JSON"),
+        (b'{"evaluations": {"a": {"before": 3}}}', "evaluations.a"),
+    ],
+)
+def test_a_damaged_summary_is_one_line_of_the_page(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
+    run = make_run(tmp_path / "run", steps=4)
+    (run / "summary.json").write_bytes(content)
+    page = Page(write_report(run).read_text(encoding="utf-8")).text
+    assert f"Left out a damaged file: summary.json: {message}" in page
+    assert "not finished" not in page and "4 steps" in page
+    assert "First and latest evaluation" in page
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,13 @@ from selfplay.arena import Arena
 from selfplay.curriculum.mixture import routed
 from selfplay.engines.scripted import choice, constant
 from selfplay.errors import ConfigError
+from selfplay.study.matches import StudyMatches
 from selfplay.study.measures import reward_hacking, role_swap
-from selfplay.study.measures.cross_play import by_pair, estimate, study
+from selfplay.study.measures.cross_play import by_pair, estimate, run_pairs, study
+from selfplay.study.players import StudyPlayer
 from selfplay.study.stats.bootstrap import Draws, Estimate
 from selfplay.study.stats.pairs import between, over_pairs, span_of, unseen, variance
-from selfplay.types import Action, Observation, Status, Task
-from tests.helpers.builders import episode, turn
+from selfplay.types import Action, Observation, Task
 from tests.helpers.scripted_games import code, games, levers, lewis, lewis_tasks, player
 
 Score: TypeAlias = Callable[..., float | None]
@@ -291,10 +292,57 @@ def test_a_few_games_of_a_sorted_list_are_of_all_of_it() -> None:
     assert len({spec.task.id for spec in made.episode_specs({}, count=130)[:100]}) == 100
 
 
-def test_what_was_cut_off_before_it_was_measured_counts_as_nothing() -> None:
-    made = games(levers([1, 1]), {"a": constant("lever0")}, metrics=["score"])
-    ended = [Status.FINISHED, Status.TRUNCATED, Status.FAILED]
-    episodes = [episode(turn("player_0"), status=status) for status in ended]
-    kept = episode(turn("player_0"), status=Status.TRUNCATED, metrics={"score": 0.5})
-    found = made.scores([*episodes, kept])
-    np.testing.assert_array_equal(found, [np.nan, 0, np.nan, 0.5])
+class Agreeing(Scored):
+    """The players of the task's places move once; the score is 1 if all make the same move."""
+
+    def __init__(self) -> None:
+        roles = dict.fromkeys(["first", "second", "third", "fourth"], 1)
+        super().__init__(roles, (), lambda number, *moves: float(len(set(moves)) == 1))
+
+    def agents_of(self, task: Task) -> list[str]:
+        return [self.possible_agents[place] for place in task.payload["places"]]
+
+    def acting(self) -> Sequence[str]:
+        return self.agents
+
+
+def agreeing(*places: Sequence[int]) -> tuple[StudyMatches, list[StudyPlayer]]:
+    """Games of two players who never agree, with a task for each of these places."""
+    tasks = [Task(id=str(each), payload={"places": list(each)}) for each in places]
+    scripts = {"x": constant("a"), "y": constant("b")}
+    made = games(Agreeing, scripts, tasks=tasks, metrics=["score"])
+    return made, [player("x", Agreeing), player("y", Agreeing)]
+
+
+def test_a_game_in_which_the_partner_takes_no_part_is_no_cross_play() -> None:
+    """In a task of the first two, a partner in the third or fourth seat would change nothing."""
+    sizes = [range(2), range(3), range(4)]
+    result = study(*agreeing(*sizes))
+    found = {each.name: each.value for each in result.estimates}
+    assert found == {"self-play": 1, "cross-play": 0, "gap": 1}
+    assert result.notes == ["with more than two seats, the partner takes each of them in turn"]
+    hacked = reward_hacking.study(*agreeing(*sizes), [], independent=True)
+    assert [each.value for each in hacked.estimates if each.name.startswith("collusion")] == [1]
+
+
+def test_a_task_without_a_partner_counts_in_no_cell() -> None:
+    """Self-play and cross-play are compared on the same tasks."""
+    made, players = agreeing([0], [0, 1])
+    cells, _ = run_pairs(made, players)
+    alone = [spec.task.payload["places"] == [0] for spec in made.episode_specs({})]
+    assert sum(alone) == 12
+    for (i, j), scores in cells.items():
+        np.testing.assert_array_equal(scores, np.where(alone, np.nan, float(i == j)))
+    assert [note for note in made.notes if note.startswith("12 of 24 episodes have tasks with a")]
+
+
+def test_games_without_any_partner_are_refused() -> None:
+    made, players = agreeing([0], [1])
+    with pytest.raises(ConfigError, match=r"^no task of these games in scored_v0 has two sides"):
+        study(made, players)
+
+
+def test_hacking_leaves_collusion_out_where_one_role_plays() -> None:
+    made, players = agreeing([0])
+    with pytest.raises(ConfigError, match=r"^hacking: scored_v0 has no proposals"):
+        reward_hacking.study(made, players, [], independent=True)
