@@ -126,7 +126,7 @@ class Metric:
     unit: Unit = ""
     """Unit of the values."""
     better: Better = "neither"
-    """Better direction; for "higher", an evaluation counts episodes that failed as 0."""
+    """Direction of better values; with higher, evaluations count failed episodes as 0."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -46,8 +46,8 @@ def solve(
 ) -> tuple[Change, ...] | None:
     """Return the shortest permitted changes that lead to the same database as the wish.
 
-    The whole database must be the same. None proves that the policy does
-    not allow the wish in any order or by any detour, or that it is impossible.
+    The whole database must be the same. None proves that the policy does not allow the wish in any
+    order or by any detour, or that it is impossible.
     """
     wanted = after(domain, tables, wish)
     if wanted is None:

@@ -2,10 +2,9 @@
 
 This is ZeroSearch (2505.04588), in which a language model takes the place of a search engine while
 a solver learns to search. A random draw decides whether a document is to be useful or noisy. The
-simulator reads
-the query, the question and the documents so far, and the true answer too if the document is to be
-useful. The solver does not see which documents are noisy. With a real search in place of the
-simulator, the same arena measures what the solver has learned.
+simulator reads the query, the question and the documents so far, and the true answer too if the
+document is to be useful. The solver does not see which documents are noisy. With a real search in
+place of the simulator, the same arena measures what the solver has learned.
 
 Version history: v0, first version.
 """

@@ -84,7 +84,8 @@ def _cut_off(groups: Sequence[Group]) -> str:
 
 
 class UnpaidPolicies:
-    """Detects policies whose agents are never paid while others are. `Trainer` has one."""
+    """Detects policies whose agents are paid 0 in a whole step while others are paid. `Trainer` has
+    one."""
 
     def __init__(self) -> None:
         self._said: set[str] = set()
@@ -111,8 +112,9 @@ class UnpaidPolicies:
                 self._said.add(name)
                 yield (
                     f"step {step}: all {len(advantages[name])} advantages of policy {name!r} are "
-                    "0, because its agents were paid 0 in every episode; it learns nothing from "
-                    "rewards until the arena pays them (Arena.pay)"
+                    "0, because its agents were paid 0 in every episode, so it learns nothing from "
+                    "rewards in this step; if this is not meant, see if the arena pays them "
+                    "(Arena.pay)"
                 )
 
 

@@ -62,7 +62,7 @@ class PassAtK(GroupRelative):
 
     @property
     def min_group_size(self) -> int:
-        """Number of siblings with more than k answers in all; 1 by role without `arena`."""
+        """Number of siblings with more than k answers together; 1 if there is no `arena` to ask."""
         return self.k // self.seats + 1
 
     def has_signal(self, group: Group) -> bool:

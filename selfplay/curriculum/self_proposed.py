@@ -147,7 +147,7 @@ class ProposalCurriculum:
         return tasks
 
     def _valid(self, kind: str, step: int) -> float:
-        """Return the expected number of valid proposals, by the last earlier step with some."""
+        """Return the expected number of valid proposals: their rate in the last step that asked."""
         asked = next((self._asked[each] for each in reversed(self._asked) if each != step), None)
         if asked is None:
             return 0.0

@@ -100,17 +100,15 @@ def check_unplayed_roles(players: RolloutSetup) -> None:
 
 def policy_notes(population: Population) -> list[str]:
     """Return a line for each role whose policy has the name of an opponent that was not added, or
-    nearly the name of an opponent or of a policy with settings of its own."""
+    nearly the name of one that was."""
     shipped, notes = choices("opponents"), []
-    named = {*population.opponents, *population.overrides}
     for role, name in population.roles.items():
-        meant = closest(name, named)
-        if name in named or not (name in shipped or meant):
+        meant = closest(name, population.opponents)
+        if name in population.opponents or not (name in shipped or meant):
             continue
         advice = f"+opponents={name} adds it" if name in shipped else f"did you mean {meant!r}?"
-        kind = "policy with settings" if meant in population.overrides else "opponent"
         notes.append(
-            f"population.roles.{role}: the config has no {kind} {name!r}, so {name!r} is a "
+            f"population.roles.{role}: the config has no opponent {name!r}, so {name!r} is a "
             f"policy of its own, which {'learns' if name in population.learning else 'is frozen'}; "
             f"{advice}"
         )
@@ -327,7 +325,7 @@ def check_roles_taught(
 ) -> None:
     """Raise ConfigError if a policy that learns has no teacher for a role of the training arena.
 
-    A role that only an evaluation plays needs none.
+    A role that only an evaluation plays needs none; for its policy see `check_teachers`.
     """
     if not (objective.reads_reference and objective.reference == "teacher"):
         return

@@ -17,7 +17,7 @@ from selfplay.models.main_memory import in_main_memory
 from selfplay.models.packaged import cached, is_packaged
 from selfplay.models.policy import Base, Policy
 from selfplay.run.hashing_file import HashingFile
-from selfplay.run.run_folder import LEARNERS, STATE
+from selfplay.run.run_folder import LEARNERS, POLICIES, STATE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ class CheckpointContent:
         """
         hashes = dict[str, str]()
         for name, policy in self.policies.items():
-            hashes |= _save_policy(policy, Path("policies", name), partial, place)
+            hashes |= _save_policy(policy, Path(POLICIES, name), partial, place)
         for name, each in self.frozen.items():
             hashes |= _save_frozen(each, Path(FROZEN, name), partial, place)
         hashes[LEARNERS] = _save_learners(self.learners, partial / LEARNERS)

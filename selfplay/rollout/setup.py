@@ -121,7 +121,8 @@ class Components:
     def load_services(self) -> None:
         """Load the models of services that are played, in a process that plays episodes."""
         services = self.config["services"]
-        parts = {k: v for k, v in self.config.items() if k not in ("services", *self._unplayed)}
+        aside = ("services", "warmstart", *self._unplayed)  # a warm start gets no services
+        parts = {key: node for key, node in self.config.items() if key not in aside}
         played = services_named(parts, services) if self._unplayed else services.keys()
         for name, service in self.services.items():
             if name in played and isinstance(service, HoldsModel):

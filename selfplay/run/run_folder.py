@@ -1,4 +1,4 @@
-"""Names in a run folder, tests if a folder is one, its checkpoints, and the error for any other."""
+"""Names of the files of a run, the test if a folder is a run folder, and its checkpoints."""
 
 import re
 from contextlib import suppress

@@ -30,7 +30,7 @@ class MatchCounts:
     lacking: set[str] = field(default_factory=set)
     """Requested metrics that a finished episode lacked."""
     left_out: Counter[str] = field(default_factory=Counter)
-    """Requested metrics to the number of their values that a truncated episode did not have."""
+    """Requested metric to the number of truncated episodes that lack it and are left out."""
 
     def count(self, episodes: Sequence[Episode]) -> None:
         """Add episodes to the counts."""

@@ -284,7 +284,7 @@ def static_pages(run: Path) -> tuple[str, ...]:
     except OSError:
         studies = []
     found = [REPORT] if (run / REPORT).is_file() else []
-    return tuple([*found, *(f"studies/{name}" for name in studies if name.isprintable())][:50])
+    return tuple([*found, *(f"{STUDIES}/{name}" for name in studies if name.isprintable())][:50])
 
 
 def _date(run: Path) -> str:

@@ -393,7 +393,7 @@ def test_evaluate_uses_the_engine_of_an_override_with_a_plus(
     """Without an override of the engine, a finished run is evaluated with the local engine."""
     given: list[str] = []
 
-    def build(config: dict[str, dict[str, str]]) -> None:
+    def build(config: dict[str, dict[str, str]], **_: object) -> None:
         given.append(config["engine"]["_target_"])
         raise RunError("enough")
 

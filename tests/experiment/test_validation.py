@@ -66,17 +66,6 @@ def test_a_policy_with_nearly_the_name_of_an_opponent_is_named() -> None:
     assert not [each for each in named if "opponent" in each]
 
 
-def test_a_policy_with_nearly_the_name_of_one_with_settings_is_named() -> None:
-    game = ["+experiment=tiny/quickstart", "+population.overrides.author.learner.lr=1e-5"]
-    author = "+population.roles.proposer=author"
-    noted = check(compose.load([*game, author, "+population.roles.solver=autor"]))
-    (note,) = [each for each in noted if "population.roles" in each]
-    assert note.startswith("population.roles.solver: the config has no policy with settings 'aut")
-    assert note.endswith("which learns; did you mean 'author'?")
-    noted = check(compose.load([*game, author, "+population.roles.solver=author"]))
-    assert not [each for each in noted if "population.roles" in each]
-
-
 def test_pairs_without_an_objective_that_compares_them_are_named() -> None:
     run = ["+experiment=tiny/malt"]
     assert not [each for each in check(compose.load(run)) if "pairs" in each]

@@ -144,7 +144,7 @@ def test_a_hub_that_is_not_reached_is_asked_once(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_folder_is_read_without_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", _long_error)
+    monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", pytest.fail)
     LlamaConfig(num_hidden_layers=3).save_pretrained(tmp_path)
     assert read_outline(str(tmp_path)).layers == 3
 

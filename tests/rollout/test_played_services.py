@@ -31,7 +31,7 @@ class HeavyKuhn(Kuhn):
 
     services = ("heavy",)
 
-    def __init__(self, *, heavy: Heavy, illegal: Illegal = "forfeit") -> None:
+    def __init__(self, *, heavy: Heavy | None = None, illegal: Illegal = "forfeit") -> None:
         super().__init__(illegal=illegal)
         self.heavy = heavy
 
@@ -54,7 +54,7 @@ def test_evaluations_and_studies_load_no_model_that_only_training_uses(tmp_path:
         "warmstart.model={hidden: 16, layers: 1, heads: 2, intermediate: 32}",
         f"+services.heavy={{_target_: {__name__}.Heavy, mark: {mark}}}",
         f"arena._target_={__name__}.HeavyKuhn",
-        "warmstart.demonstrations.arena={_target_: arenas.games.kuhn.Kuhn, illegal: forfeit}",
+        f"warmstart.demonstrations.arena={{_target_: {__name__}.HeavyKuhn}}",
         "evaluations.hands.arena={_target_: arenas.games.kuhn.Kuhn, illegal: pass}",
         *("run.steps=1", f"run.folder={tmp_path}", "run.name=r"),
     )

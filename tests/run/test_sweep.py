@@ -243,7 +243,7 @@ def test_a_damaged_summary_is_one_line_of_the_table(
     assert f"L{line}" in sweep_report.write_ablation(tmp_path / "s").read_text()
     for each in summaries:
         each.write_text("{")
-    with pytest.raises(RunError, match=f"no run of this sweep has ended yet; l{line}"):
+    with pytest.raises(RunError, match=f"no run of this sweep has a summary to read; l{line}"):
         sweep_report.lines(tmp_path / "s")
 
 

@@ -110,7 +110,8 @@ def write_report(run: Path) -> Path:
 
     Damaged lines of metrics and episodes are left out, and the report names the first of each. A
     damaged summary is left out too, with a line about it.
-    Raises RunError, in one line, if `run` is not a run folder or one of its files cannot be read.
+    Raises RunError, in one line, if `run` is not a run folder or another of its files cannot
+    be read.
     """
     check_run(run)
     config_file = run / CONFIG

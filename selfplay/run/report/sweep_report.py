@@ -97,9 +97,9 @@ def _rows(folder: Path, made: sweep.Sweep) -> list[AblationRow]:
             )
         )
     if not any(line.runs for line in found):
-        lost = damages(found)
-        why = f"; {lost[0]}" if lost else ""
-        raise RunError(f"{folder}: no run of this sweep has ended yet{why}")
+        if lost := damages(found):
+            raise RunError(f"{folder}: no run of this sweep has a summary to read; {lost[0]}")
+        raise RunError(f"{folder}: no run of this sweep has ended yet")
     return found
 
 

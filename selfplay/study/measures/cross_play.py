@@ -22,6 +22,7 @@ Cross-play between different algorithms is another quantity.
 
 import argparse
 from collections.abc import Mapping, Sequence
+from itertools import compress
 
 import numpy as np
 
@@ -104,21 +105,21 @@ def study(
 def run_pairs(games: StudyMatches, players: Sequence[StudyPlayer]) -> tuple[Cells, Draws]:
     """Return the scores of all ordered pairs, and the resampling for their intervals.
 
-    A score is NaN in an episode in which fewer than two sides take part. Raises ConfigError if
-    there are only such episodes, and if a side never moves, because its player has no effect.
+    Only episodes in which two sides take part have a score. Raises ConfigError if there are none,
+    and if a side never moves, because its player has no effect.
     """
     sides = list(games.sides().values())
-    shared = _shared(games, sides)
+    shared = sides_that_meet(games)
     if not shared.any():
         raise ConfigError(
             f"no task of these games in {games.arena().name} has two sides, so no policy has a "
             "partner; name games of two sides with --evaluation"
         )
-    left_out = int((~shared.any(axis=0)).sum())
-    if left_out:
+    played: np.ndarray = np.any(shared, axis=0)
+    if not played.all():
         games.notes.append(
-            f"{left_out} of {shared.shape[1]} episodes have tasks with a single side, so the "
-            "comparison of partners leaves them out"
+            f"{int((~played).sum())} of {len(played)} episodes have tasks with a single side, so "
+            "the comparison of partners leaves them out"
         )
     cells: dict[tuple[int, int], np.ndarray] = {}
     draws = None
@@ -126,7 +127,7 @@ def run_pairs(games: StudyMatches, players: Sequence[StudyPlayer]) -> tuple[Cell
         for j, partner in enumerate(players):
             # With two sides the partner takes the second; the first is in the cell (j, i).
             turns = range(len(sides))[-1:] if i == j or len(sides) == 2 else range(len(sides))
-            counted = shared.any(axis=0, keepdims=True) if i == j else shared[list(turns)]
+            counted = played[None] if i == j else shared[list(turns)]
             found = []
             for turn in turns:
                 seating = {
@@ -134,18 +135,19 @@ def run_pairs(games: StudyMatches, players: Sequence[StudyPlayer]) -> tuple[Cell
                     **partner.seats(sides[turn]),
                 }
                 episodes = games.run(seating)
-                draws = draws or games.draws(episodes)
+                draws = draws or games.draws(list(compress(episodes, played)))
                 found.append(games.scores(episodes))
-            cells[i, j] = divide(np.sum(found, axis=0, where=counted), counted.sum(axis=0))
+            total = np.sum(found, axis=0, where=counted)[played]
+            cells[i, j] = divide(total, counted.sum(axis=0)[played])
     assert draws is not None
     for side in games.idle():
         raise ConfigError(f"{side} {IDLE}")
     return cells, draws
 
 
-def _shared(games: StudyMatches, sides: Sequence[Sequence[str]]) -> np.ndarray:
+def sides_that_meet(games: StudyMatches) -> np.ndarray:
     """Return [sides, N]: True if the side takes part in the episode, and another side too."""
-    arena = games.arena()
+    arena, sides = games.arena(), games.sides().values()
     there = [set(arena.agents_of(spec.task)) for spec in games.episode_specs({})]
     found = np.array([[not agents.isdisjoint(side) for agents in there] for side in sides])
     return found & (found.sum(axis=0) > 1)

@@ -37,7 +37,14 @@ from selfplay.errors import ConfigError
 from selfplay.study.communication import intact, silent, through
 from selfplay.study.matches import StudyMatches
 from selfplay.study.measure import PLAYING, Measure, open_games, references_of
-from selfplay.study.measures.cross_play import Cells, by_pair, estimate, matrix, run_pairs
+from selfplay.study.measures.cross_play import (
+    Cells,
+    by_pair,
+    estimate,
+    matrix,
+    run_pairs,
+    sides_that_meet,
+)
 from selfplay.study.measures.judges import probe
 from selfplay.study.players import Reference, StudyPlayer
 from selfplay.study.plots import Drawing, IntervalPlot, MatrixPlot
@@ -155,7 +162,7 @@ def study(
     tables: list[Table] = []
     drawings: list[Drawing] = []
     name = games.arena().name
-    if independent and len(games.arena().roles) > 1 and len(games.sides()) > 1:
+    if independent and len(games.arena().roles) > 1 and sides_that_meet(games).any():
         cells, draws = run_pairs(games, players)
         means = matrix(cells, len(players))
         labels = [player.label for player in players]

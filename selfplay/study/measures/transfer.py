@@ -72,7 +72,7 @@ def study(
                 values[references.index(reference)][column] = found.value
             record = games.record()
             notes += [
-                f"{names[-1]}: {counted(count, 'truncated episode')} without it, left out"
+                f"{names[-1]}: {counted(count, 'truncated episode')} without the metric left out"
                 for count in record.get("truncated_left_out", {}).values()
             ]
     rows = [labels[each] for each in references]

@@ -327,13 +327,12 @@ def test_a_game_in_which_the_partner_takes_no_part_is_no_cross_play() -> None:
 
 def test_a_task_without_a_partner_counts_in_no_cell() -> None:
     """Self-play and cross-play are compared on the same tasks."""
-    made, players = agreeing([0], [0, 1])
-    cells, _ = run_pairs(made, players)
-    alone = [spec.task.payload["places"] == [0] for spec in made.episode_specs({})]
-    assert sum(alone) == 12
+    made, players = agreeing([0], [0, 1], [0, 1, 2])
+    cells, draws = run_pairs(made, players)
     for (i, j), scores in cells.items():
-        np.testing.assert_array_equal(scores, np.where(alone, np.nan, float(i == j)))
-    assert [note for note in made.notes if note.startswith("12 of 24 episodes have tasks with a")]
+        np.testing.assert_array_equal(scores, np.full(16, float(i == j)))
+    assert len(draws.groups) == 2 and len(draws.tasks) == 16  # a task without a partner is no unit
+    assert [note for note in made.notes if note.startswith("8 of 24 episodes have tasks with a")]
 
 
 def test_games_without_any_partner_are_refused() -> None:
@@ -342,7 +341,8 @@ def test_games_without_any_partner_are_refused() -> None:
         study(made, players)
 
 
-def test_hacking_leaves_collusion_out_where_one_role_plays() -> None:
-    made, players = agreeing([0])
+@pytest.mark.parametrize("places", [([0],), ([0], [1])])
+def test_hacking_leaves_collusion_out_where_no_two_roles_meet(places: list[list[int]]) -> None:
+    made, players = agreeing(*places)
     with pytest.raises(ConfigError, match=r"^hacking: scored_v0 has no proposals"):
         reward_hacking.study(made, players, [], independent=True)
