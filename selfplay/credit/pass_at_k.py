@@ -62,7 +62,7 @@ class PassAtK(GroupRelative):
 
     @property
     def min_group_size(self) -> int:
-        """Number of siblings with more than k answers together; 1 if there is no `arena` to ask."""
+        """Number of siblings with more than k answers; without `arena` 1, or k + 1 if by agent."""
         return self.k // self.seats + 1
 
     def has_signal(self, group: Group) -> bool:
