@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,7 @@ from selfplay.rng import derive
 from selfplay.rollout.rollout import AgentSpec, EpisodeSpec, Rollout
 from selfplay.rollout.rollout_settings import RolloutSettings
 from selfplay.run.activity import ACTIVITY
-from selfplay.run.declarations import measured_by
+from selfplay.run.declarations import ArenaMetrics, measured_by
 from selfplay.run.directory import Run
 from selfplay.study.match_counts import MatchCounts
 from selfplay.study.players import Reference, StudyPlayer, places, settings_that_differ
@@ -178,17 +179,20 @@ class StudyMatches:
         if agents:
             return np.array([_mean_return(episode, agents) for episode in episodes])
         self._counts.ask(name, episodes)
-        declared = measured_by(self.arena())
         found = []
         for episode in episodes:
             value = math.nan if episode.status is Status.FAILED else episode.metrics.get(name)
             if value is None and episode.status is Status.TRUNCATED:
-                if declared.more_is_better(f"{episode.task.type}/{name}"):
+                if self._declared.more_is_better(f"{episode.task.type}/{name}"):
                     value = 0.0
                 else:
                     self._counts.left_out[name] += 1
             found.append(math.nan if value is None else value)
         return np.array(found)
+
+    @cached_property
+    def _declared(self) -> ArenaMetrics:
+        return measured_by(self.arena())
 
     def draws(self, episodes: Sequence[Episode], *, given: bool = False) -> Draws:
         """Return the resampling for intervals of statistics over these episodes, see `Draws`."""
