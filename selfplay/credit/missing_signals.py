@@ -2,6 +2,7 @@
 off, metrics that a setting names but no episode has, branches where nothing can branch, and
 samplers that look for successes in a zero-sum game."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -84,8 +85,8 @@ def _cut_off(groups: Sequence[Group]) -> str:
 
 
 class UnpaidPolicies:
-    """Detects policies whose agents are paid 0 in a whole step while others are paid. `Trainer` has
-    one."""
+    """Detects policies whose agents are paid 0 in a whole step in which others have a signal.
+    `Trainer` has one."""
 
     def __init__(self) -> None:
         self._said: set[str] = set()
@@ -94,28 +95,20 @@ class UnpaidPolicies:
         """Return a line for each policy that has only advantages of 0, because all its agents were
         paid 0 in every episode. A policy gets one line in a run.
         """
-        advantages: dict[str, list[float | Sequence[float]]] = {}
-        for each in samples:
-            advantages.setdefault(each.turn.policy, []).append(each.advantage)
-        paid = {
-            turn.policy
-            for group in groups
-            for episode in group.episodes
-            for turn in episode.turns
-            if own_pay(episode, turn.agent)
-        }
-        unpaid = [name for name in advantages if name not in paid | self._said]
-        if not paid:
-            return  # `ZeroAdvantages` has a line for this
-        for name in unpaid:
-            if all(map(_is_zero, advantages[name])):
-                self._said.add(name)
-                yield (
-                    f"step {step}: all {len(advantages[name])} advantages of policy {name!r} are "
-                    "0, because its agents were paid 0 in every episode, so it learns nothing from "
-                    "rewards in this step; if this is not meant, see if the arena pays them "
-                    "(Arena.pay)"
-                )
+        counts = Counter(sample.turn.policy for sample in samples)
+        signal = {each.turn.policy for each in samples if not _is_zero(each.advantage)}
+        idle = counts.keys() - signal - self._said
+        if not idle or not signal:  # `ZeroAdvantages` has a line for a step without a signal
+            return
+        turns = [(e, turn) for group in groups for e in group.episodes for turn in e.turns]
+        paid = {turn.policy for e, turn in turns if turn.policy in idle and own_pay(e, turn.agent)}
+        for name in sorted(idle - paid):
+            self._said.add(name)
+            yield (
+                f"step {step}: all {counts[name]} advantages of policy {name!r} are 0, because its "
+                "agents were paid 0 in every episode, so it learns nothing from rewards in this "
+                "step; if this is not meant, see if the arena pays them (Arena.pay)"
+            )
 
 
 class Unfinished:

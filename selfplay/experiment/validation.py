@@ -23,6 +23,7 @@ from selfplay.errors import ConfigError, closest, nearest
 from selfplay.experiment.collapse import CollapseMonitor
 from selfplay.league.config import LeagueConfig
 from selfplay.learner.objective import Objective, PolicyLoss
+from selfplay.learner.references import reads_teacher
 from selfplay.models.bfloat16 import slow_bfloat16
 from selfplay.models.lora import require_peft
 from selfplay.models.policy import check_folder
@@ -66,8 +67,7 @@ def validate(
     players.check_context_length()
     check_extra_policies(players.population, league)
     check_teachers(players.population, objective)
-    arena = players.arena()
-    check_roles_taught(players.population, objective, {*arena.roles, *arena.optional_roles})
+    check_roles_taught(players, objective)
     for name, each in players.population.policies.items():
         if each.lora is not None:
             require_peft(f"{players.population.where(name)}.lora")
@@ -298,7 +298,7 @@ def check_extra_policies(population: Population, league: LeagueConfig | None) ->
 def check_teachers(population: Population, objective: Objective) -> None:
     """Raise ConfigError unless the policies that learn have the teachers that the objective reads,
     and no others."""
-    wanted = objective.reads_reference and objective.reference == "teacher"
+    wanted = reads_teacher(objective)
     if getattr(objective, "advantage", "credit") == "none" and not wanted:
         raise ConfigError(
             "objective.kl: 0 at all steps, and advantage=none learns from the KL alone"
@@ -320,18 +320,18 @@ def check_teachers(population: Population, objective: Objective) -> None:
             )
 
 
-def check_roles_taught(
-    population: Population, objective: Objective, trained: Collection[str]
-) -> None:
+def check_roles_taught(players: RolloutSetup, objective: Objective) -> None:
     """Raise ConfigError if a policy that learns has no teacher for a role of the training arena.
 
     A role that only an evaluation plays needs none; for its policy see `check_teachers`.
     """
-    if not (objective.reads_reference and objective.reference == "teacher"):
+    if not reads_teacher(objective):
         return
+    arena, population = players.arena(), players.population
     for role in population.role_names:
         name = population.policy_of(role)
-        if role not in trained or name not in population.learning:
+        trained = role in arena.roles or role in arena.optional_roles
+        if not trained or name not in population.learning:
             continue
         teachers = population.policies[name].teachers
         if "" not in teachers and role not in teachers:
@@ -353,7 +353,7 @@ def check_teacher_folders(population: Population) -> None:
 
 def teacher_notes(population: Population, objective: Objective) -> list[str]:
     """Return a line for each way of learning from a teacher that seldom suits."""
-    if not (objective.reads_reference and objective.reference == "teacher"):
+    if not reads_teacher(objective):
         return []
     notes = []
     if objective.divergence is None:

@@ -9,11 +9,17 @@ from transformers import PreTrainedModel
 from selfplay.errors import ConfigError
 from selfplay.learner.batch import Batch
 from selfplay.learner.logprobs import Divergence, NextTokens, Scorer, TokenScores
+from selfplay.learner.objective import Objective
 from selfplay.models.position_limits import ContextBound
 from selfplay.types import Sample
 
 GivenReferences: TypeAlias = PreTrainedModel | Mapping[str, PreTrainedModel] | None
 """One frozen policy for all samples, frozen policies by role, or none."""
+
+
+def reads_teacher(objective: Objective) -> bool:
+    """Return True if the objective compares policies with teachers."""
+    return objective.reads_reference and objective.reference == "teacher"
 
 
 class Scoring(Protocol):

@@ -110,7 +110,9 @@ class Evaluation:
 
     def without_match(self, name: str) -> list[str]:
         """Return a line if tasks are not played because they have fewer than two of the seats."""
-        pairs = zip(self.tasks, self._seats_by_task if self.opponents else (), strict=False)
+        if not self.opponents:
+            return []
+        pairs = zip(self.tasks, self._seats_by_task, strict=True)
         alone = [task.id for task, seats in pairs if not seats]
         if not alone:
             return []

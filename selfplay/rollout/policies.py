@@ -10,7 +10,7 @@ from selfplay.learner.learner import Learner
 from selfplay.learner.learner_settings import LearnerSettings
 from selfplay.learner.objective import Objective
 from selfplay.learner.precision import in_bfloat16
-from selfplay.learner.references import GivenReferences
+from selfplay.learner.references import GivenReferences, reads_teacher
 from selfplay.models.lora import BASES
 from selfplay.models.policy import Bases, Policy, load_policy
 from selfplay.models.policy_settings import PolicySettings, chat_key
@@ -112,7 +112,7 @@ def make_learners(
         if not policy.learn:
             continue
         reference: GivenReferences = None
-        if objective.reads_reference and objective.reference == "teacher":
+        if reads_teacher(objective):
             short = in_bfloat16(settings[name].precision, device or policy.model.device.type)
             dtype = "bfloat16" if short else "float32"
             reference = load_teachers(policy, dtype=dtype, known=teachers)

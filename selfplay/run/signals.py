@@ -44,7 +44,8 @@ def reason() -> str:
     """Return which signal has raised KeyboardInterrupt, as "interrupted by SIGTERM"; "" if none."""
     if _raised is None:
         return ""
-    return f"interrupted by {_raised.name}" + " (Ctrl-C)" * (_raised is signal.SIGINT)
+    key = " (Ctrl-C)" if _raised is signal.SIGINT else ""
+    return f"interrupted by {_raised.name}{key}"
 
 
 def check() -> None:

@@ -164,7 +164,7 @@ def test_all_agents_change_places_where_none_are_named() -> None:
 
 
 class Growing(Arena):
-    """As many players as the task says."""
+    """A game in which the task sets the number of players."""
 
     roles = {"player": 3}
 
