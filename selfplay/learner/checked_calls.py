@@ -8,7 +8,8 @@ from torch import Tensor
 
 from selfplay.author_code import naming, stated_list, stated_numbers
 from selfplay.errors import ConfigError
-from selfplay.learner.objective import BatchCounts, LossInputs, Objective, Score, described
+from selfplay.learner.objective import BatchCounts, LossInputs, Objective, Score
+from selfplay.learner.surrogate import described
 from selfplay.types import Sample
 
 

@@ -17,7 +17,7 @@ from selfplay.learner.base_learner import BaseLearner
 from selfplay.learner.batch import Batch, cut, named, nothing, pad
 from selfplay.learner.checked_calls import loss_of
 from selfplay.learner.learner_settings import LearnerSettings
-from selfplay.learner.logprobs import Scorer
+from selfplay.learner.logprobs import REVERSE, Scorer
 from selfplay.learner.objective import BatchCounts, LossInputs, Objective
 from selfplay.learner.packing import packer
 from selfplay.learner.precision import check_masters, in_bfloat16, mixed_precision
@@ -286,7 +286,7 @@ class Learner(BaseLearner):
             batch,
             entropy=bool(objective.entropy),
             reference=reference,
-            divergence=objective.divergence or "reverse",
+            divergence=REVERSE if objective.divergence is None else objective.divergence,
         )
         device = found.logprobs.device
         return LossInputs(

@@ -5,6 +5,7 @@ pass, so that their memory depends neither on the number of tokens nor on the vo
 """
 
 import inspect
+import math
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -23,8 +24,12 @@ LOGITS = {"cpu": 2**25, "cuda": 2**27}
 GPU needs larger products to be busy."""
 
 
-Divergence: TypeAlias = Literal["reverse", "forward"]
-"""reverse: KL(pi, reference). forward: KL(reference, pi)."""
+Divergence: TypeAlias = float
+"""The β of the generalised Jensen-Shannon divergence (2306.13649), from 0 to 1. With 1 it is
+KL(pi, reference), the reverse KL; with 0 it is KL(reference, pi), the forward KL; between them it
+is β KL(reference, m) + (1 - β) KL(pi, m) with the mixture m = β reference + (1 - β) pi."""
+REVERSE: Divergence = 1.0
+FORWARD: Divergence = 0.0
 
 
 class TokenScores(NamedTuple):
@@ -72,7 +77,7 @@ class Scorer:
         *,
         entropy: bool = False,
         reference: NextTokens | None = None,
-        divergence: Divergence = "reverse",
+        divergence: Divergence = REVERSE,
     ) -> TokenScores:
         """Return [S, C] scores of the samples' tokens at their temperatures.
 
@@ -83,7 +88,7 @@ class Scorer:
             batch: The micro-batch.
             entropy: True if entropies are wanted.
             reference: Distributions of the reference at `batch.places`, if the KL is wanted.
-            divergence: Direction of the KL.
+            divergence: Kind of the divergence from the reference.
         """
         device = self.model.device
         targets = batch.targets.to(device)
@@ -160,7 +165,7 @@ def read_logits(
     *,
     entropy: bool,
     reference: Tensor | None = None,
-    divergence: Divergence = "reverse",
+    divergence: Divergence = REVERSE,
 ) -> TokenScores:
     """Return [N] scores of `targets` [N] by `logits` [N, V].
 
@@ -176,9 +181,22 @@ def read_logits(
     common = min(logits.shape[1], reference.shape[1])
     if common < logits.shape[1]:
         distribution = _log_softmax(logits[:, :common], temperature)
-    pair = distribution, _log_softmax(reference[:, :common], temperature)
-    first, second = pair if divergence == "reverse" else pair[::-1]
-    return TokenScores(chosen, spread, (first.exp() * (first - second)).sum(-1))
+    given = _log_softmax(reference[:, :common], temperature)
+    return TokenScores(chosen, spread, _divergence(distribution, given, divergence))
+
+
+def _divergence(policy: Tensor, reference: Tensor, beta: Divergence) -> Tensor:
+    """Return [N] nats between [N, V] log-probabilities of the policy and the reference."""
+    if beta == REVERSE:
+        return _kl(policy, reference)
+    if beta == FORWARD:
+        return _kl(reference, policy)
+    mixture = torch.logaddexp(reference + math.log(beta), policy + math.log1p(-beta))
+    return beta * _kl(reference, mixture) + (1 - beta) * _kl(policy, mixture)
+
+
+def _kl(first: Tensor, second: Tensor) -> Tensor:
+    return (first.exp() * (first - second)).sum(-1)
 
 
 def kl_estimate(
@@ -209,7 +227,7 @@ def read(
     *,
     entropy: bool,
     reference: NextTokens | None = None,
-    divergence: Divergence = "reverse",
+    divergence: Divergence = REVERSE,
 ) -> TokenScores:
     """Apply `read_logits` to the logits `head(states)` of `states` [N, H], a few tokens at a
     time.

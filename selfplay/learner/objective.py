@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from selfplay.config.schedule import Schedule, value_at, values_of
-from selfplay.errors import ConfigError
-from selfplay.learner.logprobs import Divergence, kl_estimate
+from selfplay.learner.logprobs import FORWARD, REVERSE, Divergence, kl_estimate
 from selfplay.learner.rollout_correction import Correction, correct
+from selfplay.learner.surrogate import check_surrogate
 from selfplay.types import Sample
 
 
@@ -36,7 +36,7 @@ ReferenceKind: TypeAlias = Literal["initial", "ema", "teacher"]
 Ratio: TypeAlias = Literal["token", "sequence", "none"]
 Clip: TypeAlias = Literal["ppo", "dual", "cispo", "none"]
 Aggregate: TypeAlias = Literal["token_mean", "sequence_mean", "sequence_sum", "constant"]
-Estimator: TypeAlias = Literal["k1", "k2", "k3", "exact", "forward"]
+Estimator: TypeAlias = Literal["k1", "k2", "k3", "exact", "forward", "jsd"]
 """See `PolicyLoss.estimator`."""
 
 
@@ -93,8 +93,8 @@ class Objective(Protocol):
 
     @property
     def divergence(self) -> Divergence | None:
-        """Direction of the KL over the whole vocabulary that `LossInputs` have; None if the KL term
-        needs only the reference's log-probabilities of the sampled tokens."""
+        """Kind of the divergence over the whole vocabulary that `LossInputs` have; None if the KL
+        term needs only the reference's log-probabilities of the sampled tokens."""
         ...
 
     @property
@@ -192,10 +192,14 @@ class PolicyLoss:
     """k1 = d, k2 = d^2/2, k3 = exp(-d) - 1 + d with d = logp - logp_ref. As a loss, k2 has the
     gradient of the KL itself; k1's gradient is zero in expectation (it only adds noise).
 
-    exact and forward sum over the vocabulary at each sampled token, so they need no samples of
+    exact, forward and jsd sum over the vocabulary at each sampled token, so they need no samples of
     other tokens. exact: KL(pi, reference), with the expectation of k2's gradient and less variance
     (2504.10637). forward: KL(reference, pi), whose gradient at a token does not vanish with the
-    token's probability, so that a token that is never sampled comes back."""
+    token's probability, so that a token that is never sampled comes back. jsd: the generalised
+    Jensen-Shannon divergence (2306.13649), which is bounded; see `jsd_beta`."""
+    jsd_beta: float = 0.5
+    """β of `estimator=jsd`, between 0 and 1: β KL(reference, m) + (1 - β) KL(pi, m), with the
+    mixture m = β reference + (1 - β) pi."""
     entropy: float | Schedule = 0.0
     """Weight of the entropy bonus: a number, or a schedule over the training steps. In zero-sum
     games a weight that falls keeps rare situations explored at first and lets the policy come near
@@ -242,6 +246,11 @@ class PolicyLoss:
             raise ValueError(
                 "objective: weight_low must be from 0 to 1, and weight_high at least 1"
             )
+        if not 0 < self.jsd_beta < 1:
+            raise ValueError(
+                f"objective: jsd_beta must be above 0 and below 1, not {self.jsd_beta}; "
+                "estimator=forward is the limit 0, exact the limit 1"
+            )
         if self.correction in ("truncated", "masked") and self.advantage != "credit":
             raise ValueError(
                 f"objective: a correction weighs advantages, and advantage={self.advantage} has "
@@ -282,10 +291,10 @@ class PolicyLoss:
 
     @property
     def divergence(self) -> Divergence | None:
-        """Direction of the KL over the whole vocabulary, if the KL term is one."""
-        if not self.reads_reference or self.estimator not in ("exact", "forward"):
+        """Kind of the divergence over the whole vocabulary, if the KL term is one."""
+        if not self.reads_reference:
             return None
-        return "reverse" if self.estimator == "exact" else "forward"
+        return {"exact": REVERSE, "forward": FORWARD, "jsd": self.jsd_beta}.get(self.estimator)
 
     @property
     def linear_in_advantage(self) -> bool:
@@ -350,7 +359,7 @@ class PolicyLoss:
             surrogate = scores.logprobs * advantages
         else:
             found = self.clipped(self._ratio(scores, difference), scores, advantages)
-            surrogate, bounded = _per_token(found, mask, f"{type(self).__name__}.clipped")
+            surrogate, bounded = check_surrogate(found, mask, f"{type(self).__name__}.clipped")
             sums["clipped"] = float((bounded & (mask > 0)).sum())
         value = surrogate
         if self.kl:
@@ -369,7 +378,7 @@ class PolicyLoss:
 
     def _reference_kl(self, scores: LossInputs) -> Tensor:
         """Return [S, C] nats between policy and reference."""
-        if self.estimator == "exact" or self.estimator == "forward":
+        if self.estimator == "exact" or self.estimator == "forward" or self.estimator == "jsd":
             if scores.kl is None:
                 raise ValueError("objective: this KL term needs the KL over the vocabulary")
             return scores.kl
@@ -421,30 +430,3 @@ class PolicyLoss:
         if self.aggregate == "sequence_sum":
             return per_sequence.sum() / totals.sequences
         return per_sequence.sum() / (totals.sequences * self.length)
-
-
-def described(found: object) -> str:
-    """Return the types of what an author's code returned, with the shapes of tensors."""
-    if isinstance(found, Tensor):
-        return f"a tensor of {str(found.dtype).removeprefix('torch.')} {list(found.shape)}"
-    if isinstance(found, tuple | list):
-        few = ", ".join(map(described, found)) if 0 < len(found) < 4 else f"{len(found)} values"
-        return f"{type(found).__name__} of {few}"
-    return type(found).__name__
-
-
-def _per_token(found: object, mask: Tensor, call: str) -> tuple[Tensor, Tensor]:
-    """Return what `clipped` returned, which may be an author's own.
-
-    Raises ConfigError unless there are two tensors of the shape of `mask`, the second one of bools;
-    others would be broadcast to a wrong loss.
-    """
-    if isinstance(found, tuple | list) and len(found) == 2:
-        surrogate, bounded = found
-        both = isinstance(surrogate, Tensor) and isinstance(bounded, Tensor)
-        if both and surrogate.shape == bounded.shape == mask.shape and bounded.dtype == torch.bool:
-            return surrogate, bounded
-    raise ConfigError(
-        f"objective: {call} returned {described(found)}, not two tensors of {list(mask.shape)}: "
-        "the surrogate of each token, and True where it was bounded"
-    )

@@ -8,7 +8,7 @@ from transformers import PreTrainedModel
 
 from selfplay.errors import ConfigError
 from selfplay.learner.batch import Batch
-from selfplay.learner.logprobs import Divergence, NextTokens, Scorer, TokenScores
+from selfplay.learner.logprobs import REVERSE, Divergence, NextTokens, Scorer, TokenScores
 from selfplay.learner.objective import Objective
 from selfplay.models.position_limits import ContextBound
 from selfplay.types import Sample
@@ -31,7 +31,7 @@ class Scoring(Protocol):
         *,
         entropy: bool = False,
         reference: NextTokens | None = None,
-        divergence: Divergence = "reverse",
+        divergence: Divergence = REVERSE,
     ) -> TokenScores:
         """Return [S, C] scores of the samples' tokens."""
         ...

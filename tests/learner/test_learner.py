@@ -98,7 +98,7 @@ def test_likelihood_rises_for_good_samples_and_falls_for_bad() -> None:
         assert sign * (float(logprobs(model, one).sum().detach()) - before) > 0
 
 
-@pytest.mark.parametrize("estimator", ["k2", "k3", "exact", "forward"])
+@pytest.mark.parametrize("estimator", ["k2", "k3", "exact", "forward", "jsd"])
 def test_the_kl_term_pulls_towards_the_reference(estimator: Any) -> None:
     model, reference, one = llama(0), llama(1).requires_grad_(False), sample([1, 2], [5], 0.0)
     objective = replace(REINFORCE, kl=1.0, estimator=estimator)
