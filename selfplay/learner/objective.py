@@ -198,8 +198,8 @@ class PolicyLoss:
     token's probability, so that a token that is never sampled comes back. jsd: the generalised
     Jensen-Shannon divergence (2306.13649), which is bounded; see `jsd_beta`."""
     jsd_beta: float = 0.5
-    """β of `estimator=jsd`, between 0 and 1: β KL(reference, m) + (1 - β) KL(pi, m), with the
-    mixture m = β reference + (1 - β) pi."""
+    """Number b of `estimator=jsd`, above 0 and below 1: b KL(reference, m) + (1 - b) KL(pi, m),
+    with the mixture m = b reference + (1 - b) pi."""
     entropy: float | Schedule = 0.0
     """Weight of the entropy bonus: a number, or a schedule over the training steps. In zero-sum
     games a weight that falls keeps rare situations explored at first and lets the policy come near
@@ -249,7 +249,7 @@ class PolicyLoss:
         if not 0 < self.jsd_beta < 1:
             raise ValueError(
                 f"objective: jsd_beta must be above 0 and below 1, not {self.jsd_beta}; "
-                "estimator=forward is the limit 0, exact the limit 1"
+                "choose estimator=forward for KL(reference, pi), or exact for KL(pi, reference)"
             )
         if self.correction in ("truncated", "masked") and self.advantage != "credit":
             raise ValueError(

@@ -130,9 +130,13 @@ class _HashingFiles(files.FileSystem):
 
 
 STEPS = "steps"
+"""Name of the number of optimizer steps in the saved state."""
 SKIPPED = "skipped"
+"""Name of the number of optimizer steps that were skipped in a row."""
 ADAM = "optimizer"
+"""Beginning of the names of AdamW's tensors: optimizer/PARAMETER/KEY."""
 EMA = "ema"
+"""Beginning of the names of averaged weights: ema/PARAMETER."""
 
 
 def parts(learner: Learner) -> dict[str, Tensor]:
@@ -162,6 +166,8 @@ def save(
 
     Returns:
         The SHA-256 of this rank's files by name.
+    Raises:
+        RunError: If the files cannot be written.
     """
     writer = FileSystemWriter(folder)
     writer.fs = written = _HashingFiles()
@@ -174,7 +180,11 @@ def save(
 
 
 def load(learner: Learner, folder: Path) -> None:
-    """Restore a saved state, which any number of ranks wrote. All ranks load together."""
+    """Restore a saved state, which any number of ranks wrote. All ranks load together.
+
+    Raises RunError if the folder cannot be read, or holds anything else than tensors of parameters
+    that this learner trains.
+    """
     try:
         known: Mapping[str, Any] = PlainReader(folder).read_metadata().state_dict_metadata
     except (CheckpointException, OSError) as error:
@@ -223,9 +233,10 @@ def take(learner: Learner, state: Mapping[str, Any]) -> None:
             for key, value in values.items()
         }
     place_steps(learner.optimizer)
-    with torch.no_grad():
-        for name, mean in _ema(learner).items():
-            mean.copy_(like(mean, state["ema"][name]))
+    if "ema" in state:
+        with torch.no_grad():
+            for name, mean in _ema(learner).items():
+                mean.copy_(like(mean, state["ema"][name]))
 
 
 def _ema(learner: Learner) -> dict[str, Tensor]:
@@ -235,7 +246,7 @@ def _ema(learner: Learner) -> dict[str, Tensor]:
 
 
 def _cause(error: BaseException) -> str:
-    """Return the error of the first rank that failed."""
+    """Return one line with the error of the first rank that failed."""
     failures = getattr(error, "failures", None)
     inner = next(iter(failures.values()))[0] if failures else error
     return one_line(inner)

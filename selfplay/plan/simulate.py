@@ -87,8 +87,11 @@ class _Episode:
     """A chain of requests, each of which starts when the one before it ends."""
 
     chain: Sequence[tuple[Flow, float]]
+    """(flow, tokens of the completion) of each request."""
     place: int = 0
+    """Index of the present request."""
     version: int = -1
+    """Version of the weights at the start of the first request; -1 before."""
 
 
 @dataclass(eq=False)
@@ -97,14 +100,22 @@ class _Engine:
 
     step: Step
     limit: int
+    """Largest number of concurrent sequences."""
     clock: float = 0.0
+    """Simulated seconds up to which the engine has decoded."""
     done: float = 0.0
+    """Number of decoding steps so far."""
     context: float = 0.0
+    """Tokens in the contexts of all running requests together."""
     running: list[tuple[float, int, _Episode]] = field(default_factory=list)
+    """Heap of (value of `done` at which the request ends, number of the request, episode)."""
     waiting: deque[_Episode] = field(default_factory=deque)
     stamp: int = 0
+    """Number of changes of the batch; an event with an older number is out of date."""
     busy: float = 0.0
+    """Seconds with a request."""
     small: float = 0.0
+    """Seconds with 1 to 7 requests."""
 
     def advance(self, now: float) -> None:
         """Decode until the time `now`."""
@@ -174,7 +185,7 @@ class _Simulator:
                 self._learned(now)
             elif self.engines[which].stamp == stamp:
                 self._completed(now, which)
-            if not self.learning and len(self.ready) >= self.batch:
+            if not self.learning and len(self.ready) >= self.batch and len(self.ends) < steps:
                 self._learn(now)
         skipped = len(self.ends) // 3
         spans = [end - begin for begin, end in pairwise([0.0, *self.ends])][skipped:]
@@ -255,7 +266,7 @@ class _Simulator:
         heapq.heappush(self.events, (now + self.learn + self.publish, 0, -1, 0))
 
     def _learned(self, now: float) -> None:
-        """Finish a step, whose new version is now published; the engines stood still meanwhile."""
+        """Finish a step, whose version is now published; publishing has stopped the engines."""
         self.learning = False
         self.version += 1
         self.ends.append(now)

@@ -29,7 +29,8 @@ class EngineDied(RuntimeError):
 def guarded(method: Callable[..., Any], *arguments: Any) -> Any:
     """Return the result of a method of an engine, or of `receive`; raise a failure as EngineDied.
 
-    A SelfplayError is raised as it is, except EngineFailed, which becomes EngineDied too.
+    A SelfplayError is raised as it is, except EngineFailed, which becomes EngineDied too. For a
+    full GPU, RunError is raised.
     """
     try:
         with explained("an engine", "lower engine.memory, engine.cache or engine.max_rows"):
@@ -168,7 +169,7 @@ class UpdatableEngine(Engine):
         # No policy is added or withdrawn while requests may be in flight. Episodes that need a new
         # policy begin after its update.
         self._held: tuple[type[Change], ...] = (AddPolicy, RemovePolicy, OffloadPolicy)
-        self.in_flight_updates = engine.in_flight_updates
+        self.in_flight_updates, self.renderer = engine.in_flight_updates, engine.renderer
         if not self.in_flight_updates:
             self._held += (UpdateWeights,)
         self._served: dict[str, PreTrainedModel] = {}
@@ -195,6 +196,10 @@ class UpdatableEngine(Engine):
 
     def add(self, request: Request) -> None:
         guarded(self.engine.add, request)
+
+    @property
+    def awaiting(self) -> bool:
+        return self.engine.awaiting
 
     def waiting_ids(self) -> Collection[int]:
         return self.engine.waiting_ids()

@@ -68,7 +68,8 @@ class _Guard(BaseHTTPMiddleware):
             asked = request.query_params.get("token", "")
             if hmac.compare_digest(asked.encode(), self.token.encode()):
                 # Remove the token from the address, which is visible and stays in the history.
-                response: Response = RedirectResponse(request.url.remove_query_params("token").path)
+                left = request.url.remove_query_params("token")
+                response: Response = RedirectResponse(f"{left.path}?{left.query}".rstrip("?"))
                 response.set_cookie(self.cookie, self.token, httponly=True, samesite="strict")
                 response.headers.update(HEADERS)
                 return response

@@ -134,6 +134,18 @@ def test_a_checkpoint_of_one_process_goes_on_with_ranks(case: str, two: Forks) -
     assert_close(fetched(together), alone.model, make)
 
 
+def test_ranks_keep_their_average_if_the_state_has_none(two: Forks) -> None:
+    """So does a learner of one process, such as one whose run began without a KL term."""
+    make, given = CASES["ema"]
+    alone, together = make(), ranked(two, make)
+    for each in (alone, together):
+        state = {**alone.state_dict()}
+        del state["ema"]
+        each.load_state_dict(state)
+        each.update(given, step=1)
+    assert_close(fetched(together), alone.model, make)
+
+
 def test_before_the_first_update_there_is_a_checkpoint_too(two: Forks, tmp_path: Path) -> None:
     make = Make()
     alone, together, one = make(), ranked(two, make), make()

@@ -17,6 +17,7 @@ from selfplay.errors import ConfigError, EngineFailed, RunError, StalledError
 from selfplay.experiment.experiment import check
 from selfplay.models.lora import adapted, frozen_copy
 from selfplay.models.policy_settings import Lora
+from selfplay.models.renderer import ByteRenderer
 from selfplay.runtime.cluster import reachable
 from selfplay.runtime.ray import RayRuntime
 from selfplay.runtime.remote_engine import RemoteEngine
@@ -225,6 +226,16 @@ def test_a_worker_without_jobs_keeps_nothing_of_policies_that_left() -> None:
     inbox.put(21, stays)
     inbox.put(22, RemovePolicy(policy="base@3"))
     assert inbox.take() == [RemovePolicy(policy="base@3")]
+
+
+def test_what_the_rollout_asks_of_an_engine_is_asked_of_the_wrapped_one() -> None:
+    class Endpoint(Engine):
+        renderer = ByteRenderer()
+        awaiting = True
+
+    inner = Endpoint()
+    engine = UpdatableEngine(inner, UpdateQueue(), list[Change]().append)
+    assert engine.awaiting and engine.renderer is inner.renderer
 
 
 def test_an_engine_that_rests_twice_comes_back_to_its_device(

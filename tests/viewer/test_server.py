@@ -215,6 +215,8 @@ def test_with_a_token_nothing_is_shown_without_it(runs: Path, tmp_path: Path) ->
         entered = client.get("/?token=secret")
         assert entered.status_code == 200 and "token" not in str(entered.url)
         assert client.get("/run/zero").status_code == 200
+        given = client.get("/compare?run=zero&token=secret&run=one", follow_redirects=False)
+        assert given.headers["Location"] == "/compare?run=zero&run=one"
 
 
 def test_a_page_is_made_again_only_if_it_would_be_another(made: Path, tmp_path: Path) -> None:

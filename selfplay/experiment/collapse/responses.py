@@ -15,7 +15,10 @@ ADVICE = (
 
 
 class Warn:
-    """Lets the run go on. For every response, the loop prints a note and records the rules."""
+    """A response that does nothing: the run goes on.
+
+    The training loop prints a note for each new alarm and records the rules, as for any response.
+    """
 
     rolls_back: ClassVar[bool] = False
     needs_league: ClassVar[bool] = False
@@ -26,7 +29,7 @@ class Warn:
 
 
 class Stop:
-    """Ends the run with the diagnosis."""
+    """A response that ends the run with the diagnosis."""
 
     rolls_back: ClassVar[bool] = False
     needs_league: ClassVar[bool] = False
@@ -37,7 +40,9 @@ class Stop:
 
 
 class MixAnchors:
-    """Plays more games against the league's anchors, which do not collapse with the policy.
+    """A response that plays more games against the league's anchors.
+
+    Anchors are opponents that do not learn, so they do not collapse with the policy.
 
     The effect lasts while a rule fires and for `steps` steps after that.
     """
@@ -47,7 +52,7 @@ class MixAnchors:
 
     def __init__(self, *, share: float = 0.5, steps: int = 50) -> None:
         """Args:
-        share: Smallest fraction of the games against anchors, in (0, 1].
+        share: Smallest fraction of the groups of matches against anchors, in (0, 1].
         steps: Number of steps after the last alarm.
         """
         if not 0.0 < share <= 1.0 or steps < 1:
@@ -67,7 +72,9 @@ class MixAnchors:
 
 
 class RollBack:
-    """Returns to the last checkpoint before the collapse began and continues with new seeds.
+    """A response that returns to the last checkpoint before the collapse began.
+
+    The run continues from there with new seeds.
 
     The record of the later steps moves to `rolled_back/<number>` of the run folder, with the
     reason. metrics.jsonl and episodes/ continue from the checkpoint, with one line per step. A

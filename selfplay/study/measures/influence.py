@@ -2,13 +2,14 @@
 
 **Definition.** A listener is about to move; it sees y and has just heard the words m. The influence
 of the words is the weighted Jensen-Shannon divergence H(p) - sum_m w(m) H(p(.|y, do m)) of its move
-probabilities, with p their mean under the weights w. If w are the words of the speaker in other
-episodes, this is positive *listening*: the nats of the move that the words decide. If w are the
-words that the speaker would say when asked again in the same situation, it is the one-step *causal
-influence of communication* (CIC), which is 0 for a speaker that always says the same there.
-*Change* is the mean total variation distance between the moves under two independent draws of other
-episodes' words. Positive *signalling* is the mutual information of the first words and their
-speaker's observation. Communication needs listening; signalling alone is not communication.
+probabilities, with p their mean under the weights w. If the weights are the frequencies of the
+speaker's words at this stage of all episodes, this is positive *listening*: the nats of the move
+that the words decide. If they are the frequencies of the words that the speaker would say when
+asked again in the same situation, it is the one-step *causal influence of communication* (CIC),
+which is 0 for a speaker that always says the same there. *Change* is the mean total variation
+distance between the moves under two independent draws of the words of all episodes. Positive
+*signalling* is the mutual information of the first words and their speaker's observation.
+Communication needs listening; signalling alone is not communication.
 
 **Source.** Lowe et al. 2019, 1903.05168 (whose released code does not renormalise the mean, which
 makes every value too large by the logarithm of the number of words); Jaques et al. 2019,
@@ -68,7 +69,8 @@ Chances: TypeAlias = Callable[[str, Observation], Mapping[str, float]]
 def study(games: StudyMatches, player: StudyPlayer, *, chances: Chances | None = None) -> Result:
     """Play, and read the listeners' probabilities under other words.
 
-    `chances` gives these probabilities; None reads them from the models.
+    `chances` gives these probabilities; None reads them from the models. Raises ConfigError if
+    there are no messages, or if no effect of them can be read.
     """
     seating = player.seats(games.agents)
     said: list[HeardMessage] = []
@@ -134,7 +136,7 @@ def study(games: StudyMatches, player: StudyPlayer, *, chances: Chances | None =
     return Result(
         measure="influence",
         title=f"Influence of words on {player.label} in {games.arena().name}",
-        definition="Listening: nats of a listener's move that the words of other episodes decide. "
+        definition="Listening: nats of a listener's move that the words of all episodes decide. "
         "CIC: the same for the words that the speaker would say again in the same situation. "
         "Signalling: mutual information of the first words and their speaker's observation, in "
         "nats.",
@@ -154,13 +156,19 @@ def study(games: StudyMatches, player: StudyPlayer, *, chances: Chances | None =
 
 
 def influence(chances: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return the Jensen-Shannon divergence in nats of [M, A] probabilities, [..., M] weights."""
+    """Return [...] Jensen-Shannon divergences in nats of the rows of [M, A] probabilities.
+
+    `weights` are [..., M] weights of the rows; NaN for weights whose sum is 0.
+    """
     share = divide(weights, weights.sum(-1, keepdims=True))
     return np.asarray(entropy(share @ chances) - share @ entropy(chances))
 
 
 def change(chances: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return the mean total variation between two independent draws of rows (may coincide)."""
+    """Return [...] mean total variation distances between two rows that are drawn independently.
+
+    The shapes are those of `influence`. Both draws may be the same row.
+    """
     share = divide(weights, weights.sum(-1, keepdims=True))
     apart = np.abs(chances[:, None] - chances[None]).sum(-1) / 2
     return np.asarray(((share @ apart) * share).sum(-1))
@@ -181,7 +189,7 @@ def redrawn(chances: np.ndarray, counts: np.ndarray) -> float:
 
 
 def signalling(name: str, words: Sequence[HeardMessage]) -> Estimate:
-    """Return the mutual information of messages and their speaker's observations."""
+    """Return the mutual information of messages and their speaker's observations, in nats."""
     return mutual_information(name, [w.seen for w in words], [w.text for w in words])
 
 
@@ -257,10 +265,11 @@ class _Counterfactuals:
         return min(max(moves, default=1), MOST_WORDS)
 
     def under_others(self, measure: InfluenceFunction) -> Callable[[np.ndarray], np.ndarray]:
-        """Return the mean over episodes of an influence function under other episodes' words.
+        """Return a statistic: the mean over episodes of an influence function under all words.
 
-        The result is a function of [B, N] weights of episodes. The weights apply both to the
-        situations and to the words.
+        The words of a situation are those of the same speaker at the same stage in all episodes.
+        The statistic is a function of [B, N] weights of episodes to [B] values. The weights apply
+        both to the situations and to the words.
         """
         numbers = {seed: number for number, seed in enumerate(self.episodes)}
         said: dict[tuple[int, str], list[tuple[int, str]]] = {}

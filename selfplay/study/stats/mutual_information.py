@@ -15,17 +15,23 @@ import numpy as np
 from selfplay.study.stats.bootstrap import Estimate
 
 PERMUTATIONS = 1000
+"""Number of random pairings of the permutation test."""
 
 
 def plug_in(x: Sequence[Hashable], y: Sequence[Hashable]) -> float:
-    """Return I(x; y) of the empirical distribution; NaN without samples."""
+    """Return I(x; y) of the empirical distribution in nats; NaN without samples."""
     if not x:
         return math.nan
     return _from_counts(Counter(zip(x, y, strict=True)), Counter(x), Counter(y), len(x))
 
 
 def miller_madow(x: Sequence[Hashable], y: Sequence[Hashable]) -> float:
-    """Return the plug-in estimate minus its leading bias, from occupied rows, columns and cells."""
+    """Return the plug-in estimate minus its leading bias, in nats; NaN without samples.
+
+    The bias is estimated from the numbers of different values of x, of y and of their pairs.
+    """
+    if not x:
+        return math.nan
     cells = len(set(zip(x, y, strict=True)))
     return plug_in(x, y) - (cells - len(set(x)) - len(set(y)) + 1) / (2 * len(x))
 
@@ -74,14 +80,14 @@ def mutual_information(name: str, x: Sequence[Hashable], y: Sequence[Hashable]) 
 
 
 def _permuted(x: Sequence[Hashable], y: Sequence[Hashable], observed: float) -> tuple[float, float]:
-    """Return the fraction of random pairings with at least this information, and their mean."""
+    """Return the p of the permutation test, and the mean information of random pairings."""
     found = random_pairings(x, y, times=PERMUTATIONS)
     above = int((found >= observed - 1e-12).sum())
     return (1 + above) / (1 + PERMUTATIONS), float(found.mean())
 
 
 def random_pairings(x: Sequence[Hashable], y: Sequence[Hashable], *, times: int) -> np.ndarray:
-    """Return the [times] plug-in estimates of random pairings of x and y."""
+    """Return the [times] plug-in estimates, in nats, of random pairings of x and y."""
     rng, rows, columns = np.random.default_rng(0), _codes(x), _codes(y)
     width = int(columns.max()) + 1
     margins = _entropy(rows) + _entropy(columns)

@@ -351,6 +351,7 @@ def test_plug_in_information() -> None:
     y = [*"aaaaaaaaab", *"bbbbbbbbba"]
     assert plug_in([*"a" * 10, *"b" * 10], y) == pytest.approx(0.368064, abs=1e-6)
     assert miller_madow(x, x) == pytest.approx(log(4) + 3 / 200)
+    assert np.isnan([plug_in([], []), miller_madow([], [])]).all()
 
 
 def test_no_information_is_found_where_there_is_none() -> None:
