@@ -11,7 +11,7 @@ from selfplay.run import signals
 
 
 def main() -> int:
-    """Run the command line; returns the exit code."""
+    """Run the command line; return the exit code."""
     signals.install()
     try:
         from selfplay.cli import main as cli

@@ -216,7 +216,7 @@ def saved_state(part: Saved, where: str, *, advice: str = "") -> dict[str, Any]:
     Args:
         part: The object, which may be an author's own.
         where: Config key of the object, for errors.
-        advice: Words after the list of plain data in an error.
+        advice: End of the error about a value that is not plain data.
     Raises:
         ConfigError: In one line that names the class, for an error of an author's code, for a
             state that is not plain data, and for a key that is not a text.

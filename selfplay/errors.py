@@ -110,10 +110,10 @@ def nearest(name: object, choices: Iterable[str], prefix: str = "") -> str:
 
 
 def nearest_module(missing: str) -> str:
-    """Return a hint for a module that does not exist: the nearest one of its package.
+    """Return a hint for a module that does not exist: the nearest module of its package.
 
-    For a package it is the nearest one in the current folder, where an author's own ones are, or
-    the advice to run in another folder.
+    A top-level name is compared with the modules and packages in the current folder, where an
+    author's own are. If none is like it, the hint is to run in another folder.
     """
     parent = missing.rpartition(".")[0]
     if parent:
@@ -185,7 +185,10 @@ def first_line(error: BaseException) -> str:
 
 
 def printable(text: str) -> str:
-    """Return a text in one line in which "?" replaces each character that a terminal may obey."""
+    """Return a text in one line, with "?" for each character that is not printable.
+
+    Some of these characters are commands to a terminal.
+    """
     return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
 
 

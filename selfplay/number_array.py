@@ -49,7 +49,8 @@ class NumberArray(Sequence[Any]):
     def of(cls, values: Iterable[Any], kind: Kind) -> "NumberArray":
         """Return the values as an array; an array is returned as it is.
 
-        Raises TypeError for another kind of value, ValueError for an integer beyond 64 bits.
+        Raises TypeError for another kind of value, and ValueError for an integer outside of the
+        signed range of 64 bits.
         """
         if isinstance(values, cls):
             return values
@@ -95,7 +96,7 @@ class NumberArray(Sequence[Any]):
         return id(self._bytes), self._start
 
     def tolist(self) -> list[Any]:
-        """Return the numbers as Python's own."""
+        """Return the numbers as a list of Python's own integers or floats."""
         found = array(self._code)  # several times as fast as the list of a memoryview
         found.frombytes(self._raw())
         return found.tolist()

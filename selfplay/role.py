@@ -1,5 +1,7 @@
 """The role: renders an observation into a prompt and parses a completion into an action.
-Stateless."""
+
+A role keeps no state of an episode.
+"""
 
 import re
 from collections.abc import Mapping
@@ -62,7 +64,9 @@ class Role:
     """
 
     template: ClassVar[str] = "{{ text }}"
+    """Jinja source of the user message."""
     system: ClassVar[str] = ""
+    """Text of the system message; empty for no system message."""
     skip_thinking: bool = False
     """True if the role parses only the text after the thinking; a config may replace it."""
     tools: Toolbox | None = None
@@ -90,7 +94,8 @@ class Role:
         tools: Tools that the agents can call before they answer; None takes the class's own,
             which the roles of this library do not have.
 
-        Raises ConfigError for tools that are no toolbox, and for a template that is no text.
+        Raises ConfigError for tools that are no toolbox, and for a `template` or `system` that is
+        no text.
         """
         self.tools = type(self).tools if tools is None else tools
         check_toolbox(self.tools, where=type(self).__name__)
@@ -127,8 +132,11 @@ class Role:
             raise ConfigError(f"{self._title}: template does not parse: {error}") from error
 
     def prompt(self, observation: Observation) -> list[Message]:
-        """Return the chat messages that show `observation`. Raises ConfigError if a field is
-        missing."""
+        """Return the chat messages that show `observation`.
+
+        Raises ConfigError if the template does not parse or cannot render, for example because the
+        observation lacks a field.
+        """
         key = None if self._random else _key_of(observation)
         text = None if key is None else self._rendered.get(key)
         if text is None:
@@ -210,8 +218,9 @@ class Role:
 class TaggedRole(Role):
     """A role with a two-part action space: the text between the tags is the action.
 
-    The rest is thought, or a message to other agents. Exactly one pair of tags is valid. No pair,
-    several pairs or a crossed pair is invalid: taking the last action would reward hedging.
+    The rest is thought, or a message to other agents. Exactly one pair of tags is valid; no pair,
+    several pairs or a crossed pair is invalid. If the last of several actions counted, a policy
+    could gain by writing several.
     """
 
     def __init__(
@@ -220,6 +229,8 @@ class TaggedRole(Role):
         """Args:
         opening, closing: Tags around the action.
         settings: Settings of `Role`.
+
+        Raises ConfigError for tags that are empty or part of each other.
         """
         super().__init__(**settings)
         if not opening or not closing or opening in closing or closing in opening:
@@ -230,11 +241,11 @@ class TaggedRole(Role):
         self.opening, self.closing = opening, closing
 
     def split(self, text: str) -> tuple[str, str]:
-        """Return (action, the rest). Raises `InvalidAction` with the problem of the tags."""
+        """Return (action, the rest). Raises `InvalidAction` as `split_at_tags` does."""
         return split_at_tags(text, self.opening, self.closing)
 
     def parse(self, text: str) -> Action:
-        """Return the text between the tags."""
+        """Return the text between the tags. Raises `InvalidAction` as `split_at_tags` does."""
         return self.split(text)[0]
 
 
@@ -249,7 +260,9 @@ class ThinkingRole(Role):
         """Args:
         thinking: False if the role is to answer at once: its whole text is the answer, without
             the two blocks.
-        settings: Settings of `Role`; with `thinking`, `skip_thinking` must be false.
+        settings: Settings of `Role`.
+
+        Raises ConfigError if both `thinking` and `skip_thinking` are true.
         """
         super().__init__(**settings)
         self.thinking = thinking
@@ -259,7 +272,10 @@ class ThinkingRole(Role):
             )
 
     def parse(self, text: str) -> Action:
-        """Return the text of the answer block, or the whole text of a role without thinking."""
+        """Return the text of the answer block, or the whole text of a role without thinking.
+
+        Raises `InvalidAction`: `no_answer` without `<answer>`, `bad_form` for any other fault.
+        """
         if not self.thinking:
             return text.strip()
         # Cut at fixed positions: a regular expression would backtrack endlessly on very many tags.
@@ -305,8 +321,8 @@ def _plain(value: Any) -> tuple[Any, ...]:
 
 
 def without_thinking(text: str) -> str:
-    """Return the text after the last block of thinking. Raises `InvalidAction` if a block is not
-    closed."""
+    """Return the text after the last block of thinking. Raises `InvalidAction` with the reason
+    `unfinished_thinking` if a block is not closed."""
     for opening, closing in THINKING:
         text = text.rpartition(closing)[2]
         if opening in text:
@@ -317,7 +333,7 @@ def without_thinking(text: str) -> str:
 def split_at_tags(text: str, opening: str, closing: str) -> tuple[str, str]:
     """Return (the text between the only pair of tags, the rest).
 
-    Raises `InvalidAction` with the problem of the tags.
+    Raises `InvalidAction` with the reason `no_action`, `several_actions` or `unclosed_action`.
     """
     opened, closed = text.count(opening), text.count(closing)
     if opened == 0 and closed == 0:

@@ -56,7 +56,8 @@ class Trainer:
     def run(self) -> None:
         """Train from the experiment's current step to the configured number of steps.
 
-        The last checkpoint is written when the method returns, and also after an interrupt.
+        When the method returns, or raises an error, no write of a checkpoint is in progress.
+        Raises RunEnded if the run ends because its policies collapsed or have nothing to learn.
         """
         try:
             with present_objects_kept():
@@ -225,9 +226,9 @@ class Trainer:
     def rollback(self, path: Path, alarms: Sequence[str]) -> None:
         """Continue from the older checkpoint `path` with other seeds.
 
-        The record of the later steps moves to `rolled_back/`. If the run is killed
-        during the rollback, it resumes either from this checkpoint or from a later one; in the
-        second case it rolls back again.
+        The record of the later steps moves to `rolled_back/`, with the texts of `alarms` as the
+        reason. If the run is killed during the rollback, it resumes either from this checkpoint or
+        from a later one; in the second case it rolls back again.
         """
         self.writer.wait()
         experiment, run = self.experiment, self.run_folder
@@ -261,9 +262,9 @@ class Trainer:
         experiment.drain_service_metrics()  # the lost attempt is not part of its repetition
 
     def respond_to_collapse(self, row: Mapping[str, float]) -> bool:
-        """Report collapse alarms and apply the configured response.
+        """Report collapse alarms and apply the configured response; return True after a rollback.
 
-        Returns True after a rollback.
+        Raises CollapsedError if the response is to end the run.
         """
         experiment, progress = self.experiment, self.progress
         monitor, step = experiment.collapse, experiment.step
@@ -310,7 +311,7 @@ class Trainer:
                 )
 
     def _failures(self, row: Mapping[str, float], error: str) -> str:
-        """Return a diagnosis if more episodes failed than `max_failed_fraction`; else nothing."""
+        """Return a diagnosis if more than `max_failed_fraction` of the episodes failed; else ""."""
         failed = row[f"episodes/{Status.FAILED}"] / max(row["episodes/count"], 1)
         limit = self.experiment.settings.max_failed_fraction
         if failed <= limit:

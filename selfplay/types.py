@@ -126,7 +126,7 @@ class Metric:
     unit: Unit = ""
     """Unit of the values."""
     better: Better = "neither"
-    """Direction of better values; with higher, evaluations count failed episodes as 0."""
+    """Direction of better values. If it is "higher", evaluations count a failed episode as 0."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -180,7 +180,7 @@ class Demonstration:
 class InformationSet:
     """Everything that an agent knows at a decision of a game.
 
-    Arenas that are small enough to be solved exactly list theirs; exact studies read them.
+    Arenas that are small enough to be solved exactly list all of them; exact studies read the list.
     """
 
     key: str
@@ -229,7 +229,7 @@ class Request:
     observation: Observation = Observation()
     """The agent's observation, for scripted engines."""
     group_seed: int = 0
-    """Seed of the group of episodes, whose prompts have a common prefix: one worker answers all."""
+    """Seed of the group. One worker answers its requests, because their prompts share a prefix."""
     turns_taken: int = 0
     """Number of turns already sampled in this episode; an engine whose batch is full serves the
     request with the highest number first."""
@@ -381,7 +381,7 @@ class Episode:
     shared_turns: int = 0
     """Number of leading turns that were replayed from the episode that this one branched off.
 
-    `metrics` and `created` cover only what came after them.
+    `metrics` and `created` cover only the part of the episode after them.
     """
     policy_map: Mapping[str, str] = field(default_factory=dict)
     """Agent to policy, as in `EpisodeSpec.policy_map`."""

@@ -59,12 +59,14 @@ class Arena(AECEnv):
     """
 
     name: ClassVar[str] = "arena_v0"
+    """Name with a version, as PettingZoo's environments have it."""
     roles: Mapping[str, int] = MappingProxyType({})
     """Number of agents of each role; the largest number if agents come during an episode."""
     optional_roles: Sequence[str] = ()
-    """Roles of other settings only; a config may define them although no agent plays them here."""
+    """Roles that have agents only with other settings of the arena; a config may define them."""
     services: ClassVar[tuple[str, ...]] = ()
-    """Attributes that reach outside (executors, buffers): forks share them, pickles omit them."""
+    """Names of attributes that reach outside (executors, buffers). Forks share these objects, and
+    pickles hold None in place of them."""
     measures: Mapping[str, Metric] = MappingProxyType({})
     """Unit and direction of each metric and note of this arena, by name.
 
@@ -73,13 +75,19 @@ class Arena(AECEnv):
     not declared here is shown as a plain number.
     """
     chief: tuple[str, ...] = ()
-    """Chief metrics of an episode, the most important first; pages show them before others."""
+    """Names of the main metrics of an episode, the most important first; pages show them before
+    others."""
     blocking: bool = False
     """True if `advance` waits for a service; the rollout then advances many arenas at once."""
     _may_pay = False
     """True while `setup` or `advance` runs."""
 
     def __init__(self, roles: Mapping[str, int] | None = None) -> None:
+        """Args:
+        roles: Number of agents of each role; None takes the class's own.
+
+        Raises ConfigError for roles, `measures` or `chief` of a wrong type.
+        """
         super().__init__()
         self.roles = role_counts(type(self), type(self).roles if roles is None else roles)
         check_declared(self)
@@ -158,7 +166,7 @@ class Arena(AECEnv):
         return action
 
     def potential(self, agent: str) -> float | None:
-        """Return phi of the current state for an agent that is to move; None for no potential.
+        """Return the state's shaping potential for an agent that is to move; None if it has none.
 
         Records keep it as `potential` in the `info` of the move, and `shaping=potential` pays its
         change. It depends on the state alone; 0 is the potential of an ended episode.
@@ -183,7 +191,8 @@ class Arena(AECEnv):
         return not legal or action in legal
 
     def explain(self) -> str:
-        """Return the rules for a person who plays: by default, the text that opens the module."""
+        """Return the rules for a person who plays; by default the docstring of the arena's module,
+        without its version history."""
         text = cleandoc(sys.modules[type(self).__module__].__doc__ or "")
         parts = (part for part in text.split("\n\n") if not part.startswith("Version history"))
         return "\n\n".join(parts).strip()
@@ -331,7 +340,8 @@ class Arena(AECEnv):
         self._go_on()
 
     def play_stage(self, actions: Mapping[str, Action | None]) -> dict[str, float]:
-        """Play one whole stage. Returns every agent's pay for this stage."""
+        """Play one whole stage; return the reward that each agent got for it, also those that did
+        not move. Raises ValueError unless `actions` has exactly the agents of `stage`."""
         if set(actions) != set(self._waiting):
             raise ValueError(f"{self.name}: stage of {self._waiting} got moves of {list(actions)}")
         before = dict(self.paid)
@@ -372,7 +382,7 @@ class Arena(AECEnv):
         self.begin(task or default_task_of(self, Random(derive(seed, "task"))), seed)
 
     def observe(self, agent: str) -> dict[str, str]:
-        """Return PettingZoo's observation: the text of `view`."""
+        """Return PettingZoo's observation: the text of `view`, or its fields if it has no text."""
         observation = self.view(agent)
         text = observation.text or "\n".join(f"{k}: {v}" for k, v in observation.fields.items())
         return {"text": text[:LONGEST_TEXT]}
@@ -395,11 +405,11 @@ class Arena(AECEnv):
             self._deads_step_first()
 
     def render(self) -> str:
-        """Return the moves of every stage so far."""
+        """Return the moves of all stages so far as text, one line each."""
         return "\n".join(f"{agent}: {a}" for moves in self.history for agent, a in moves.items())
 
     def close(self) -> None:
-        """Release nothing: services belong to the object that made them."""
+        """Release nothing, because services belong to the object that made them."""
 
     # Inside ------------------------------------------------------------------------------------
 

@@ -133,7 +133,8 @@ class Changing:
     Raises:
         ValueError: At the end of the context, if an attribute of `KEPT_BY_ARENA` is another object
             than before, `history` has other stages, `agents` are others than those that entered, or
-            `finished` is no bool. It replaces an error of the method, which may follow from this.
+            `finished` is no bool. This error replaces an error that the method raised, because the
+            change may have caused that one.
     """
 
     def __init__(self, arena: Any) -> None:

@@ -18,7 +18,7 @@ class DemonstrationStream(Protocol):
 
 
 class Demonstrations(DemonstrationStream, Protocol):
-    """A source of demonstrations for a new model, whose tokens it chooses too."""
+    """A source of demonstrations for a new model; it also chooses the model's tokens."""
 
     def pieces(self) -> Sequence[str]:
         """Return frequent fixed strings, each of which becomes one token."""
@@ -28,7 +28,7 @@ class Demonstrations(DemonstrationStream, Protocol):
 class ExampleSource:
     """Base class of sources that do more than yield examples; a subclass replaces some members.
 
-    A source that needs none of them may be any class.
+    A source that replaces none of these members need not derive from it. Warm starts read them.
     """
 
     @property
@@ -37,7 +37,7 @@ class ExampleSource:
         return 1
 
     def prepare(self, report: Callable[[str], None]) -> None:
-        """Find the examples, and report the progress if it takes long."""
+        """Find the examples; call `report` with lines about the progress if this takes long."""
 
     def summary(self) -> str:
         """Return one line about the examples; "" for none."""
@@ -49,13 +49,13 @@ class ExampleSource:
 
 
 MEMBERS = tuple(name for name in vars(ExampleSource) if not name.startswith("_"))
-"""Members of `ExampleSource`."""
+"""Names of the members that only a subclass of `ExampleSource` may have."""
 
 
 def optional_members(source: object) -> ExampleSource:
-    """Return the source itself if it is an `ExampleSource`; else one with the defaults.
+    """Return the source itself if it is an `ExampleSource`; else an `ExampleSource` of defaults.
 
-    Raises ValueError for another class with such a member, which would have no effect.
+    Raises ValueError if another class has one of these members, because it would have no effect.
     """
     if isinstance(source, ExampleSource):
         return source

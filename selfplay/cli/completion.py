@@ -110,8 +110,8 @@ def words_of(
 ) -> Mapping[str, Sequence[str]]:
     """Return the words that can follow each command.
 
-    Those of `study` are the measures and the flags of all measures. The parser of a command line
-    without `study` lacks them; they are added to it.
+    The words of `study` are the measures and the flags of all measures. If `parser` lacks them,
+    because its command line has no `study`, they are added to it.
     """
     choices = list(_choices(search))
     keys = [f"{key}=" for key in compose.default_keys()]

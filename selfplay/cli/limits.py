@@ -25,7 +25,8 @@ def takes_trust(command: argparse.ArgumentParser) -> None:
 def limit_of(
     options: argparse.Namespace, rest: Sequence[str], words: Sequence[str]
 ) -> TrustLimit | None:
-    """Return the limit of a command; None if the user composes the config on the command line.
+    """Return the limit of trust of a command; None if the command opens neither a run folder nor a
+    `--config-path`, because the user then composes the config.
 
     Args:
         options: Flags of the command; its name is `options.name`.

@@ -21,13 +21,16 @@ from selfplay.run import signals
 INTERRUPTED = signals.EXIT_CODE
 
 Add: TypeAlias = Callable[..., argparse.ArgumentParser]
-"""Function that adds a command: (name, function of the command, texts) to its parser."""
+"""Function that adds a command and returns its parser, given the command's name, its function, and
+texts for argparse."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return the exit code: 0, 2 for a user's error, 130 for Ctrl-C.
+    """Run one command and return the exit code.
 
-    The code is 3 for a plan that does not fit its cluster.
+    The code is 0 for success, 2 for an error of the user or a fault that `check` found, 3 for a
+    plan that does not fit its cluster, and 130 after Ctrl-C. `arguments` are the words after
+    `selfplay`; None: those of the command line. `--help` and `--version` raise SystemExit.
     """
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")

@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, overrides: Sequence[str]) -> int:
-    """Print a prediction or measure this machine; return exit code 3 if it does not fit."""
+    """Print a prediction or measure this machine; return exit code 3 if the run does not fit."""
     if options.measure is not None:
         _measure(options, overrides)
         return FITS
@@ -95,6 +95,9 @@ def plan(
         overrides: Overrides of the training config, as for `selfplay train`.
         folder: Folder of a run whose config and recorded lengths are used.
         search: More folders of config groups.
+    Raises:
+        ConfigError: For a config, a cluster or a layout that a plan does not cover.
+        RunError: For a run folder without recorded episodes.
     """
     hardware = _hardware(own)
     on_gpu = hardware[0].device.kind == "cuda"
@@ -221,7 +224,7 @@ def _processes(
 
 
 def members(config: Mapping[str, Any]) -> dict[str, Member]:
-    """Return the policies of a config, by name."""
+    """Return the policies of a config, with the saved models that play against them, by name."""
     population = Population.of(config)
     from selfplay.experiment.validation import check_teachers  # loads torch
 

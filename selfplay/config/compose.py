@@ -43,6 +43,7 @@ UNNAMED = "train"
 NESTED = ("experiment",)
 """Groups whose configs are in subfolders, such as experiment/tiny/kuhn.yaml."""
 OWN_PACKAGES = ("selfplay", "roles", "arenas", "configs")
+"""Names of this project's packages."""
 
 
 def check_package_names() -> None:
@@ -243,6 +244,13 @@ def load_changed(
     A run folder has no config groups, so an override such as `credit=rloo` replaces the run's
     settings by the shipped config, or by that of one of the folders `search`. Where this config
     refers to other keys, such as `${arena}`, it gets the run's values.
+
+    Args:
+        folder: The run folder.
+        overrides: Overrides of the command line.
+        search: More folders with config groups.
+    Raises:
+        ConfigError: In one line, with the nearest valid choice.
     """
     plain = load([], name=RUN, folder=folder)
     if not overrides:
@@ -353,8 +361,8 @@ def choices(group: str, search: Sequence[str] = ()) -> list[str]:
 def files_of(group: str, search: Sequence[str] = ()) -> dict[str, Path]:
     """Return the files of a group's configs by name, such as tiny/kuhn of experiment.
 
-    If several folders have a file of one name, the result has that of the first. A run refuses a
-    name that a shipped file has too.
+    If several folders have a file of the same name, the result has that of the first one. A run
+    refuses the name of a shipped file for a file of another folder.
     """
     places = [folder / group for folder in (config_folder(), *map(Path, search))]
     found: dict[str, Path] = {}

@@ -21,7 +21,7 @@ from selfplay.errors import one_line
 Definition = ast.ClassDef | ast.FunctionDef
 """The source of a class or of a function."""
 SHORT = 5
-"""Number of words from which on one sentence is enough for a description."""
+"""Least number of words of a sentence that is a whole description."""
 
 
 @cache
@@ -42,7 +42,7 @@ def module(name: str) -> ast.Module | None:
 
 
 def definition(target: str) -> tuple[str, Definition] | None:
-    """Return the module and the definition that an import path names."""
+    """Return the module and the definition that an import path names; None if there is none."""
     home, _, name = target.rpartition(".")
     tree = module(home) if home else None
     for node in tree.body if tree else ():
@@ -79,7 +79,7 @@ def comment(text: str) -> str:
 
 
 def summary(target: str) -> str:
-    """Return the first paragraph of a definition's docstring."""
+    """Return the first paragraph of the docstring of an import path's definition; "" without."""
     found = definition(target)
     text = ast.get_docstring(found[1]) if found else None
     return (text or "").partition("\n\n")[0]

@@ -54,8 +54,11 @@ def build(node: Any, *, where: str = "", provided: Mapping[str, Any] | None = No
     Args:
         node: Plain data; mappings with `_target_` become objects, inner ones first.
         where: Key path of the node, for errors.
-        provided: Objects for parameters of these names that the config omits (services). The text
-            `services.NAME` stands for the object NAME of them, for a parameter that is no text.
+        provided: Services by name, for parameters of the same name that the config omits. If a
+            parameter takes no text, the value `services.NAME` is replaced by the service NAME.
+    Raises:
+        ConfigError: In one line that begins with the key path, for a key or value that does not
+            fit, and for an error of an author's code.
     """
     if isinstance(node, Mapping):
         if TARGET in node:
@@ -73,7 +76,10 @@ def build(node: Any, *, where: str = "", provided: Mapping[str, Any] | None = No
 def resolve(
     node: Mapping[str, Any], *, where: str, provided: Mapping[str, Any] | None = None
 ) -> tuple[Any, dict[str, Any]]:
-    """Return the target of a node and its checked arguments, with inner nodes built."""
+    """Return the target of a node and its checked arguments, with inner nodes built.
+
+    The arguments, and the ConfigError that it raises, are those of `build`.
+    """
     target = import_target(node[TARGET], where)
     trust.admit_class(target, node, where)
     inner = {key: value for key, value in node.items() if key != TARGET}
@@ -122,7 +128,10 @@ def call(target: Any, values: Mapping[str, Any], *, where: str) -> Any:
 
 
 def check(node: Any, *, where: str = "", provided: Collection[str] = ()) -> None:
-    """Raise ConfigError for the first fault in a node, without building anything."""
+    """Raise ConfigError for the first fault in a node, without building anything.
+
+    `where` is the key path of the node, and `provided` names the parameters that `build` gets.
+    """
     expected: dict[str, Any] = {}
     for path, inner in _targets(node, where):
         target = import_target(inner[TARGET], path)
@@ -141,8 +150,8 @@ def check(node: Any, *, where: str = "", provided: Collection[str] = ()) -> None
 
 
 def services_named(node: Any, services: Mapping[str, Any]) -> set[str]:
-    """Return the names of the services that `build` gives to the targets in a node, and of those
-    that these need."""
+    """Return the names of the services that `build` gives to the targets in a node, and of the
+    services that those services need. `services` maps names to config nodes."""
     found = set[str]()
     for path, inner in _targets(node, ""):
         takes = signature(import_target(inner[TARGET], path), path)

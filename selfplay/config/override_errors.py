@@ -112,8 +112,8 @@ def _unknown_key(key: str, overrides: Sequence[str], composed: Composed) -> str:
 
 
 def _parameters(config: DictConfig, path: str) -> tuple[str, ...]:
-    """Return what the class of a node takes; nothing if there is no such node or class, or if the
-    class has a fault."""
+    """Return the parameters of the class of a node; none if there is no such node or class, or if
+    the class cannot be imported."""
     table, _, name = path.partition(".")
     if not path or OmegaConf.select(config, path) is None:
         return ()

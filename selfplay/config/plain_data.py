@@ -56,7 +56,7 @@ KEYS = ("seed", *OBJECTS, *OPTIONAL, *COLLECTIONS, *SETTINGS)
 GROUPS_WITH_PLUS = ("experiment", "opponents", "recipe")
 """Groups without a choice in the primary config, for which Hydra needs a plus."""
 ADDED = tuple(f"+{group}" for group in GROUPS_WITH_PLUS)
-"""These groups as a command line writes them."""
+"""The groups of `GROUPS_WITH_PLUS` as a command line writes them."""
 REQUIRED = ("arena", "roles")
 """Keys that are empty in the primary config and that a run must set."""
 SHARED = "shared"
@@ -80,7 +80,10 @@ NUMBER = re.compile(r"[-+.0-9][-+.:_0-9A-Fa-fxo]*")
 
 
 def check_config(config: Mapping[str, Any]) -> None:
-    """Check that a config has all keys, and each `_target_` node against its target."""
+    """Check that a config has all keys, and each `_target_` node against its target.
+
+    Raises ConfigError, in one line, for the first fault. No object is built.
+    """
     for key in config:
         if key not in (*KEYS, SHARED):
             raise ConfigError(f"unknown key {key!r}; {nearest(key, [*KEYS, *ADDED])}")

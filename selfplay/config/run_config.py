@@ -45,8 +45,8 @@ class RunSettings:
     """Number of torch threads; 0: OMP_NUM_THREADS, or one for each core that this process may use.
     With 0, `selfplay train` begins a run with one for each core that other processes leave free."""
     deterministic: bool | Literal["auto"] = "auto"
-    """True to use only kernels with reproducible results, which are slower on a GPU; auto: if torch
-    sees no GPU."""
+    """True to use only kernels with reproducible results, which are slower on a GPU; auto: True if
+    torch sees no GPU."""
     max_failed_fraction: float = 0.1
     """Largest fraction of failed episodes; the run stops above it."""
     minimum: Mapping[str, float] = field(default_factory=dict)
@@ -84,7 +84,7 @@ def run_folder(run: Mapping[str, object], name: str | None = None) -> Path:
 
     Args:
         run: The config's settings of the run.
-        name: The run's name; by default `run.name`.
+        name: The run's name; by default `run.name`. If both are None, the result is `run.folder`.
     Raises:
         ConfigError: For a folder or a name that does not fit.
     """

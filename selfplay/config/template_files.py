@@ -2,11 +2,11 @@
 the names in its config.
 
 The config of a run keeps a chat template as text. A run reads the file once, when its config is
-composed. So the prompts stay the same if the file changes or vanishes, on every machine, and a run
-folder names no file of its reader.
+composed. So the prompts stay the same if the file changes or vanishes, on every machine, and the
+config of a run names no template file on the machine of the person who opens it.
 
-It keeps a model's folder as an absolute path, so that a run can be continued and evaluated from
-every working directory.
+The config keeps a model's folder as an absolute path, so that a run can be continued and evaluated
+from every working directory.
 """
 
 import os

@@ -77,7 +77,7 @@ class ProcessorTime:
 
     @classmethod
     def now(cls) -> "ProcessorTime | None":
-        """Return the time until now, or None on a system that does not tell it."""
+        """Return the time until now, or None on a system that does not report it."""
         try:
             ticks = used_ticks(STATISTICS.read_text(encoding="utf-8"), _allowed())
         except OSError:
@@ -91,7 +91,7 @@ class ProcessorTime:
 
 
 def used_ticks(statistics: str, allowed: set[int]) -> int:
-    """Return the processor time that some cores gave to processes that do not give way.
+    """Return the processor time, in ticks, that cores gave to processes that do not give way.
 
     Args:
         statistics: Text of /proc/stat.
@@ -108,8 +108,10 @@ def used_ticks(statistics: str, allowed: set[int]) -> int:
 
 
 def count_beside_others(since: ProcessorTime | None) -> int:
-    """Return the number of threads for a machine on which other processes are busy; 0 if all cores
-    are free, or if the user has set OMP_NUM_THREADS.
+    """Return the number of threads for a machine on which other processes are busy.
+
+    The result is 0 if all cores are free, if the user has set OMP_NUM_THREADS, or if `since` is
+    None or less than `SHORTEST` ago.
 
     Threads wait for each other, and a thread without a core keeps all others waiting. So there is
     one thread for each core that other processes have left free since `since`, and at least one.

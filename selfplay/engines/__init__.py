@@ -19,7 +19,7 @@ class Engine:
     The rollout calls `add` for every request, then `step` until all completions are there. A run
     calls `serve`, `publish`, `withdraw` and `release` for its policies and their snapshots.
 
-    An author overrides `add` and `step`, and those defaults that do not fit.
+    An engine of yours overrides `add` and `step`, and those defaults that do not fit.
     """
 
     renderer: "Renderer | None" = None
@@ -29,7 +29,8 @@ class Engine:
     can_update_in_flight: ClassVar[bool] = False
     """True if the engine supports `in_flight_updates`."""
     in_flight_updates: bool = False
-    """True if completions in flight continue with new weights; else `publish` refuses them."""
+    """True if completions in flight continue with new weights; else `publish` raises RuntimeError
+    while there are any."""
     has_own_gpu: bool = False
     """True if no learner computes on the GPU of this engine. The runtime sets it."""
 
@@ -55,8 +56,7 @@ class Engine:
         return False
 
     def waiting_ids(self) -> Collection[int]:
-        """Return the ids of the requests that wait because the batch is full, if the engine knows
-        them."""
+        """Return the ids of the requests that wait because the batch is full; none by default."""
         return ()
 
     def serve(self, policy: str, model: "PreTrainedModel", end_ids: Sequence[int]) -> None:
@@ -75,7 +75,16 @@ class Engine:
         )
 
     def publish(self, policy: str, weights: Mapping[str, Any], version: int) -> None:
-        """Sample a policy's completions with new weights (a state dictionary) from now on."""
+        """Sample a policy's completions with new weights from now on.
+
+        Args:
+            policy: Its name.
+            weights: A state dictionary, or another object that `PolicyLearner.weights` returned and
+                this engine reads.
+            version: Number of updates of these weights; completions record it.
+
+        Raises ConfigError if the engine samples no policy that learns.
+        """
         raise ConfigError(
             f"policy {policy!r} is played by {type(self).__name__}, which cannot be trained"
         )
@@ -98,7 +107,7 @@ class Engine:
         """Give the memory of a shared device to the learners until the next request."""
 
     def drain_metrics(self) -> Mapping[str, float]:
-        """Return the metrics counted since the last call."""
+        """Return metrics by name, counted since the last call; the rollout writes them."""
         return {}
 
     def close(self) -> None:

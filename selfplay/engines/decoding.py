@@ -1,6 +1,6 @@
 """State of the completions in flight, and sampling of their next tokens.
 
-The state is on the CPU. The model's device holds only the logits, and sums them there.
+The state is on the CPU. The model's device holds only the logits, and adds up probabilities.
 """
 
 from collections.abc import Mapping, Sequence
@@ -106,7 +106,9 @@ class DecodingRows:
     def draw(self, logits: torch.Tensor, sources: torch.Tensor, first: int = 0) -> None:
         """Sample one token for every completion from index `first` on.
 
-        Each distribution, which is a row of logits with sampling settings, is computed once.
+        Each distribution, which is a row of logits with sampling settings, is computed once. The
+        log-probability of a token is that of the distribution it was drawn from, with temperature
+        and truncation; it is 0 for a greedy token.
 
         Args:
             logits: [rows, vocabulary] logits of distinct histories.

@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 from selfplay.types import Completion, Request
 
 OWN = frozenset({"id", "seed", "agent", "observation", "group_seed", "turns_taken"})
-"""Compared fields of a request that do not change a greedy completion."""
+"""Fields of a request that do not change its greedy completion."""
 KEPT = 4096
 """Maximum number of completions that are kept."""
 
@@ -27,9 +27,10 @@ class GreedyAnswers:
         self._followers: dict[int, tuple[GreedyQuestion, list[Request]]] = {}
 
     def take(self, request: Request) -> bool:
-        """Return True if the request needs no computation of its own; its completion comes later.
+        """Return True if the request needs no computation of its own.
 
-        Otherwise equal requests wait for its completion from now on.
+        Its completion then comes from `ready`, or from `finish` of the equal request in flight. If
+        the result is False, equal greedy requests wait for this request from now on.
         """
         if request.temperature != 0:
             return False

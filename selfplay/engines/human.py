@@ -27,7 +27,7 @@ class HumanQuestion:
 
 Ask = Callable[[HumanQuestion], str | None]
 """Function that shows a question and returns the text that the person enters; None if the person
-has left, whose moves are then empty."""
+has left, and the move is then an empty text."""
 Refusal = Callable[[Request, str], str]
 """(request, text) -> the reason why the text is not a legal move; empty for a legal move."""
 

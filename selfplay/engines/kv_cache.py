@@ -16,7 +16,9 @@ class SlotLayer(CacheLayerMixin):
     """Keys and values of one layer: two buffers [slots, heads, columns, head size]."""
 
     keys: Tensor
+    """[slots, heads, columns, head size]; allocated in the first pass."""
     values: Tensor
+    """The same for the values."""
 
     def __init__(self, cursor: "SlotCache") -> None:
         super().__init__()

@@ -28,6 +28,6 @@ class MessageRenderer:
 
 
 def read(prompt_ids: Sequence[int]) -> list[Message]:
-    """Return the messages that a `MessageRenderer` rendered."""
+    """Return the chat messages that a `MessageRenderer` rendered to these bytes."""
     messages: list[Message] = json.loads(bytes(prompt_ids).decode("utf-8"))
     return messages

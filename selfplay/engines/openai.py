@@ -33,7 +33,7 @@ PAUSE = 60.0
 REFUSED = (400, 413, 422)
 """HTTP statuses of an endpoint that refuses a request."""
 FULL = re.compile(r"context[ _](length|window|size)", re.IGNORECASE)
-"""Words of a refusal because the prompt does not fit into the model's context."""
+"""Pattern in the error of an endpoint whose model's context is too short for the prompt."""
 MOST_STOPS = 4
 """Maximum number of stop strings of a request in OpenAI's API."""
 UNKNOWN = ("top_k", "min_p")
@@ -85,7 +85,7 @@ class OpenAIEngine(Engine):
         model: Its name at the endpoint.
         base_url: The endpoint, up to and with /v1.
         key_variable: Environment variable with the API key; None for an endpoint without keys.
-        timeout: Maximum number of seconds of one attempt.
+        timeout: Maximum number of seconds in which the endpoint sends nothing during an attempt.
         retries: Attempts after the first, with growing pauses between them, if the endpoint is
             busy, fails or cannot be reached.
         concurrency: Maximum number of requests in flight.
@@ -168,7 +168,7 @@ class OpenAIEngine(Engine):
             request = self._waiting.pop()
             self._asked[self._begin(request)] = request
         done = wait(self._asked, timeout=PATIENCE, return_when=FIRST_COMPLETED).done
-        # In the order of the requests, whatever the order of the answers.
+        # The results are in the order of the requests, whatever the order of the answers.
         finished = [future for future in self._asked if future in done]
         try:
             completions = [self._completion(self._asked.pop(future), future) for future in finished]

@@ -120,7 +120,7 @@ class PolicyBatch:
         """Sample a policy's tokens with new weights from now on; completions in flight keep their
         keys and values."""
         policy = self.policies[name]
-        self.rows.stamp(name, policy.version)  # so that these are not stored
+        self.rows.stamp(name, policy.version)  # `computed` leaves out completions with a stamp
         policy.version = version
         policy.forget()
 
@@ -150,7 +150,8 @@ class PolicyBatch:
         return finished
 
     def _admit(self) -> None:
-        """Move waiting requests to rows, one row for each distinct prompt of a policy."""
+        """Move waiting requests to rows, one row for each distinct prompt of a policy, and sample
+        their first tokens."""
         siblings: dict[Prompt, list[Request]] = {}
         for policy in self.policies.values():
             if policy.waiting and policy.changed():
@@ -169,7 +170,7 @@ class PolicyBatch:
             for request in requests
         )
         self._regroup()
-        # By name and not by number, so that the order of joining does not change any rounding.
+        # Sorted by name and not by number: the order in which policies join changes no rounding.
         names = {policy.number: policy.name for policy in self.policies.values()}
         asked = sorted(siblings, key=lambda each: (names[each[0]], each[1]))
         rows = self.cache.extend(len(asked), longest)

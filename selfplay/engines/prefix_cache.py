@@ -10,12 +10,12 @@ from selfplay.engines.kv_cache import SlotCache
 from selfplay.engines.token_pool import TokenPool
 
 SLACK = 8
-"""An eviction frees this fraction of the capacity (1 / SLACK) at least, so that few are needed."""
+"""An eviction frees at least 1 / SLACK of the capacity, so that few evictions are needed."""
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
 class PrefixNode:
-    """A run of tokens after the tokens of the node's parents."""
+    """A sequence of tokens, which follows the tokens of the node's ancestors."""
 
     tokens: tuple[int, ...]
     """[n] token ids."""
@@ -57,7 +57,7 @@ class PrefixCache:
     ) -> list[int]:
         """Copy the stored beginning of each prompt to its row, but never a prompt's last token.
 
-        Returns the number of tokens of each row.
+        Returns the number of copied tokens of each prompt.
         """
         if not len(self):
             return [0] * len(prompts)
@@ -72,7 +72,9 @@ class PrefixCache:
         return lengths
 
     def store(self, cache: SlotCache, histories: Mapping[int, tuple[int, ...]]) -> int:
-        """Store the tokens of rows; return the number of tokens that were new.
+        """Store the tokens of rows that are not stored yet, as far as there is room.
+
+        Returns the number of tokens that were stored.
 
         Args:
             cache: The cache of all rows.
@@ -128,7 +130,7 @@ class PrefixCache:
     def _evict(self, tokens: int) -> None:
         """Free at least so many places, if nodes that this call has not used hold as many."""
         wanted = max(tokens, self._pool.capacity // SLACK)
-        # Among equally old nodes the deepest is first, so that none loses the tokens before it.
+        # Among equally old nodes the deepest is first: no node that stays loses earlier tokens.
         nodes = sorted(
             (node.used, -depth, number, parent, node)
             for number, (depth, parent, node) in enumerate(self._nodes())

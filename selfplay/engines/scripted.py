@@ -19,8 +19,9 @@ Script: TypeAlias = Callable[[str, Observation, Random], str]
 class ScriptedEngine(Engine):
     """Answers with the texts of scripts; ids are their UTF-8 bytes, log-probabilities are 0.
 
-    A script's text ends at a stop string of the request. Its temperature, `top_p`, `top_k` and
-    `min_p` have no meaning here, because nothing is sampled from a distribution over tokens.
+    A script's text ends at a stop string of the request, or after `max_tokens` bytes. The request's
+    `temperature`, `top_p`, `top_k` and `min_p` have no effect, because nothing is sampled from a
+    distribution over tokens.
     """
 
     def __init__(self, scripts: Mapping[str, Script]) -> None:

@@ -15,9 +15,9 @@ from selfplay.types import Completion, Request
 PROMPTS = ((1,), (2, 1, 3, 2, 1, 0, 3, 1), (2, 1, 3, 0))
 """Prompts of the trial, cut to the model's limit."""
 SIBLINGS = 4
-"""Number of requests for each of them; their row splits where their samples differ."""
+"""Number of requests for each prompt; their common row splits where their samples differ."""
 MIXED_SIBLINGS = 2
-"""Number of requests for each of them and each of two adapters."""
+"""Number of requests for each prompt and each of two adapters."""
 TOKENS = 3
 """Number of tokens that are sampled for each request."""
 MESSAGE = (3, 1)

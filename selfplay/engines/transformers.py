@@ -88,8 +88,8 @@ class TransformersEngine(Engine):
         self._batches[policy], self._bases[policy] = batch, base
 
     def refusal(self, model: PreTrainedModel) -> str:
-        """Return the reason why the engine serves no model with these modules, which need no
-        weights; empty if there is none."""
+        """Return the reason why the engine serves no model with these modules; empty if there is
+        none. The weights are not read: they may have no data."""
         kind = unordinary(model)
         return _refusal(model, f"it has {kind}") if kind else ""
 
@@ -179,7 +179,7 @@ class TransformersEngine(Engine):
         self._batch(request.policy).add(request)
 
     def waiting_ids(self) -> list[int]:
-        """Return the ids of the requests without rows."""
+        """Return the ids of the requests that wait for a place among `max_rows`."""
         return [
             number
             for batch in self._distinct()
@@ -189,7 +189,12 @@ class TransformersEngine(Engine):
 
     @torch.inference_mode()
     def step(self) -> list[Completion]:
-        """Sample up to `stride` tokens for every request in flight."""
+        """Sample up to `stride` tokens for every request in flight; return the completions that
+        ended.
+
+        Raises DivergedError for probabilities that are not finite, and RunError if the GPU's memory
+        is full.
+        """
         with explained("sampling", "lower engine.max_rows or engine.prefill_tokens"):
             return [done for batch in self._distinct() for done in batch.step()]
 

@@ -76,7 +76,7 @@ def truncate(logprobs: Tensor, scores: Tensor, settings: Sequence[Truncating]) -
 
 
 def _counts(ranked: Tensor, settings: Sequence[Truncating]) -> Tensor:
-    """Return the number of kept tokens of each row, from log-probabilities in falling order."""
+    """Return the number of kept tokens of each row, from log-probabilities in descending order."""
     width = ranked.shape[-1]
     smallest = torch.tensor([each.min_p for each in settings], dtype=ranked.dtype).log()
     above = ranked >= ranked[:, :1] + smallest.to(ranked.device)[:, None]

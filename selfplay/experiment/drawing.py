@@ -1,7 +1,7 @@
-"""Draws recorded episodes: plays their actions again and asks the arena for pictures.
+"""Draw recorded episodes: play their actions again and ask the arena for pictures.
 
-No model is used, and nothing is credited. The command is `selfplay replay RUN --draw`; pages cannot
-draw themselves, because they never load an arena.
+No model is used, and no advantage is computed. The command is `selfplay replay RUN --draw`. Pages
+cannot draw, because they never load an arena.
 """
 
 from collections import Counter
@@ -44,7 +44,7 @@ class DrawingResult:
 
 
 class RunDrawer:
-    """Draws the recorded episodes of a run with the arena of its config."""
+    """A drawer of the recorded episodes of a run, with the arena of its config."""
 
     def __init__(self, run: Path, config: Mapping[str, Any]) -> None:
         """Build the components without policies; raises ConfigError or RunError."""

@@ -260,7 +260,7 @@ class Experiment:
     def restore(self, path: Path, *, learning: bool = True) -> float:
         """Restore a checkpoint; episodes that were sampled but not learned from are discarded.
 
-        First it waits until the games in progress have ended.
+        The method first waits until the games in progress have ended.
 
         Args:
             path: Folder of the checkpoint.

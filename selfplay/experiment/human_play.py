@@ -73,7 +73,11 @@ class PlaySetup:
             raise ConfigError(f"--as {agent}: no such seat; {nearest(agent, known)}")
 
     def game(self, agent: str, *, seed: int, number: int) -> Episode:
-        """Play a game in which the person is asked for the moves of `agent`."""
+        """Play a game in which the person is asked for the moves of `agent`.
+
+        `seed` and `number`, the index of the game, determine the task, the arena's random draws and
+        the samples.
+        """
         chance = derive(seed, "play", number)
         spec = EpisodeSpec(task=self._task(agent, chance), seed=chance, policy_map={agent: YOU})
         (episode,) = self.rollout.run([spec])
@@ -269,7 +273,10 @@ def shorten(text: str) -> str:
 
 
 def ending(episode: Episode) -> str:
-    """Return why a game ended, and its last moves, in a few short lines."""
+    """Return the reason for the end of a game in a few short lines.
+
+    A game that ended by its rules has its last moves and the arena's metrics instead.
+    """
     if episode.status is Status.FAILED:
         return f"The arena failed: {episode.error}"
     if episode.status is Status.TRUNCATED:
@@ -289,7 +296,8 @@ def ending(episode: Episode) -> str:
 def at_terminal(question: HumanQuestion) -> str:
     """Print the messages since the person's last move and the legal moves, and read a line.
 
-    Control characters in the messages are made visible, because a terminal would obey them.
+    Control characters in the messages are made visible, because a terminal would obey them. The two
+    characters `\\n` in the person's line become a line break.
 
     Raises:
         EOFError: At the end of the input.

@@ -1,4 +1,4 @@
-"""Replays the recorded episodes of a run from their actions, and credits them again.
+"""Replay the recorded episodes of a run from their actions, and compute their advantages again.
 
 No model is used. Under the run's own config every reward and advantage equals the record to the
 last digit. Under another config the result is what that config would have paid and credited for the
@@ -146,7 +146,7 @@ THREADS = 8
 
 
 class RunReplayer:
-    """Applies the arena, shaping and credit of a config to the record of a run."""
+    """A replayer, which applies the arena, shaping and credit of a config to a run's record."""
 
     def __init__(self, run: Path, config: Mapping[str, Any]) -> None:
         """Build the components without policies; raises ConfigError or RunError."""
@@ -177,7 +177,11 @@ class RunReplayer:
         self.components.close()
 
     def replay(self, steps: Sequence[int] = ()) -> Replay:
-        """Replay all recorded steps, or only those in `steps`."""
+        """Replay all recorded steps, or only those in `steps`.
+
+        Raises RunError if no such step can be replayed, or if the credit method keeps averages and
+        an earlier step is missing. Raises ConfigError for a turn of a role that the config lacks.
+        """
         known = recorded_steps(self.run)
         if not known:
             raise RunError(f"{self.run} has no recorded episodes; train with run.episodes_every=1")
@@ -263,7 +267,7 @@ class RunReplayer:
     def _play(self, records: Sequence[Recorded], found: Replay) -> list[Episode]:
         """Return the replayed episodes; one that does not end as recorded counts as failed."""
         games = [self._game(record.episode) for record in records]
-        with ThreadPoolExecutor(THREADS) as pool:  # as in Rollout.run
+        with ThreadPoolExecutor(THREADS) as pool:  # as in `ArenaThreads`
             side_by_side = bool(games) and games[0].arena.blocking
             list((pool.map if side_by_side else map)(EpisodeRunner.advance, games))
         return [

@@ -63,7 +63,7 @@ WHY_NOT = {
 }
 """Reason why other keys are fixed, by the first part of their names."""
 OTHERWISE = "metrics before and after the change could not be compared"
-"""Reason for all others."""
+"""Reason for keys whose first part is not in `WHY_NOT`."""
 
 
 @dataclass(frozen=True, kw_only=True)

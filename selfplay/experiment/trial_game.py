@@ -70,6 +70,8 @@ class CheckedGame:
 def games(config: Mapping[str, Any], *, seed: int) -> Iterator[CheckedGame]:
     """Play one game of the first training task, and one of the first task of each evaluation.
 
+    Yield the result of each. A fault of the curriculum takes the place of the training game.
+
     Args:
         config: A config that `selfplay.experiment.experiment.check` has accepted.
         seed: Seed of the arena's randomness and of the random moves.
@@ -109,7 +111,7 @@ def _game(
 ) -> CheckedGame:
     """Play one game of an arena; an error of the arena or a role becomes a fault of the game.
 
-    `evaluation` is the one that the game belongs to, if it belongs to one.
+    `evaluation` is the evaluation that the game belongs to; None for the training game.
     """
     try:
         task, roles = first(), players.roles

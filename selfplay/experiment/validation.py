@@ -191,7 +191,8 @@ def pair_notes(credit: Credit, objective: Objective) -> list[str]:
 
 
 def limit_notes(players: RolloutSetup, shaping: Mapping[str, Any]) -> list[str]:
-    """Return a line for each reward of lengths whose limit is not that of a role's completions."""
+    """Return a line for each length reward whose limit differs from a learning role's
+    `max_tokens`."""
     population, notes = players.population, []
     for name, each in shaping.items():
         if not isinstance(each, Overlong | CosineLength):
@@ -352,7 +353,7 @@ def check_teacher_folders(population: Population) -> None:
 
 
 def teacher_notes(population: Population, objective: Objective) -> list[str]:
-    """Return a line for each way of learning from a teacher that seldom suits."""
+    """Return a line for each setting that makes learning from a teacher less effective."""
     if not reads_teacher(objective):
         return []
     notes = []

@@ -3,7 +3,8 @@
 Only the input of each block stays in memory instead of everything that its layers compute
 (1604.06174). This costs a third more compute, and the memory hardly grows with depth. The switch of
 transformers is not used, for two reasons: it works only in training mode, which enables dropout,
-and it refuses the caches of rows with a stem.
+and it refuses key-value caches, which rows with a separate pass for their stem need
+(`selfplay.models.tree_attention.run_tree`).
 """
 
 from copy import copy
@@ -28,7 +29,13 @@ Checkpointing: TypeAlias = bool | Literal["auto"]
 
 
 def recomputes(setting: Checkpointing, model: PreTrainedModel, device: str) -> bool:
-    """Return True if a model's blocks are recomputed in passes on a kind of device."""
+    """Return True if a model's blocks are to be recomputed in the backward pass.
+
+    Args:
+        setting: Value of `learner.activation_checkpointing`.
+        model: The model.
+        device: Kind of the device of the passes, as torch names it, such as cuda.
+    """
     if setting == "auto":
         return device == "cuda" and _can_recompute(model)
     return setting

@@ -29,9 +29,13 @@ class BaseLearner(ABC):
     """
 
     objective: Objective
+    """The objective, whose loss is minimised."""
     mini_batches: int
+    """Number of optimizer steps per pass over a batch."""
     epochs: int
+    """Number of passes over a batch."""
     seed: int
+    """Seed of the split into mini-batches."""
     longest: ContextBound | None = None
     """Longest row that the model computes correctly, if there is such a bound."""
 
@@ -46,7 +50,11 @@ class BaseLearner(ABC):
     def optimize(
         self, samples: Sequence[Sample], totals: BatchCounts, *, step: int
     ) -> dict[str, float]:
-        """Make one optimizer step on samples that have a gradient, of a batch with these totals."""
+        """Make one optimizer step on samples that have a gradient. Returns metrics.
+
+        `totals` are the denominators of the loss: counts over all samples of the step, also those
+        without a gradient.
+        """
 
     @abstractmethod
     def update_ema(self) -> None:

@@ -62,10 +62,10 @@ class PackedRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """A micro-batch: R rows of T columns, in which S samples read N tokens; C is the longest
-    completion.
+    """A micro-batch of S samples in R rows of T columns.
 
-    `pad` makes it; `logprobs.Scorer` and the objective read it.
+    N is the number of distinct predicted tokens with a loss, and C the length of the longest
+    completion. `pad` makes it; `logprobs.Scorer` and the learner read it.
     """
 
     ids: Tensor
@@ -74,8 +74,8 @@ class Batch:
     """[R, T] positions within the samples; 0 for padding, so that no position exceeds the longest
     sample."""
     ends: Tensor | None
-    """[R, T] last column that sees each token: its own column and all up to this one do, no others.
-    None if in every row each column sees all columns before it."""
+    """[R, T] last column of the tokens that attend to each token: these are the columns from the
+    token's own to this one. None if in every row each column attends to all columns before it."""
     stem: int
     """Number of leading stem columns that all rows have, if a pass of their own is worthwhile; else
     0."""
@@ -86,8 +86,8 @@ class Batch:
     temperature: Tensor
     """[N] sampling temperatures of these tokens."""
     reads: Tensor | None
-    """[trainable tokens] index into N of each trainable token; None if they are in the same
-    order."""
+    """[trainable tokens] index from 0 to N - 1 of each trainable token of all samples; None if the
+    N tokens are these tokens in the same order."""
     old_logprobs: Tensor
     """[S, C] nats under the sampler or, with a correction, under the learner before the first step
     of the batch; 0 for a token without loss whose value is not finite."""
@@ -98,7 +98,8 @@ class Batch:
     samples: tuple[Sample, ...]
     """Samples of the batch, for error messages."""
     passes: int
-    """Number of passes of the model, at least as many as needed: other ranks wait in each pass."""
+    """Number of forward passes of the model. It may be more than this micro-batch needs, because
+    all ranks must make equally many."""
 
     def scatter(self, values: Tensor, background: Tensor) -> Tensor:
         """Return [S, C] with `values` [N] at trainable tokens and `background` [S, C] elsewhere."""
@@ -191,9 +192,10 @@ def cut(
 ) -> Iterator[list[PackedRow]]:
     """Return the rows of each micro-batch, at least one row each.
 
-    Rows are sorted by width and cut where padding adds up. The loss's denominators are those of the
-    whole batch, so the cut affects only speed. Tries are separate from plain rows, which need no
-    mask, and their masks stay within `mask` elements. Rows with different `far` are separate.
+    Rows are sorted by width. A micro-batch ends before it has more than `max_tokens` tokens or
+    `PADDING` tokens of padding. The loss's denominators are those of the whole batch, so the cut
+    affects only speed. Tries are separate from plain rows, which need no mask, and their masks stay
+    within `mask` elements. Rows with different `far` are separate.
     """
     kinds = sorted({(row.stem < row.width, row.far) for row in rows})
     for tree, far in kinds:
@@ -296,8 +298,7 @@ def _known(values: float | Sequence[float], mask: NDArray[Any]) -> NDArray[np.fl
 
 
 def _ends(rows: Sequence[PackedRow], width: int) -> NDArray[np.int32]:
-    """Return [R, T] the last column of each token's subtree. Samples are added in depth-first
-    order."""
+    """Return [R, T] the last column of each token's subtree; samples are in depth-first order."""
     ends = np.tile(np.arange(width, dtype=np.int32), (len(rows), 1))  # padding sees itself
     for row, own in zip(rows, ends, strict=True):
         for span in row.spans:

@@ -15,7 +15,10 @@ from selfplay.learner.batch import STEM
 
 @dataclass(frozen=True, kw_only=True)
 class RowCost:
-    """Estimates the cost of a row, in tokens that attend to nothing. `packing.Packer` makes it."""
+    """Estimates the cost of a row; the unit is the cost of one token without attention.
+
+    `packing.Packer` makes it.
+    """
 
     attention: float
     """Cost for a token of attending to one other token, as a fraction of a token's cost without
@@ -50,7 +53,7 @@ def cheapest(
     max_tokens: int,
     max_mask: float,
 ) -> tuple[list[int], float]:
-    """Return the first sample of each row of the cheapest cuts, and their cost.
+    """Return the index of the first sample of each row of the cheapest cuts, and their total cost.
 
     This is dynamic programming over the S samples: the cheapest cuts of the first n samples end
     with some row, and cut the samples before that row in the cheapest way.

@@ -183,7 +183,8 @@ def load(
 ) -> dict[str, Any]:
     """Restore policies and learners from a whole checkpoint. Returns the rest of the state.
 
-    With `learners` None the state of learners is not read, because nothing will be trained.
+    With `learners` None the state of learners is not read, because nothing will be trained. Raises
+    RunError for a damaged checkpoint, other policies, and a state that cannot be read.
     """
     wait_for_writer(place.parent)
     fault = broken(place)
@@ -242,7 +243,9 @@ class _State(TypedDict, total=False):
     """The values of state.json that belong to no component."""
 
     step: Required[Annotated[int, Field(ge=0, strict=True)]]
+    """Training step of the checkpoint."""
     versions: Required[dict[str, Annotated[int, Field(ge=0, strict=True)]]]
+    """Number of updates of each policy."""
     seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     evaluations_before: dict[str, dict[str, float | None]] | None
     evaluations_after: dict[str, dict[str, float | None]] | None

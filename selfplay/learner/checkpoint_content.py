@@ -61,8 +61,9 @@ class CheckpointContent:
     def write(self, partial: Path, place: Path) -> dict[str, str]:
         """Write everything into the folder `partial`, which will become `place`.
 
-        Returns the SHA-256 of the files that were hashed while they were written, by path in the
-        folder. Only configs are not among them.
+        Returns the SHA-256 of files by path in the folder: of files that were hashed while they
+        were written, and of linked files, from the manifest of the earlier checkpoint. The small
+        config files of policies that were written now are missing.
         """
         hashes = dict[str, str]()
         for name, policy in self.policies.items():

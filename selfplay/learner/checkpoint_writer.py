@@ -1,4 +1,4 @@
-"""Writes checkpoints: completely or not at all, in the calling thread or beside the training."""
+"""Writes checkpoints: completely or not at all, in the calling thread or in another thread."""
 
 import functools
 import json
@@ -67,8 +67,8 @@ class CheckpointWriter:
         Everything is written into a partial folder that is then renamed, so that a kill leaves
         either the old state or the new one. A checkpoint that already exists is set aside before
         the renaming, and removed only after it. The manifest with the hash of every file is written
-        last. Ranks write their parts before this method returns; with `background` they copy them
-        before, and write the copies beside the training.
+        last. Ranks write their parts before this method returns. With `background` they only copy
+        their parts before, and write the copies while training goes on.
 
         Raises DivergedError, and writes nothing, if a trained weight (of a policy or of a credit
         method) is not finite: a run cannot continue from such weights. Raises the error of the
@@ -186,7 +186,7 @@ class CheckpointWriter:
 def _save_shards(
     learners: Mapping[str, Stateful], partial: Path, *, background: bool
 ) -> Callable[[], dict[str, str]]:
-    """Let ranks write their parts of the state, or with `background` begin to write copies.
+    """Let ranks write their parts of the state; with `background` they only begin to write copies.
 
     Returns a function that waits for the files and returns their hashes.
     """
@@ -207,7 +207,14 @@ def _save_shards(
 
 
 def write_manifest(partial: Path, known: Mapping[str, str]) -> None:
-    """Write the hashes of all files; files without a known hash are read."""
+    """Write the manifest with the SHA-256 of all files of a folder.
+
+    Args:
+        partial: The folder.
+        known: SHA-256 by path in the folder; a file that is not listed is read and hashed.
+    Raises:
+        RunError: If a listed file does not exist.
+    """
     hashes = {
         name: known.get(name) or sha256(path)
         for path in sorted(partial.rglob("*"))

@@ -35,6 +35,7 @@ class DPO:
     smoothing: float = 0.0
     """Fraction of the pairs that are assumed to have swapped labels."""
 
+    # Constants of the protocol `Objective`.
     reference: ClassVar[Literal["initial"]] = "initial"
     ema_rate: ClassVar[float] = 0.0
     kl: ClassVar[float] = 0.0

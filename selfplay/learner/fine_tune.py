@@ -135,7 +135,7 @@ class FineTune:
         self.until, self.device = until, device
 
     def prepare(self, report: Report) -> None:
-        """Find the situations of demonstrations, if they have any."""
+        """Let the source find its examples before the training (`ExampleSource.prepare`)."""
         self._optional.prepare(report)
 
     def train(
@@ -149,8 +149,9 @@ class FineTune:
 
         `chat` has the settings of its prompts in a run.
 
-        The training continues from the state in `unfinished`, if there is one, and keeps its state
-        there.
+        The training continues from the state in `unfinished`, if there is one, and writes its own
+        state there. Raises ConfigError for a model or an example that cannot be used, and
+        DivergedError if a loss or a gradient is not finite.
         """
         if base is None:
             raise ConfigError(f"{WHERE}: fine-tuning needs a model; set policy.model")

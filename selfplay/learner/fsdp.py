@@ -128,8 +128,9 @@ class ShardedProcessGroup:
     def begin_micro_batch(self, scorer: ShardedScorer, *, last: bool) -> None:
         """Add gradients over the copies of the state (HSDP) in the last micro-batch only.
 
-        Copies are usually on different nodes, whose network is slow. Until then each rank adds the
-        gradients of its own copy, which take the memory that the sum over all copies takes later.
+        Copies are usually on different nodes, whose network is slow. In earlier micro-batches a
+        rank adds only the gradients of its own copy. These sums take no additional memory: the sum
+        over all copies takes their place.
         """
         scorer.set_requires_all_reduce(last)  # type: ignore[operator]  # FSDP's
 
@@ -148,10 +149,11 @@ def spread(learner: Learner, mesh: DeviceMesh, *, known: Spread) -> None:
     Args:
         learner: Learner; its parameters get the data of the first rank, and other ranks may have
             them without data (`outline.shared`).
-        mesh: Mesh of the ranks that share one copy of the tensors, or of copies and their ranks.
+        mesh: Mesh of all ranks: [ranks] for one copy of the tensors, or [copies, ranks of a copy].
         known: Scorers that were sharded for other learners.
     """
-    # Each unit is filled, on the GPU if there is one, and cut; nothing may keep its whole tensors.
+    # Each unit gets its whole tensors, on the GPU if there is one, and is sharded. No other object
+    # may keep the whole tensors in memory.
     learner.forget_parameters()
     learner.scorer = _cut(learner.model, learner.scorer, mesh, known)
     learner.references.shard(lambda model, scorer: _cut(model, scorer, mesh, known))

@@ -88,6 +88,7 @@ class Learner(BaseLearner):
         self.mini_batches, self.epochs = settings.mini_batches, settings.epochs
         self.max_tokens = settings.max_tokens
         self.steps = self.skipped = 0
+        """Number of optimizer steps so far, and number of steps that were skipped in a row."""
         device = device or model.device.type
         self.bfloat16 = in_bfloat16(settings.precision, device)
         """True if forward and backward passes compute in bfloat16."""
@@ -184,9 +185,10 @@ class Learner(BaseLearner):
     def optimize(
         self, samples: Sequence[Sample], totals: BatchCounts, *, step: int
     ) -> dict[str, float]:
-        """Make one optimizer step on samples that have a gradient, of a batch with these totals.
+        """Make one optimizer step on samples that have a gradient. Returns metrics.
 
-        A step whose loss or gradient is not finite is skipped, see `update`.
+        `totals` are the denominators of the loss: counts over all samples of the step, also those
+        without a gradient. A step whose loss or gradient is not finite is skipped, see `update`.
         """
         # Not train(): with dropout, another policy than the one that sampled would be scored.
         self.model.eval()

@@ -10,7 +10,7 @@ from selfplay.learner.precision import Precision
 from selfplay.models.tree_attention import Kernel
 
 LARGEST = 1e30
-"""Largest number that 32 bits hold even after AdamW has divided it by its bias correction."""
+"""Largest setting: float32 still holds this number after AdamW divided it by a bias correction."""
 RANGES: Mapping[str, tuple[Callable[[float], bool], str]] = {
     "lr": (lambda x: 0 <= x <= LARGEST, f"a finite number of at least 0 (at most {LARGEST:g})"),
     "betas": (lambda x: 0 <= x < 1, "a number of at least 0 and below 1"),

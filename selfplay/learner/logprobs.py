@@ -25,9 +25,12 @@ GPU needs larger products to be busy."""
 
 
 Divergence: TypeAlias = float
-"""The β of the generalised Jensen-Shannon divergence (2306.13649), from 0 to 1. With 1 it is
-KL(pi, reference), the reverse KL; with 0 it is KL(reference, pi), the forward KL; between them it
-is β KL(reference, m) + (1 - β) KL(pi, m) with the mixture m = β reference + (1 - β) pi."""
+"""Number from 0 to 1 that selects the divergence. 1: KL(pi, reference), the reverse KL. 0:
+KL(reference, pi), the forward KL. A number b between them: the generalised Jensen-Shannon
+divergence (2306.13649), b KL(reference, m) + (1 - b) KL(pi, m) with m = b reference + (1 - b) pi.
+
+Divided by b, it tends to the forward KL as b tends to 0; divided by 1 - b, it tends to the reverse
+KL as b tends to 1. The divergence itself tends to 0 at both ends."""
 REVERSE: Divergence = 1.0
 FORWARD: Divergence = 0.0
 
@@ -59,8 +62,8 @@ class Scorer:
     """Scores the tokens of micro-batches under one causal language model. `Learner` calls it."""
 
     def __init__(self, model: PreTrainedModel, *, bfloat16: bool = False) -> None:
-        """Check once, on a few tokens, that the model's logits are its output embedding of its
-        decoder's states.
+        """Check once, on a few tokens, that the model's logits are its output embedding applied to
+        its decoder's states.
 
         With `bfloat16`, the decoder's matrix products compute in that type. The output embedding
         computes in the type of its weights.
@@ -169,9 +172,10 @@ def read_logits(
 ) -> TokenScores:
     """Return [N] scores of `targets` [N] by `logits` [N, V].
 
-    Computed in float32 at least, as the sampler does. `reference` are the [N, V] logits of a
-    reference, which get the same temperature. If its V differs, as models of one family may pad
-    their vocabularies differently, the KL is that over the tokens that both have.
+    The scores are computed in float32 at least, as in the sampler. `temperature` has [N] numbers;
+    None means 1. `reference` are the [N, V] logits of a reference, which get the same temperature.
+    If its V differs, because models of one family may pad their vocabularies differently, the KL is
+    that over the tokens that both have.
     """
     distribution = _log_softmax(logits, temperature)
     chosen = distribution.gather(1, targets[:, None])[:, 0]

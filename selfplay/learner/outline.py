@@ -1,4 +1,4 @@
-"""Learners without the data of their parameters, which ranks get from the rank that loads a model.
+"""Sends learners from the rank that loads the models to the other ranks, without the parameters.
 
 If every rank of a machine loaded the model, its main memory would have to hold as many whole models
 as it has ranks.
@@ -46,7 +46,8 @@ def outline(learners: Mapping[str, Learner]) -> bytes:
 def shared(make: Callable[[], Mapping[str, Learner]]) -> Mapping[str, Learner]:
     """Return the learners that the first rank makes, on other ranks without their parameters' data.
 
-    All ranks call this together. `fsdp.spread` then gives each rank its part of the data.
+    All ranks call this together. `fsdp.spread` then gives each rank its part of the data. If `make`
+    fails, the first rank raises its error, and the other ranks raise RuntimeError.
     """
     first = dist.get_rank() == 0
     sent: list[Any] = [None]

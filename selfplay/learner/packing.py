@@ -25,8 +25,8 @@ Packing: TypeAlias = Literal["auto", "trie", "rows"]
 """See `LearnerSettings.packing`."""
 
 GAIN = 0.85
-"""Rows that were filled one after another are cut again if the cheapest cuts cost at most this
-fraction of them. The fraction is below 1, because the estimates are rough."""
+"""Rows that were filled one after another are replaced by the cheapest cuts if these cost at most
+this fraction of the cost of the rows. The fraction is below 1, because the estimates are rough."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class AttentionCosts:
     """Costs of attention on a kind of device."""
 
     masked: float
-    """Time of an operation of masked attention, as a multiple of one of a matrix product."""
+    """Time of an operation of masked attention, divided by that of one of a matrix product."""
     causal: float
     """Time of attending to one token without a mask, as a fraction of that under a mask."""
     margin: float
@@ -87,8 +87,8 @@ class Packer:
         return min(bounds, key=lambda bound: bound.tokens, default=None)
 
     def far(self, tokens: int) -> tuple[bool, ...]:
-        """Return, for each model, True if a sample of `tokens` tokens has the frequencies of long
-        rows."""
+        """Return, for each model, True if a sample of `tokens` tokens has the rotary frequencies of
+        long rows (`ContextReach.frequency_change`)."""
         return tuple(model.far(tokens) for model in self.reaches)
 
     def rows(self, samples: Sequence[Sample], *, max_tokens: int) -> list[PackedRow]:
@@ -249,11 +249,11 @@ def packer(packing: Packing, models: Sequence[PreTrainedModel], *, device: str) 
 
 
 def attention_share(model: PreTrainedModel) -> float:
-    """Return the operations of attending to one token, as a fraction of a token's in the layers'
-    matrices.
+    """Return the cost of attending to one token, as a fraction of a token's cost without attention.
 
-    Scores and values take 4 x heads x head size operations per layer, a matrix 2 per parameter. In
-    a mixture, a token passes a part of the experts.
+    Costs are numbers of operations. Scores and values take 4 x heads x head size operations per
+    layer, and the layers' matrices 2 per parameter. In a mixture of experts, a token passes only
+    some of the experts.
     """
     config = model.config.get_text_config()
     heads = int(config.num_attention_heads)

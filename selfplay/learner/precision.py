@@ -60,13 +60,12 @@ def _cast_experts(device: str) -> None:
 
 @contextmanager
 def mixed_precision(*models: PreTrainedModel, bfloat16: bool) -> Iterator[None]:
-    """Set, for forward and backward passes in bfloat16, what `computing` leaves in float32.
+    """Set up torch and adapters for forward and backward passes that `computing` runs in bfloat16.
 
-    Two things change. On a GPU, the matrix products that stay in float32, those of the output
-    embedding, use TF32, whose mantissa has 10 bits where that of bfloat16 has 7. Adapters no longer
-    cast their inputs to float32, because autocast would cast them back. Backward passes must be
-    inside the context too, because they may compute blocks again. Without `bfloat16` nothing
-    changes.
+    Two things change. On a GPU, the matrix products of the output embedding, which stay in float32,
+    use TF32 (a mantissa of 10 bits; that of bfloat16 has 7). Adapters no longer cast their inputs
+    to float32, because autocast would cast them back. Backward passes must be inside the context
+    too, because they may compute blocks again. Without `bfloat16` nothing changes.
     """
     if not bfloat16:
         yield

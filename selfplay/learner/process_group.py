@@ -26,7 +26,8 @@ class ProcessGroup(Protocol):
     def begin_micro_batch(self, scorer: Any, *, last: bool) -> None:
         """Prepare the scorer of the learner's model for a micro-batch of an optimizer step.
 
-        The gradients of all micro-batches have to be added over all processes after the `last` one.
+        After the `last` micro-batch of the step, the gradients of all micro-batches must have been
+        added over all processes.
         """
         ...
 

@@ -20,7 +20,7 @@ class StateCopies:
     count: int
     """Number of copies."""
     order: Sequence[int]
-    """Index of each rank, in the order in which consecutive ranks share a copy."""
+    """Indices of all ranks, in an order in which the ranks of each copy are neighbours."""
     note: str = ""
     """A line for the user about the copies; empty if there is nothing to say."""
 

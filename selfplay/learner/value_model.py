@@ -1,4 +1,4 @@
-"""A critic: a transformer that predicts the return from a token sequence."""
+"""A critic: a transformer that predicts the return to go from a token sequence."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -69,7 +69,7 @@ class TransformerCritic:
         self.max_tokens, self._folded = max_tokens, 0
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
-        # The head and a loaded model draw too; the run's own random stream is not advanced.
+        # A new head and a loaded model use random numbers; the run's own stream must not advance.
         with torch.random.fork_rng(devices=[]):
             whole: PreTrainedModel = (
                 load_model(model, where="credit.critic.model", dtype="float32")
@@ -103,7 +103,10 @@ class TransformerCritic:
         self.optimizer = torch.optim.AdamW(self.parameters, lr=lr, weight_decay=0.0)
 
     def values(self, states: Sequence[tuple[int, ...]]) -> list[float]:
-        """Return the expected return from each state on; equal states are read once."""
+        """Return the predicted return to go of each state; equal states are read once.
+
+        A state is the sequence of token ids before a turn; only its last `positions` tokens count.
+        """
         distinct = self._distinct(states)
         by_state: dict[tuple[int, ...], float] = {}
         with torch.no_grad():
@@ -115,12 +118,19 @@ class TransformerCritic:
         return [values[index] for index in range(len(states))]
 
     def fit(self, states: Sequence[tuple[int, ...]], returns: Sequence[float]) -> dict[str, float]:
-        """Move the values towards the returns by squared error, `epochs` times.
+        """Make `epochs` optimizer steps that move the values of states towards returns to go.
 
-        Returns `critic/loss`, the mean of (V - R)^2 / 2 before the update, `critic/folded_tokens`,
-        the number of tokens beyond the vocabulary, and `critic/explained_variance`, 1 - var(R - V)
-        / var(R), which is 1 for a perfect critic and 0 for a constant one. Raises DivergedError if
-        the loss or a gradient is not finite; the failed optimizer step has then written nothing.
+        Args:
+            states: Token ids before each turn; without any, nothing is done.
+            returns: The return to go of each state.
+        Returns:
+            Metrics. `critic/loss`: the mean of (V - R)^2 / 2 before the update.
+            `critic/folded_tokens`: the number of tokens of distinct states that are beyond the
+            vocabulary. `critic/explained_variance`: 1 - var(R - V) / var(R), which is 1 for a
+            perfect critic and 0 for a constant one; it is missing if all returns are equal.
+        Raises:
+            DivergedError: If the loss or a gradient is not finite; the failed optimizer step has
+                then written nothing.
         """
         if not states:
             return {}
@@ -183,8 +193,8 @@ class TransformerCritic:
     def _batches(self, states: Sequence[tuple[int, ...]]) -> Iterator[list[tuple[int, ...]]]:
         """Yield states of similar lengths, at most `max_tokens` padded tokens together.
 
-        All states of a batch are on one side of the length at which the decoder changes its
-        frequencies.
+        All states of a batch are on one side of the length at which the decoder changes its rotary
+        frequencies (`ContextReach.frequency_change`).
         """
         rows: list[tuple[int, ...]] = []
         for state in sorted(states, key=len, reverse=True):

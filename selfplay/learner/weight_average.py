@@ -34,9 +34,10 @@ def average(
 ) -> list[int]:
     """Write a new run whose only checkpoint has the mean of the weights of several checkpoints.
 
-    All checkpoints count alike. The mean of an adapter is that of its matrices A and of its
-    matrices B, so that it keeps its rank. Everything else (config, curriculum, league) is that of
-    the newest of them. The new run has no state of optimizers, so that it cannot be continued.
+    All checkpoints count alike. Of adapters, the matrices A and the matrices B are averaged
+    separately, so that the rank stays the same. Everything else (config, curriculum, league) is
+    that of the newest averaged checkpoint. The new run has no state of optimizers, so that it
+    cannot be continued.
 
     Args:
         source: Folder of the run, which is only read. No code that its config names is imported.

@@ -177,10 +177,11 @@ class ChatTemplate:
         return self.render([_USER, answer], generate=False).rpartition(_ANSWER)[2]
 
     def written(self) -> str:
-        """Return the template's source and short conversations, with all tokens that it writes.
+        """Return the template's source and rendered short conversations, one after the other.
 
-        The conversations show the tokens that it puts together, such as '<|' + role + '|>', and the
-        source those for messages that the library never has.
+        `ChatRenderer` searches this text for the control tokens that the template writes. The
+        conversations show tokens that the template puts together, such as '<|' + role + '|>'. The
+        source shows the tokens of messages that this library never renders.
         """
         found = _sources(self._tokenizer)
         system, answer = {"role": "system", "content": "x"}, {"role": "assistant", "content": "x"}

@@ -32,6 +32,7 @@ def legal_answers(
     """Return one line with the fraction of the model's answers that are legal moves.
 
     The number of answers is about `ANSWERS`, or one per question if there are more questions.
+    Raises ConfigError if a role fails on an answer.
 
     Args:
         model: Causal language model in evaluation mode.
@@ -69,7 +70,7 @@ def sampled(
 ) -> list[list[int]]:
     """Return an answer of at most `longest` tokens to each prompt, at temperature 1.
 
-    An answer ends with the first token of `ends`.
+    An answer ends with its first token that is in `ends`.
     """
     width, takes = max(map(len, prompts)), inspect.signature(model.forward).parameters
     ids = torch.tensor([[ends[0]] * (width - len(prompt)) + list(prompt) for prompt in prompts])

@@ -70,7 +70,7 @@ def adapted(base: PreTrainedModel, lora: Lora, *, seed: int, where: str) -> PreT
         fan_in_fan_out=any(isinstance(module, Conv1D) for module in model.modules()),
         task_type="CAUSAL_LM",
     )
-    # A stream of its own: earlier draws differ between a run and the same run resumed.
+    # The adapter has a random stream of its own, because a resumed run has made other draws before.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
@@ -87,7 +87,8 @@ def adapted(base: PreTrainedModel, lora: Lora, *, seed: int, where: str) -> PreT
 
 
 def frozen_copy(model: PreTrainedModel) -> PreTrainedModel:
-    """Return a copy of the trained tensors of a model, over the same frozen tensors."""
+    """Return a frozen copy of a model with copies of its trained parameters and its buffers; other
+    parameters are shared."""
     fixed = (tensor for tensor in model.parameters() if not tensor.requires_grad)
     twin = copy.deepcopy(model, {id(tensor): tensor for tensor in fixed})
     return twin.eval().requires_grad_(False)
@@ -142,7 +143,11 @@ def name_copied_base(folder: Path, checkpoint: Path, *, where: str) -> None:
 
 
 def load_adapter(model: PreTrainedModel, folder: Path, *, where: str) -> None:
-    """Replace the adapter's weights by those of a folder. Raises RunError if a shape differs."""
+    """Replace the adapter's weights by those of a folder.
+
+    Raises RunError if the folder has no adapter or one of another shape, and ConfigError if its
+    config does not describe a plain LoRA adapter.
+    """
     from peft import get_peft_model_state_dict, load_peft_weights, set_peft_model_state_dict
 
     if not is_adapter(folder):
@@ -180,7 +185,10 @@ def is_adapter(folder: Path) -> bool:
 
 
 def merged(folder: Path, load: Callable[[str], PreTrainedModel], *, where: str) -> PreTrainedModel:
-    """Return the whole model of an adapter's folder and its base; `load` loads the base."""
+    """Return the whole model of an adapter's folder and its base; `load` loads the base.
+
+    Raises ConfigError without the package peft, and for an adapter that cannot be loaded.
+    """
     require_peft(where)
     from peft import PeftModel
 
@@ -191,7 +199,7 @@ def merged(folder: Path, load: Callable[[str], PreTrainedModel], *, where: str) 
 
 
 def check_bases(folder: Path, *, where: str) -> None:
-    """Raise ConfigError if the base of an adapter is, by way of other adapters, the adapter."""
+    """Raise ConfigError if the bases of an adapter form a cycle: an adapter is its own base."""
     seen, each = set[Path](), folder
     while is_adapter(each):
         if each.resolve() in seen:
@@ -205,7 +213,8 @@ def check_bases(folder: Path, *, where: str) -> None:
 def base_of(folder: Path, *, where: str) -> str:
     """Return the name or folder of the base of an adapter's folder.
 
-    In a checkpoint that was moved, the base is in a sibling folder of the policies.
+    If the checkpoint of the adapter has a copy of the base, it is this copy, because the adapter's
+    config names the place of the checkpoint before a move.
     """
     named = str(_settings(folder, where=where)["base_model_name_or_path"])
     sibling = folder.parent.parent / BASES / Path(named).name

@@ -33,7 +33,10 @@ class LowRank:
 
 
 class Assignment:
-    """Rows of the current pass by the number of the policy that they belong to."""
+    """The rows of the current pass that belong to each policy.
+
+    `MixedAdapters` fills it before a pass; every `MixedLinear` reads it.
+    """
 
     def __init__(self) -> None:
         self.count = 0
@@ -133,7 +136,8 @@ class MixedAdapters:
 def base_key(model: PreTrainedModel) -> Hashable | None:
     """Return a key that models have in common if they differ only in their adapters.
 
-    None if an adapter is more than A and B, so that only the model itself can compute it.
+    None if an adapter has more parts than the matrices A and B, so that only the model itself can
+    compute it.
     """
     if not all(map(_plain, adapter_layers(model).values())):
         return None

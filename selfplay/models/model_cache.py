@@ -28,8 +28,9 @@ POLL = 0.5
 def made_once(folder: Path, write: Callable[[Path], None]) -> Path:
     """Return the folder of a model; `write` makes its files now if the folder does not exist.
 
-    `write` gets an empty temporary folder, which is renamed when it is complete: a kill leaves the
-    name free. Two processes may make the same folder at once. Raises RunError if the disk refuses.
+    `write` gets an empty temporary folder, which is renamed when it is complete, so that a killed
+    process leaves no incomplete folder of this name. Two processes may make the same folder at
+    once. Raises RunError if the disk refuses.
     """
     if is_complete(folder):
         return folder
@@ -58,13 +59,13 @@ def made_once(folder: Path, write: Callable[[Path], None]) -> Path:
 def alone(
     folder: Path, *, what: str = "model", report: Callable[[str], object] = lambda line: None
 ) -> Iterator[None]:
-    """Let one process at a time make the folder of a model: the context is that of its making.
+    """Return a context in which only one process at a time makes the folder of a model.
 
     A process that has to wait reports it in one line. The operating system releases the lock of a
-    process that ends or is killed; then the next one begins. The locks lie in `locks` of the cache.
-    If the disk gives no lock, as NFS without its lock service, this is reported in one line, and
-    the context begins without one: two processes may then make the same folder, and `made_once`
-    keeps the first that is complete.
+    process that ends or is killed; then the next process begins. The locks are files in `LOCKS`.
+    Some file systems give no lock, such as NFS without its lock service. This is reported in one
+    line, and the context begins without a lock. Two processes may then make the same folder, and
+    `made_once` keeps the first that is complete.
 
     Args:
         folder: Folder of the model in the cache.
@@ -97,8 +98,8 @@ def is_complete(folder: Path) -> bool:
 def identity(model: str) -> str:
     """Return a text that identifies a model: its name, or the contents of its folder.
 
-    Of a large file, the size and blocks at equal distances are hashed: training changes all of
-    them. So a copy of the folder on another machine has the same identity.
+    Of a large file, only the size and blocks at equal distances are hashed; training changes all
+    weights, and so these blocks. A copy of the folder on another machine has the same identity.
     """
     folder = Path(model).expanduser()
     if not folder.is_dir():

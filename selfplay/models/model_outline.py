@@ -43,8 +43,9 @@ def outputs(model: str) -> int | None:
 def config_of(source: str, *, local_files_only: bool = False) -> PretrainedConfig:
     """Return the config of a name or folder, as transformers loads it.
 
-    Raises ConfigError if the config names an attention kernel of a hub: transformers would download
-    and import its code, whatever `trust_remote_code` says.
+    Raises the errors of transformers if there is none. Raises ConfigError if the config names an
+    attention kernel of a hub: transformers would download and import its code, whatever
+    `trust_remote_code` says.
     """
     config: PretrainedConfig = AutoConfig.from_pretrained(
         source, local_files_only=local_files_only, trust_remote_code=False

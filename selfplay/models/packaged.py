@@ -86,11 +86,12 @@ def cached(model: str) -> Path | None:
 
 
 def base_named(base: str) -> str:
-    """Return the name of the packaged model for the folder of its cache on another machine; any
-    other base is returned as it is.
+    """Return the name of the packaged model if `base` is the folder of its cache on another
+    machine; any other base is returned as it is.
 
-    The adapter of a checkpoint names this folder, so that transformers finds it. Where the folder
-    does not exist, the package does.
+    The adapter of a checkpoint names the folder in the cache of the machine that trained it, so
+    that transformers finds the base there. On a machine without this folder, the base is loaded by
+    the name of the packaged model.
     """
     folder = Path(base)
     if not folder.is_absolute() or folder.exists():

@@ -37,8 +37,8 @@ class Base:
     source: str
     """Name or folder that the model was loaded from."""
     kept: str | None = None
-    """Name in a checkpoint, for a base that exists nowhere else; a warm start's cache may be
-    emptied."""
+    """Name of the base's folder in a checkpoint, for a base that exists nowhere else, such as a
+    warm start, whose cache may be emptied; None for other bases."""
 
     def save(self, folder: Path) -> dict[str, str]:
         """Write model and tokenizer in Hugging Face layout; return the SHA-256 of large files."""
@@ -46,7 +46,7 @@ class Base:
 
 
 Bases: TypeAlias = MutableMapping[tuple[str, str, str, str | None], Base]
-"""(model, dtype, device, chat template) to base."""
+"""Bases by (model, dtype, device, chat template)."""
 
 
 @dataclass(kw_only=True)
@@ -121,7 +121,7 @@ class Policy:
         saved = load_model(str(folder), where=where, dtype="auto").state_dict()
         own = self.model.state_dict()
         for key in dict.fromkeys([*own, *saved]):
-            # Compared first: torch would copy all matching tensors before it raises an error.
+            # Shapes are compared first: torch would copy matching tensors before it raises errors.
             ours, theirs = _shape(own, key), _shape(saved, key)
             if ours != theirs:
                 raise RunError(
@@ -218,7 +218,8 @@ def load_with_renderer(
     target = device_of(device, where)
     source = loadable(model, where=where)
     # The tokenizer comes first, so that a missing chat template is an error before all weights
-    # are loaded. Other errors wait, because one of the model explains more.
+    # are loaded. Other errors of the tokenizer are raised after the model is loaded, because an
+    # error of the model explains more.
     tokenizer, problem = read_tokenizer(source)
     if tokenizer is not None:
         if chat.get("chat_template"):
@@ -255,7 +256,10 @@ def check_tokenizer(tokenizer: Any, rows: int, *, model: str, where: str) -> Non
 
 
 def read_tokenizer(source: str) -> tuple[Any, str]:
-    """Return the tokenizer of a name or folder; None and the end of an error without one."""
+    """Return the tokenizer of a name or folder, and "".
+
+    If there is none, return None and the end of an error message instead.
+    """
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
     except Exception as error:  # the files of the folder can make transformers fail in any way
@@ -273,6 +277,8 @@ def end_tokens(model: PreTrainedModel, rows: int, *, where: str) -> tuple[int, .
         model: A model; without the file, its config.json is read instead.
         rows: Number of tokens of the model.
         where: Name of the policy in errors.
+    Raises:
+        ConfigError: For a value that is not a token of the model.
     """
     found = getattr(model.generation_config, "eos_token_id", None)
     ids = found if isinstance(found, list | tuple) else [] if found is None else [found]
@@ -288,7 +294,18 @@ def end_tokens(model: PreTrainedModel, rows: int, *, where: str) -> tuple[int, .
 def load_model(
     model: str, *, where: str, dtype: str, loader: Any = AutoModelForCausalLM
 ) -> PreTrainedModel:
-    """Return the causal language model of a name or folder, or the model that `loader` makes."""
+    """Return the causal language model of a name or folder, in main memory.
+
+    Args:
+        model: Hugging Face name, folder or packaged model. The folder of an adapter means its base
+            merged with it.
+        where: Beginning of error messages.
+        dtype: Type of the weights; "auto": that of the files.
+        loader: Class of transformers with `from_pretrained` that makes the model.
+    Raises:
+        ConfigError: In one line, for a model that cannot be loaded, or whose weights lack tensors
+            or have other shapes.
+    """
     source = loadable(model, where=where)
     folder = Path(source)
     if adapters.is_adapter(folder):

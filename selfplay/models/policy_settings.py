@@ -113,9 +113,10 @@ class PolicySettings:
         check_settings(self.chat_template_kwargs or {}, where="chat_template_kwargs")
 
     def placed_at(self, *, device: str | None, dtype: str | None) -> "PolicySettings":
-        """Return the settings with another device, and a type in place of float32, if given.
+        """Return the settings with another device and another type of the weights, where given.
 
-        Where all weights learn, `auto` can mean float32 only: a learner refuses others.
+        `dtype` replaces float32. It also replaces `auto` of a policy whose weights all learn,
+        because `auto` can mean only float32 there: a learner refuses other types.
         """
         whole = self.dtype == "auto" and self.learn and self.lora is None
         short = dtype if whole or self.dtype == "float32" else None

@@ -133,7 +133,10 @@ class Population:
         self._check_learning()
 
     def close(self) -> None:
-        """End processes and connections of the opponents, the last first, each in any case."""
+        """Close the engines of the opponents in reverse order.
+
+        If one of them raises an error, the others are closed before the error is raised.
+        """
         with ExitStack() as opened:
             for name, opponent in self.opponents.items():
                 if name not in self.saved_models:

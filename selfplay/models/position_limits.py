@@ -1,4 +1,4 @@
-"""Number of tokens up to which a model computes a token independently of other rows.
+"""Largest numbers of tokens for which a model computes a token independently of other rows.
 
 A token's result must depend only on the tokens before it: not on a longer row in the same pass, and
 not on the padding. For some models this holds only up to a certain number of tokens.
@@ -38,8 +38,8 @@ class ContextReach:
     window: ContextBound | None = None
     """Width of a local attention window that is counted in columns and not in positions."""
     frequency_change: ContextBound | None = None
-    """Longest row that has the frequencies of short rows. One longer row in a pass gives all other
-    rows the frequencies of long rows (longrope, 2402.13753)."""
+    """Longest row that has the rotary frequencies of short rows. One longer row in a pass gives all
+    other rows the rotary frequencies of long rows (longrope, 2402.13753)."""
     longest: ContextBound | None = None
     """Longest row that is computed correctly: in a longer row a token depends on later tokens or on
     the length of earlier rows."""
@@ -55,7 +55,7 @@ class ContextReach:
         return min(known, key=lambda bound: bound.tokens, default=None)
 
     def far(self, tokens: int) -> bool:
-        """Return True if a row of `tokens` tokens has the frequencies of long rows."""
+        """Return True if a row of `tokens` tokens has the rotary frequencies of long rows."""
         return self.frequency_change is not None and tokens > self.frequency_change.tokens
 
 

@@ -136,7 +136,7 @@ class ChatRenderer:
         # The mark has a placeholder too, so that a content with marks cannot forge a placeholder.
         self._stand_ins = [*known, _MARK]
         self._places = {text: place for place, text in enumerate(self._stand_ins)}
-        # The settings and tools have no added token, because the template's own are known later.
+        # In settings and tools all added tokens are masked: those of the template are known later.
         self._smuggled = _pattern(self._stand_ins)
         if tokenizer.eos_token_id is None:
             raise ConfigError(f"{where}: its tokenizer has no end-of-sequence token")
@@ -399,9 +399,9 @@ class _Next(NamedTuple):
 
 
 def _can_be_marker(text: str) -> bool:
-    """Return True if a template can write a token between messages only, as a marker.
+    """Return True if an added token can be a marker, which templates write between messages only.
 
-    White space and single characters are in every text. Tags of thinking, of answers and of tool
+    White space and single characters occur in every text. Tags of thinking, of answers and of tool
     calls belong in answers.
     """
     visible = text.replace("\u2581", " ").strip()  # sentencepiece writes a space as U+2581

@@ -28,7 +28,8 @@ from selfplay.models.renderer import ChatRenderer
 from selfplay.types import well_formed
 
 CHARACTERS = 64
-"""Characters per token that a text never has on average; a longer text is not tokenized."""
+"""Characters per token of the limit, above which a text counts as too long before it is tokenized:
+no text has so many characters per token on average."""
 UNLIMITED = 10**9
 """Largest `model_max_length` of a tokenizer that is a limit; tokenizers without one have 1e30."""
 
@@ -169,11 +170,12 @@ class SequenceScorer:
         return self._control.sub(lambda found: f"{found[0][0]} {found[0][1:]}", well_formed(text))
 
     def scores(self, texts: Sequence[ScoredText]) -> list[float]:
-        """Return the logit of each text, in one forward pass.
+        """Return the logit of each text, in as few forward passes as possible.
 
-        Texts with other frequencies of positions than short ones (longrope) have a pass of their
-        own. Without a padding token in the model's config, the last token of a text is read, as
-        transformers reads a single text.
+        Usually this is one pass. Texts with the rotary frequencies of long rows (longrope) have a
+        pass of their own. If the model's config names no padding token, a token that no text has is
+        the padding, so that the logit is that of a text alone, at its last token; if there is no
+        such token, each text has its own pass.
         """
         found = dict[int, float]()
         for places in self._passes(texts):

@@ -63,7 +63,8 @@ class ToolUse:
     def prompt(self, messages: Sequence[Message], *, first: bool) -> list[Message]:
         """Return a role's messages for a prompt.
 
-        Text for the agent cannot imitate a result: the tags of the formats are made ordinary.
+        In user messages the tags of call formats become ordinary characters, so that a text cannot
+        imitate a call or a result.
 
         Args:
             messages: Messages of the role.

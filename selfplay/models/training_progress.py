@@ -7,6 +7,7 @@ from types import TracebackType
 from selfplay.run.activity import ACTIVITY
 
 Report = Callable[[str], None]
+"""Function that shows a line to the user."""
 SECONDS_BETWEEN_REPORTS = 5.0
 """Seconds between two lines about the progress of a warm start."""
 

@@ -96,11 +96,13 @@ ON_GPUS = {
 PROGRAMS = 64
 """Largest number of programs that flex attention is compiled into, for rows of different shapes."""
 CLEARLY_NEARER = 8
-"""Factor by which a tree's hidden states must be nearer to the truth than those with a mistake."""
+"""Factor by which logits or log-probabilities must be nearer to the right ones than those of a pass
+with a deliberate mistake."""
 LARGE = 2**28
 """Number of parameters from which only the first layers of a float32 model are tested on a CPU."""
 ROUNDING = 32
-"""Units of rounding below which a difference has no meaning."""
+"""Number of units of rounding (the type's epsilon times the largest logit or log-probability) up to
+which a difference counts as rounding."""
 
 
 def unordinary(model: PreTrainedModel, *kernels: str) -> str:
@@ -340,9 +342,9 @@ def tree_problem(model: PreTrainedModel) -> str:
 
     Layers with a window or a state would pass the test with a tree that is smaller than the window,
     so they are found in the config. Other models are tested with a small tree with two branches, as
-    one row and as one row after its stem. The result is compared with two separate rows. It passes
-    if its error is much smaller than the error without the mask and the error without the
-    positions.
+    one row and as one row after its stem. The logits are compared with those of two separate rows.
+    The model passes if their error is much smaller than the error without the mask, and than the
+    error without the positions, if the model has positions.
     """
     if reason := unordinary(model, FLEX):
         return reason

@@ -54,7 +54,7 @@ class WarmStartSettings:
 
         A warm start that makes a new model serves the policies without a model. One that fine-tunes
         a model serves the policies that learn, each from its own model and with its own prompts
-        (`chat`).
+        (`chat`). Raises ConfigError if there is neither a model nor a warm start that makes one.
         """
         from selfplay.models.warmstart import make  # loads torch
 

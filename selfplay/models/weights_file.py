@@ -28,7 +28,7 @@ from selfplay.run.hashing_file import HashingFile
 _NAMES = {dtype: name for name, dtype in _TYPES.items()}
 """Name in the format of each type."""
 _ALIGNMENT = 8
-"""The header's length is a multiple of so many bytes."""
+"""Number of bytes of which the header's length is a multiple."""
 
 
 def save_model(model: PreTrainedModel, folder: Path) -> dict[str, str]:

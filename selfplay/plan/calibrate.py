@@ -1,7 +1,7 @@
 """Measurement of this machine: peaks of the CPU, and speed of engine, learner and rollout.
 
 Engine and learner are timed on small models of several sizes, and costs are fitted to the timings.
-No experiment uses these models, so that the prediction of a run does not repeat its measurement.
+No experiment uses these models, so that no run is predicted from a measurement of itself.
 The number of threads is torch's own: OMP_NUM_THREADS=1 measures a run with run.threads=1.
 """
 
@@ -43,6 +43,7 @@ from selfplay.sandbox import Call, Executor
 from selfplay.types import Action, Group, InvalidAction, Observation, Request, Sample, Task, Turn
 
 VOCABULARY = 300
+"""Number of tokens of the models' vocabulary."""
 ROUNDS = 5
 """Number of measurements of each time."""
 
@@ -187,7 +188,14 @@ def timings(probes: Sequence[Probe] = PROBES, *, rounds: int = ROUNDS) -> list[t
 
 
 def fit(features: Sequence[Sequence[float]], seconds: Sequence[float]) -> list[float]:
-    """Fit non-negative costs of the features with the least sum of squared relative errors."""
+    """Fit non-negative costs of the features to timings by least squares of the relative errors.
+
+    Args:
+        features: For each timing, the amount of work of each kind, as `Probe.generating` gives it.
+        seconds: The timings.
+    Returns:
+        Seconds per unit of each kind of work; 0 for a kind whose fitted cost would be negative.
+    """
     rows = np.array(features, dtype=float) / np.array(seconds)[:, None]
     scale = rows.max(axis=0)
     kept = list(range(rows.shape[1]))
@@ -202,7 +210,10 @@ def fit(features: Sequence[Sequence[float]], seconds: Sequence[float]) -> list[f
 
 
 def measure(report: Callable[[str], None] = print) -> ClusterSpec:
-    """Measure this machine as a cluster of one process. This takes about a minute."""
+    """Measure this machine as a cluster of one process. This takes about a minute.
+
+    `report` is called with lines about the progress. Raises RunError if the timings fit no rates.
+    """
     threads = torch.get_num_threads()
     report(f"measuring {threads} thread(s); other load on the machine distorts the result")
     peak, bandwidth = products(), streams()
@@ -389,7 +400,7 @@ def _host(turns: int, games: int) -> None:
 
 
 def calls(count: int = 60) -> float:
-    """Measure the seconds per program run, in both lanes, of a busy executor with one worker."""
+    """Measure the seconds per call of a busy executor with one worker; each call is run twice."""
     program = "def f(text, n):\n    return sorted(text.split() * n)[:{}]"
     batch = [
         Call(program=program.format(number), arguments="'a quick brown fox', 3")

@@ -16,13 +16,13 @@ class KeptCheckpoints:
     kept: int
     """Number of checkpoints that are kept, at most as many as the run writes."""
     most: int
-    """Number while one is written: the oldest one is removed only when the newest is complete."""
+    """Number while a checkpoint is written: the oldest is removed when the newest is complete."""
     background: bool = False
     """True if a thread writes a copy of the state that is in main memory."""
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> "KeptCheckpoints":
-        """Return those of a run's config."""
+        """Return the checkpoints of a run with this config."""
         run = build(config["run"], where="run")
         # One before the first step, and those of `RunSettings.keeps_checkpoint`.
         written = 1 + run.steps // run.checkpoint_every + bool(run.steps % run.checkpoint_every)
@@ -41,11 +41,11 @@ class DiskPlan:
     checkpoint: float
     """Bytes of one checkpoint."""
     total: float
-    """Bytes of all, with the one that is being written."""
+    """Bytes of all checkpoints, with the one that is being written."""
     kept: int
     """Number of checkpoints that are kept."""
     most: int
-    """Number while one is written."""
+    """Number of checkpoints while one of them is written."""
 
 
 def plan_disk(
@@ -53,10 +53,10 @@ def plan_disk(
 ) -> DiskPlan:
     """Plan the disk for checkpoints, as `CheckpointContent` and the learners' states fill them.
 
-    A number that learns has 12 bytes: float32 weight and two float32 moments, and 4 more if an
-    average of the weights is the reference. A frozen policy is written in its own type, with every
-    checkpoint. A base that a warm start made is on the disk once, because later checkpoints link to
-    it; another base is not written.
+    A weight that learns takes 12 bytes, for its float32 value and two float32 moments, and 4 more
+    if an average of the weights is the reference. A frozen policy is written in its own type
+    (adapters in float32) with every checkpoint. A base that a warm start made is on the disk once,
+    because later checkpoints link to it; another base is not written.
 
     Args:
         members: Policies by name.

@@ -13,6 +13,7 @@ from selfplay.config.instantiate import TARGET, build
 from selfplay.errors import ConfigError, nearest
 
 GB = 1e9
+"""Bytes of a gigabyte."""
 HARDWARE = (
     *("device", "devices", "node", "network", "host", "pcie"),
     *("usable", "reserved", "engine_reserved", "overhead"),
@@ -42,7 +43,8 @@ FAST: Case = 2
 
 
 def check_positive(what: Any, prefix: str, above: Sequence[str] = ()) -> None:
-    """Raise ValueError unless fields in `above` are above 0, and all other numbers at least 0."""
+    """Raise ValueError unless all numbers in the fields are finite and at least 0, and those of the
+    fields in `above` greater than 0. `prefix` precedes the field's name in the error."""
     for each in fields(what):
         value = getattr(what, each.name)
         if not isinstance(value, int | float):
@@ -184,7 +186,7 @@ class ClusterSpec:
     sequences: int = 256
     """Largest number of sequences that a copy of the engine decodes at once."""
     engine_bytes: int = 0
-    """Bytes per number in the engine; 0: 2 or 4, as `precision`."""
+    """Bytes per number in the engine; 0: 2 or 4, as `precision` says."""
     engine_share: float = 0.0
     """Fraction of a device's memory for the engine's weights and cache; 0: all that is left."""
     copies: bool = False
@@ -198,10 +200,10 @@ class ClusterSpec:
     """True if the engine frees its device while the learner works; adapters and their base are then
     in main memory."""
     driver: bool = False
-    """True if weights pass through main memory: of a driver without a device, as that of
-    runtime=ray, of the first rank and of Ray's object store."""
+    """True if weights pass through the main memory of the driver, which has no device (as with
+    runtime=ray), of the first rank, and of Ray's object store."""
     longest: int = 0
-    """Tokens of the longest sequence that the engine must be able to hold; 0: as the workload."""
+    """Tokens of the longest sequence that the engine must hold; 0: the longest of the workload."""
     usable: float = 0.92
     """Fraction of the memory that a plan may use."""
     reserved: float = 3.0
@@ -261,12 +263,12 @@ class ClusterSpec:
         return self
 
     def group_of(self, policy: str) -> int:
-        """Return the index of the engines that hold a policy; 0 if all hold all policies."""
+        """Return the index of the group of engines that holds a policy; 0 without groups."""
         places = [n for n, group in enumerate(self.groups) if policy in group.policies]
         return places[0] if places else 0
 
     def held(self, names: Iterable[str]) -> list[list[str]]:
-        """Return the policies of these names that are together in one engine, for each group."""
+        """Return those of `names` that each group of engines holds; one list if all hold all."""
         known = list(names)
         return [[n for n in known if n in group.policies] for group in self.groups] or [known]
 

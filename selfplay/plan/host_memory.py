@@ -28,7 +28,8 @@ def host_memory(
 
     Some components are there all the time: the driver's copy of the policies (`RayRuntime.device`
     is the CPU), the models beside engines over several devices (`Placement.device`), and an
-    optimizer that is offloaded. With the others, one of these moments has the peak:
+    optimizer that is offloaded. Other components are there only at some of the following moments,
+    and the peak is at one of them:
 
     - loading: the first rank has all models in main memory (`learner_worker.LearnerWorker._begin`),
       and the store the first version for the workers (`RayRuntime.trainers`),
@@ -39,18 +40,18 @@ def host_memory(
     - resting: the ranks' tensors are in main memory (`Colocation`), beside that copy.
 
     Workers of colocated layouts have their models in main memory whenever the ranks compute, and
-    also while the two change. Beside them lies what a sleeping engine keeps: adapters with their
-    base (`EngineCore.sleep`), also without ranks, while the learner of the process works. All
-    processes that have a part in this are taken to be on the driver's machine. Policies are sent
-    and read one after another.
+    while a device passes from one to the other. A sleeping engine also keeps adapters with their
+    base there (`EngineCore.sleep`), even without ranks, while the learner of the process works. All
+    these processes are assumed to be on the driver's machine. Policies are sent and read one after
+    another.
 
     Args:
         members: Policies by name.
         cluster: Layout.
         state: Bytes of a device's weights, moments and references, without gradients, which an
             offload drops.
-        copies: Bytes of the models beside an engine: of those over several devices, and of one per
-            device that rest while ranks compute.
+        copies: Bytes of the models beside an engine: one over several devices, or one on a single
+            device whose models rest in main memory while ranks compute.
         kept: Bytes of the weights that an engine keeps in main memory while it sleeps.
         background: True if a thread writes a copy of each checkpoint.
     """

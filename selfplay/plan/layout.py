@@ -16,8 +16,8 @@ from selfplay.plan.memory import Member, engine_weights, learning, served
 from selfplay.plan.workload import learns_in_16_bits
 
 PLACEMENT = ("rollout", "tensor", "shards")
-"""Keys of a cluster that place the work. If one of them is set by hand, the layout is an ideal
-one."""
+"""Keys of a cluster that place the work. If one of them is set by hand, the plan is for that layout
+and not for the one that the config's own runtime would use."""
 DERIVED = (
     *("precision", "same_weights", "checkpointing", "logits", "offload", "asleep", "sequences"),
     *("engine_bytes", "engine_share", "copies", "in_turns", "stays", "driver"),

@@ -24,7 +24,7 @@ class Member:
     teachers: tuple[ModelShape, ...] = ()
     """Shapes of the teachers that are the reference, each once; empty for another reference."""
     frozen_bytes: int = 0
-    """Bytes per number of frozen weights, such as an adapter's base; 0: as the cluster."""
+    """Bytes per number of frozen weights, such as an adapter's base; 0: `ClusterSpec.width`."""
 
     @property
     def own(self) -> int:

@@ -70,10 +70,11 @@ def learning(
 
     Training of all weights in mixed precision needs float32 master weights, gradients and two
     AdamW moments: 4 + 4 + 8 bytes per parameter over N (1910.02054). An adapter of A parameters
-    needs 16 A / N, and its frozen base of P parameters 2 P / N. In one process all adapters over
-    one model share the base, which is their reference too; with several ranks each learner has a
-    base of its own, and the reference another one. The reference of a policy that learns all
-    weights is a copy of them in float32. Teachers are held once each, in the type of the passes.
+    needs 16 A / N, and its frozen base of P parameters 2 P / N or 4 P / N (`frozen_width`). In one
+    process all adapters over one model share the base, which is their reference too; with several
+    ranks each learner has a base of its own, and the reference another one. The reference of a
+    policy that learns all weights, or that is an average of an adapter, is a copy in float32.
+    Teachers are held once each, in the type of the passes.
     Policies do their passes one after another, so the memory that only passes need is that of the
     largest policy (`pass_memory`).
 
@@ -242,13 +243,15 @@ def engine_weights(members: Mapping[str, Member], cluster: ClusterSpec) -> float
 
 
 def _converts(member: Member, cluster: ClusterSpec) -> bool:
-    """Return True if passes convert float32 weights to 16 bits: shards arrive converted."""
+    """Return True if passes convert float32 weights to 16 bits. With several shards they do not,
+    because weights are gathered in 16 bits."""
     wide = not member.rank or (member.frozen_bytes or cluster.width) == 4
     return wide and cluster.sharded == 1 and cluster.precision == "mixed"
 
 
 def served(members: Mapping[str, Member], cluster: ClusterSpec) -> float:
-    """Return the engines' bytes of weights per device: each base once, and all adapters."""
+    """Return the engines' bytes of weights per device: those of each policy's own weights, and of
+    each base of adapters once."""
     bases = {m.base: m.outline.parameters for m in members.values() if m.rank}
     whole = sum(member.own for member in members.values())
     return cluster.engine_width * (whole + sum(bases.values())) / cluster.tensor

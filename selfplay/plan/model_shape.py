@@ -123,8 +123,9 @@ class ModelShape:
     def activations(self, *, bytes_per_value: int = 2) -> int:
         """Return the bytes per token and layer stored for the backward pass, without checkpointing.
 
-        2 [4 h + (2 n_q + 2 n_kv) d + 4 I] + 4 n_q, and 8 h for norms in float32. Attention scores
-        are not stored, as in FlashAttention (2205.14135).
+        b [4 h + 2 q + 2 k + 4 I] + 4 n + 8 h, for b bytes per value and n query heads; 8 h is for
+        norms in float32, and I is `active_intermediate`. Attention scores are not stored, as in
+        FlashAttention (2205.14135).
         """
         kept = 4 * self.hidden + 2 * (self.query + self.key) + 4 * self.active_intermediate
         return bytes_per_value * kept + 4 * self.heads + 8 * self.hidden
@@ -188,7 +189,10 @@ def _answers(source: str) -> bool:
 
 
 def of_config(config: Any, *, where: str) -> ModelShape:
-    """Return the shape of a transformers config; biases and norms come from its first layer."""
+    """Return the shape of a transformers config; biases and norms come from its first layer.
+
+    `where` names the config in errors. Raises ConfigError if it has no sizes of a decoder.
+    """
     text = config.get_text_config()
     try:
         heads = int(text.num_attention_heads)

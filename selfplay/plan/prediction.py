@@ -19,6 +19,8 @@ from selfplay.plan.step_time import (
 from selfplay.plan.workload import Workload
 
 PHASES = ("prefill", "decode", "environment", "score", "train", "optimizer", "exchange", "publish")
+"""Phases of a step. score: additional forward passes. exchange: collectives that do not overlap
+with computing. publish: weight updates to the engines."""
 GENERATING = ("prefill", "decode", "environment")
 """Phases that a run's records call rollout; all others are learning."""
 TIGHT = 0.06
@@ -119,8 +121,9 @@ class Prediction:
         """Return the seconds of a step.
 
         A synchronous step is the sum of its phases times `overhead`. An asynchronous step is the
-        slower of two parallel sides: learning with its weight update, and generation: a batch with
-        its tail, or without one if batches follow each other continuously.
+        slower of two parallel sides: learning with its weight update, and generation. Generation is
+        a whole batch with its longest completions, or the mean work of a batch if engines are
+        continuous (`flowing`).
         """
         parts = self.seconds(case)
         if not self.cluster.lag:
@@ -185,7 +188,10 @@ class Prediction:
         return slowest, "memory bandwidth" if made.starved else "operations of the engine"
 
     def advice(self, most: int = 3) -> list[tuple[str, "Prediction"]]:
-        """Return the changes that help most, as (description, prediction with the change)."""
+        """Return the `most` best changes, the shortest step first, as (description, prediction).
+
+        A change counts if it makes the memory fit, or a step at least 5 % shorter.
+        """
         found = []
         for line, change in (OWN_CHANGES if self.own_layout else CHANGES).items():
             try:

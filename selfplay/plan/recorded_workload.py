@@ -153,7 +153,10 @@ def _calls(folder: Path) -> float:
 
 
 def lines(folder: Path) -> list[dict[str, float]]:
-    """Read the metrics of a run's newest steps, except step 0; raise RunError if there are none."""
+    """Read the metrics of a run's newest steps, except step 0, at most `NEWEST`.
+
+    Raises RunError if the run has no metrics; the result is empty if it has those of step 0 alone.
+    """
     found = read_metrics(folder / METRICS)
     if not found:
         raise RunError(f"{folder} has no line in metrics.jsonl")
@@ -161,7 +164,8 @@ def lines(folder: Path) -> list[dict[str, float]]:
 
 
 def seconds(folder: Path) -> dict[str, float]:
-    """Return the median seconds of a run's newest steps by phase, without evaluations."""
+    """Return the median seconds of a run's newest steps: `rollout`, `learn`, and `step` without
+    evaluations. Raises RunError if the run has no step."""
     found = lines(folder)
     if not found:
         raise RunError(f"{folder} has no step to compare with")

@@ -26,7 +26,8 @@ def as_json(
 ) -> dict[str, Any]:
     """Return a prediction as plain data in bytes, seconds and tokens.
 
-    The key `basis` of each part names its source: formula, assumed, recorded or simulated.
+    The key `basis` of each part names its source: datasheet or calibrated (the cluster), formula,
+    assumed or recorded (the workload), or simulated.
     """
     cluster, memory, workload = prediction.cluster, prediction.memory, prediction.workload
     side, reason = prediction.bottleneck()

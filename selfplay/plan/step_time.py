@@ -104,7 +104,13 @@ def makespan(lengths: Sequence[float], prompt: float, live: int, step: Step) -> 
     Between two completions the batch is constant and every context grows by one token per step, so
     that k steps take k times the mean of the first and the last step.
 
-    Returns: All seconds, and the seconds with fewer than 8 sequences.
+    Args:
+        lengths: Tokens of each completion, in the order in which they begin.
+        prompt: Tokens of each prompt.
+        live: Largest number of concurrent sequences.
+        step: Seconds of one decoding step.
+    Returns:
+        All seconds, and the seconds with fewer than 8 sequences.
     """
     waiting = list(reversed(lengths))
     now, context, seconds, small = 0.0, 0.0, 0.0, 0.0
@@ -213,8 +219,16 @@ def learning(
     """Return the seconds of all learning devices for one policy's samples.
 
     Training costs 3 forward passes, or 4 with checkpointing. An adapter saves the gradients of the
-    frozen weights, a third of the linear part. A shared prefix is computed once. The output
-    embedding is not computed again on a CPU, and in pieces of logits on a GPU, in TF32.
+    frozen weights, a third of the linear part. A shared prefix is computed once. A GPU computes the
+    output embedding in TF32, and again in the backward pass if logits are computed in pieces
+    (`ClusterSpec.logits`); a CPU computes it once.
+
+    Args:
+        lesson: Samples of a step.
+        member: The policy that learns.
+        cluster: Devices and layout.
+        micro_batch: Largest number of tokens of one forward pass on a device.
+        case: Slow, likely or fast rates.
     """
     outline, rates, rank = member.outline, cluster.device.rates, member.rank
     gpu = cluster.device.kind == "cuda"

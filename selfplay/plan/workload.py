@@ -127,7 +127,7 @@ class Flow:
     context: float = 0.0
     """Mean tokens of the prompt that the prefix cache has from the agent's earlier turns."""
     completion: LengthDistribution
-    """Tokens per completion."""
+    """Distribution of the tokens per completion."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +166,7 @@ class Lesson:
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """Requests and samples of a step. `of_config` or `recorded_workload` makes it."""
+    """Requests and samples of a step. `of_config` or `recorded_workload.of_run` makes it."""
 
     stages: Sequence[Sequence[Flow]]
     """Flows of a stage run together; the next stage waits for them."""
@@ -206,7 +206,7 @@ class Workload:
         return self.generated + sum(flow.requests * flow.prompt for flow in self.flows)
 
     def of(self, policies: Collection[str]) -> "Workload":
-        """Return the workload of `policies` alone; other opponents cost nothing here."""
+        """Return the workload of `policies` alone; all other policies cost nothing here."""
         stages = [[flow for flow in stage if flow.policy in policies] for stage in self.stages]
         lessons = {name: each for name, each in self.lessons.items() if name in policies}
         return replace(self, stages=[stage for stage in stages if stage], lessons=lessons)
@@ -216,7 +216,7 @@ def of_config(config: Mapping[str, Any], assumed: Assumptions, *, on_gpu: bool =
     """Derive the workload of a config: the roles take turns, `assumed.turns` each.
 
     In a self-proposed curriculum, proposers come before solvers. With a tree sampler, a stage is
-    played once per branch.
+    played once per branch. Raises ConfigError if the config does not determine the number of tasks.
     """
     population = Population.of(config)
     counts, notes = _agents(config["arena"], config["services"]), []
@@ -319,7 +319,7 @@ def _shared_out(
     mixture: Mapping[str, Any], roles: Mapping[str, int], assumed: Assumptions
 ) -> dict[str, float]:
     """Return a mixture's number of tasks by role: each part has its fraction of the batch, divided
-    between its roles by its own curriculum. Of several phases, the longest one counts."""
+    between its roles by its own curriculum. If there are phases, the longest one counts."""
     found = {"*": float(mixture["batch"])}
     phases = mixture.get("phases") or [{"steps": 0, "shares": mixture["shares"]}]
     shares = max(phases, key=lambda phase: phase["steps"])["shares"]

@@ -13,14 +13,17 @@ from selfplay.rollout.sampling_settings import SamplingSettings
 
 @dataclass(frozen=True, kw_only=True)
 class AgentSpec(SamplingSettings):
-    """Role, policy and sampling limits of the agents of a role."""
+    """Role, policy and sampling limits of the agents of a role.
+
+    `PolicyPool.agent_spec` makes it; `Rollout` and the studies read it.
+    """
 
     role: Role
-    """Makes prompts and parses actions."""
+    """The role, which makes the prompts and parses the actions."""
     policy: str
     """Name of the policy."""
     renderer: Renderer
-    """Converts between messages and the policy's tokens."""
+    """The renderer between messages and the policy's tokens."""
 
     def engine_in(self, engines: Mapping[str, Engine]) -> Engine:
         """Return the engine of the policy. Raises ConfigError if there is none."""
@@ -35,7 +38,9 @@ class AgentSpec(SamplingSettings):
 def scheduled_limits(
     agent_specs: Mapping[str, AgentSpec], schedules: Mapping[str, Schedule], *, step: int
 ) -> dict[str, float]:
-    """Return the limits that change with the training step, at a step, for the metrics.
+    """Return the values at a training step of all limits that have a schedule.
+
+    `Experiment.limits` passes them on to the metrics `limit/...`.
 
     Args:
         agent_specs: Role name to the specification of its agents.

@@ -8,7 +8,9 @@ from selfplay.rollout.episode_runner import EpisodeRunner
 
 
 class ArenaThreads:
-    """Advances the episodes whose stage is complete, during the engines' steps if the arenas wait.
+    """Threads that advance the episodes whose stage is complete.
+
+    They do so during the engines' steps if the arenas wait for external work (`Arena.blocking`).
 
     The order in which `take` returns episodes, and how many it returns, depends on counts alone and
     never on the time that an arena takes. Requests thus reach the engines in the same order, and in

@@ -1,4 +1,4 @@
-"""Finds out if a game depends on the draws of its arena."""
+"""Find out if a game depends on the random draws of its arena."""
 
 import json
 from collections.abc import Callable
@@ -14,9 +14,11 @@ TRIES = 4
 
 
 def draws_matter(arena: Callable[[], Arena], episode: Episode) -> bool:
-    """Return True if the moves of an episode give another game with other draws of the arena.
+    """Return True if the moves of an episode lead to another game with another seed of the arena.
 
-    Two games differ if an agent sees, does or is paid something else, or if a metric differs.
+    The moves are played with the episode's own seed and with `TRIES` other seeds. Two games differ
+    if an agent sees something else, moves at another stage or is paid something else, or if a
+    metric differs.
 
     Args:
         arena: Function that makes a new arena.
@@ -28,7 +30,7 @@ def draws_matter(arena: Callable[[], Arena], episode: Episode) -> bool:
 
 
 def _course(arena: Arena, episode: Episode, seed: int) -> list[Any]:
-    """Return what agents see, do and are paid in the game; it ends early if the moves do not fit.
+    """Return the observations and payments of a game, which ends early if the moves do not fit.
 
     An error of the arena is part of the course: moves that fit one deal may break another.
     """

@@ -85,7 +85,7 @@ class RolloutCall:
 
 
 class EpisodeQueue:
-    """Plays the episodes of all calls of a `Rollout` that are in progress, as the work of its loop.
+    """The work of a `Rollout`'s loop: it plays the episodes of all calls that are in progress.
 
     An episode begins as soon as there is room for it. Episodes of an earlier training step begin
     first, and within a step those of an earlier call. If only one call is in progress, its episodes
@@ -252,7 +252,7 @@ class EpisodeQueue:
     def _step_engines(self) -> None:
         """Let each engine take a step. Raises StalledError after too many without an answer."""
         engines = self._engines()
-        # Their own limits end such a wait, and their errors name the endpoint.
+        # An engine that awaits an endpoint has its own time limit; its error names the endpoint.
         self._idle += not any(engine.awaiting for engine in engines)
         patience = self._rollout.settings.patience
         if self._idle > patience:

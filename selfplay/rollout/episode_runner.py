@@ -1,4 +1,4 @@
-"""Runs one episode, from its task or from the recorded turns of a sibling."""
+"""Run one episode, from its task or from the recorded turns of a sibling in its group."""
 
 from collections import ChainMap
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ class ReplayError(ValueError):
 class EpisodeSpec:
     """One episode to play: task, seed, and the policies of its agents.
 
-    Samplers make them; `Rollout.run` plays them.
+    Samplers, evaluations and studies make specifications; `Rollout.run` plays them.
     """
 
     task: Task
@@ -42,7 +42,7 @@ class EpisodeSpec:
     learner: str | None = None
     """Name of the only policy that learns from the episode; None: every policy that learns."""
     seats: Sequence[str] = ()
-    """Agents of a match; ConfigError is raised if one of them takes no part in the task."""
+    """Agents of a match. The runner raises ConfigError if one of them has no part in the task."""
     step: int | None = None
     """Training step whose scheduled limits apply (`schedule.sampled_at` sets it); None outside of
     training: the last value of each schedule."""
@@ -63,14 +63,14 @@ def notes_of(turn: Turn, role: Role) -> dict[str, Any]:
 
 
 class EpisodeRunner:
-    """Runs one episode. An exception of its arena fails this episode and no other.
+    """One episode that is played. An exception of its arena fails this episode and no other.
 
-    `Rollout` makes it. In stages that are replayed, the runner plays the recorded actions and asks
-    no policy. The arena computes rewards and notes of these stages again, because the reward of a
-    shared turn can depend on later turns, which differ between siblings. If a replayed turn equals
-    the recorded turn, the episode holds the recorded object. A replay calls the services again, so
-    that it takes as long as the first play. Metrics and created tasks of replayed stages count only
-    for the episode from which they were copied.
+    `Rollout` and the command `replay` make it. In stages that are replayed, the runner plays the
+    recorded actions and asks no policy. The arena computes rewards and notes of these stages again,
+    because the reward of a shared turn can depend on later turns, which differ between siblings. If
+    a replayed turn equals the recorded turn, the episode holds the recorded object. A replay calls
+    the services again, so it takes as long as the first play. Metrics and created tasks of replayed
+    stages count only for the episode from which they were copied.
     """
 
     def __init__(self, spec: EpisodeSpec, arena: Arena, *, prefix: Sequence[Turn] = ()) -> None:
@@ -110,7 +110,8 @@ class EpisodeRunner:
     def advance(self) -> None:
         """Begin the episode, or play the stage whose moves are complete, and record the rewards.
 
-        An episode that has ended does not change.
+        An episode that has failed, or has no room for a prompt, does not change. An error of the
+        arena is noted in `error`; only a SelfplayError is raised.
         """
         if self.error or self.too_long_reason:
             return
@@ -166,7 +167,10 @@ class EpisodeRunner:
                 yield from turn.tool_calls
 
     def status(self, *, max_turns: int) -> Status | None:
-        """Return the final status of the episode, or None if it is not over."""
+        """Return the final status of the episode; None if it is not over.
+
+        The episode is truncated after `max_turns` turns, replayed turns included.
+        """
         if self.error:
             return Status.FAILED
         if self.arena.finished:
@@ -174,7 +178,7 @@ class EpisodeRunner:
         return Status.TRUNCATED if self.too_long_reason or len(self.turns) >= max_turns else None
 
     def episode(self, status: Status) -> Episode:
-        """Return the record of the episode."""
+        """Return the record of the episode, which has ended with this `status`."""
         failed = status is Status.FAILED
         metrics: Mapping[str, float] = {} if failed else self.arena.metrics
         if isinstance(metrics, ChainMap):
@@ -321,7 +325,7 @@ def with_shared_turns(spec: EpisodeSpec, episode: Episode) -> Episode:
 
 
 def _shared(turn: Turn, spec: EpisodeSpec, place: int) -> Turn:
-    """Return the turn of the prefix at this place if it equals the turn, else the turn."""
+    """Return the recorded turn at this place if it equals `turn`, else `turn` itself."""
     if place < len(spec.prefix_turns) and turn == spec.prefix_turns[place]:
         return spec.prefix_turns[place]
     return turn

@@ -74,7 +74,13 @@ class Evaluation:
     def run(
         self, name: str, rollout_fn: RolloutFn, *, seed: int
     ) -> tuple[dict[str, float], list[Episode]]:
-        """Play the evaluation; return its metrics (means, also by task type) and its episodes."""
+        """Play the evaluation; return its metrics (means, also by task type) and its episodes.
+
+        Args:
+            name: Name of the evaluation, on which the seeds depend.
+            rollout_fn: Plays the episodes.
+            seed: The run's seed.
+        """
         members: Counter[str] = Counter()  # a task that is listed twice gets new samples
         specs = []
         for task in self.tasks:
@@ -156,8 +162,8 @@ class Evaluation:
         any. A failed episode, and one that was cut off before it was measured, counts as 0 if the
         arena declares that more of the metric is better, so that a failure cannot raise the mean
         of a metric that is never negative. These episodes are left out of the mean of any other
-        metric. A metric that none of the finished episodes has is not reported, and neither is one
-        all of whose episodes failed.
+        metric. A metric is not reported if there are finished episodes and none of them has it, or
+        if all its episodes failed.
         `tool_calls` is the number of tool calls per move, if any agent called a tool;
         `failed_episodes` and `truncated_episodes` are the numbers of failed and of cut-off
         episodes.
@@ -201,7 +207,7 @@ class Evaluation:
 
     @cached_property
     def _seats_by_task(self) -> list[list[str]]:
-        """The seats that take part in each of the tasks; [] if they are fewer than two."""
+        """[tasks] seats that take part in each task; [] for a task with fewer than two of them."""
         arena, found = self.arena(), []
         for task in self.tasks:
             there = set(arena.agents_of(task))

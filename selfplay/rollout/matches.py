@@ -18,7 +18,7 @@ class Match:
     seat: str
     """The agent whose result counts."""
     opponent: str
-    """The policy of all other agents."""
+    """Name of the policy of all other agents."""
     seats: Sequence[str]
     """All agents that take part."""
 
@@ -31,8 +31,8 @@ class Match:
 def result(episode: Episode, seat: str, seats: Sequence[str]) -> Result | None:
     """Return the result of an episode for one agent; None if the episode failed.
 
-    The agent has won if its return is above the largest of the other agents, has drawn if both are
-    equal except for rounding, and has lost otherwise.
+    The agent has won if its return is above the largest return of the other agents in `seats`, has
+    drawn if both are equal except for rounding, and has lost otherwise.
     """
     if episode.status is Status.FAILED:
         return None
@@ -47,9 +47,14 @@ def result(episode: Episode, seat: str, seats: Sequence[str]) -> Result | None:
 def match_metrics(matches: Sequence[Match], episodes: Sequence[Episode]) -> dict[str, float]:
     """Return the metrics of matches, for each opponent and for each opponent and seat.
 
-    `versus/<opponent>/won`, `drawn` and `lost` are fractions; `return` is a mean. A failed episode
-    counts as lost, with the lowest return of all episodes, so that a failure never improves a
-    metric. If all episodes failed, there are no metrics.
+    `versus/<opponent>/won`, `drawn` and `lost` are fractions of the episodes; `return` is the mean
+    return of the agent. The metrics of a seat are under `versus/<opponent>/<seat>/`. A failed
+    episode counts as lost, with the lowest return of the episodes that did not fail, so that a
+    failure never improves a metric. If all episodes failed, there are no metrics.
+
+    Args:
+        matches: The match of each episode.
+        episodes: The episodes, in the order of `matches`.
     """
     pairs = list(zip(matches, episodes, strict=True))
     results = [result(episode, match.seat, match.seats) for match, episode in pairs]

@@ -1,4 +1,4 @@
-"""Loads the policies of a population, and makes a learner for each policy that learns."""
+"""Load the policies of a population, and make a learner for each policy that learns."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -39,7 +39,8 @@ def load_policies(
         population: The settings of the policies, and the warm start that makes the models of
             those without a model, or fine-tunes those that learn.
         seed: Seed of new adapters.
-        saved: Checkpoint to load the models from.
+        saved: Checkpoint to load the models from. The weights of adapters are not loaded: the
+            caller does it with `Policy.load_weights` or `checkpoint.load`.
         afresh: Load the initial model of a policy without an adapter even if `saved` is given. A
             fixed reference needs it, and a checkpoint does not store it.
         device: Device of the policies, in place of the configured one.
@@ -80,7 +81,10 @@ def load_policies(
 
 
 def kept_base(settings: PolicySettings, warmstart: WarmStartSettings) -> str | None:
-    """Return the name in a checkpoint of an adapter's base that a warm start made, else None."""
+    """Return the name under which a checkpoint stores the base model of an adapter.
+
+    None if no warm start made this base: a checkpoint does not store it then.
+    """
     if not settings.model:
         return settings.dtype
     if not (settings.learn and warmstart.tunes):
@@ -104,7 +108,7 @@ def make_learners(
         settings: Settings of the learners by policy.
         objective: Objective, whose loss is minimised.
         seed: Seed of the split into mini-batches.
-        device: Kind of device on which they will compute; None: that of the policies.
+        device: Kind of device on which the learners will compute; None: that of the policies.
     """
     learners = {}
     teachers: Teachers = {}

@@ -11,7 +11,10 @@ from selfplay.types import Message, Request, ToolCall, Turn
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RequestInFlight:
-    """A request in flight."""
+    """A request that no engine has answered yet.
+
+    `Rollout` makes it, and reads it when the completion arrives.
+    """
 
     runner: EpisodeRunner
     """Runner of the episode that waits for the completion."""
@@ -38,10 +41,13 @@ Answered: TypeAlias = tuple[Calling, tuple[ToolCall, ...]]
 def begun_episodes(
     live: Collection[EpisodeRunner], in_flight: InFlight, waiting_ids: Iterable[int]
 ) -> int:
-    """Return the number of live episodes that have at least one sampled token or are being sampled.
+    """Return the number of live episodes that engines have begun to sample.
+
+    An episode has not begun if none of its turns is sampled and at least one of its requests waits
+    for room in an engine's batch.
 
     Args:
-        live: Episodes that are in memory and not ended.
+        live: Episodes that are in memory and have not ended.
         in_flight: Requests in flight.
         waiting_ids: Ids of the requests for which the engines' batches have no room.
     """

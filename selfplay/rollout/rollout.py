@@ -1,4 +1,4 @@
-"""Plays many episodes at once, with one request in flight for every agent that is to move."""
+"""Play many episodes at once, with one request in flight for every agent that is to move."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -50,10 +50,10 @@ RolloutFn: TypeAlias = Callable[[Sequence[EpisodeSpec]], list[Episode]]
 
 
 class Rollout:
-    """Plays episode specifications to their end.
+    """A loop that plays episode specifications to their end.
 
-    `PolicyPool.rollout` makes one. No specification is dropped: an error of an arena or a role
-    becomes a failed episode.
+    `PolicyPool.rollout` and `StudyMatches.rollout` make one. No specification is dropped: an error
+    of an arena or a role becomes a failed episode.
     """
 
     def __init__(
@@ -93,6 +93,9 @@ class Rollout:
 
         Calls of several threads share one queue of episodes (`EpisodeQueue`): the later ones begin
         as soon as there is room, although episodes of the earlier ones are still in progress.
+
+        Raises ConfigError for an unknown role, agent or policy, and StalledError if no answer comes
+        for too long (`RolloutSettings.patience`).
         """
         with ACTIVITY.counting("episodes", len(specs)) as tally:
             call = RolloutCall(specs, tally)
@@ -124,7 +127,7 @@ class Rollout:
         return EpisodeRunner(spec, arena, prefix=prefix)
 
     def ask(self, runner: EpisodeRunner, in_flight: InFlight) -> None:
-        """Send the requests of all agents of the stage."""
+        """Send the requests of the stage's agents; an error of arena or role fails the episode."""
         try:
             views = {agent: _view(runner.arena, agent) for agent in runner.arena.stage}
             speakers = set(runner.arena.messengers())
@@ -225,12 +228,12 @@ class Rollout:
         )
 
     def _tool_use(self, agent_spec: AgentSpec) -> ToolUse | None:
-        """Return how the agents of a role use tools; None if the role has none."""
+        """Return the tool use of the agents of a role; None if the role has no tools."""
         toolbox = agent_spec.role.tools
         if toolbox is None:
             return None
         key = (id(toolbox), id(agent_spec.renderer))
-        if key not in self._tool_uses:  # a ToolUse keeps both objects, so their ids stay theirs
+        if key not in self._tool_uses:  # a ToolUse keeps both objects, so the ids stay unique
             self._tool_uses[key] = ToolUse(toolbox, agent_spec.renderer)
         return self._tool_uses[key]
 
@@ -270,7 +273,7 @@ class Rollout:
         return self.settings.at(runner.spec.step).max_turns
 
     def _agent_spec(self, agent: str, spec: EpisodeSpec) -> AgentSpec:
-        """Return how an agent is played, with the policy and the limits of the episode."""
+        """Return the specification of an agent, with its policy and limits in this episode."""
         role = role_of(agent)
         if role not in self.agent_specs:
             raise ConfigError(
@@ -413,7 +416,7 @@ def _sampled(ids: Sequence[int], renderer: Renderer, opened: int) -> str:
 
 
 def _fault_of(messages: Any) -> str:
-    """Return how the result of a role's `prompt` is not a list of messages; "" if it is one."""
+    """Return the reason why a role's `prompt` result is no list of messages; "" if it is one."""
     if not isinstance(messages, list) or not all(isinstance(each, Mapping) for each in messages):
         return f"{type(messages).__name__}, not a list of chat messages"
     if not all(isinstance(each.get("role"), str) and "content" in each for each in messages):

@@ -24,8 +24,8 @@ class ScheduledSettings:
     """Names of the scheduled settings that are whole numbers."""
 
     schedules: Mapping[str, Schedule] = field(default_factory=dict)
-    """Schedules of the settings that change with the training step, by name. The
-    field itself holds the value for episodes outside of training."""
+    """Schedules of the settings that change with the training step, by name. The field of such a
+    setting holds its value for episodes outside of training."""
 
     def changed(self, *, schedules: Mapping[str, Schedule] | None = None, **values: Any) -> Self:
         """Return the settings with other values; each has a schedule only if `schedules` has it."""
@@ -84,7 +84,10 @@ def make_scheduled(
 
 
 def number_at(schedule: Schedule, step: int | None, *, whole: bool) -> float:
-    """Return the value of a schedule at a step, rounded if it is a whole number."""
+    """Return the value of a schedule at a training step, rounded if `whole`.
+
+    None as the step means outside of training: the last value.
+    """
     value = schedule.at(step)
     return round(value) if whole else value
 

@@ -1,5 +1,5 @@
-"""Builds everything that a rollout needs, in reading order: services, roles, arenas, policies,
-engine, rollouts."""
+"""Build everything that a rollout needs, in this order: services, roles, arenas, policies, engine,
+rollouts."""
 
 from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
@@ -45,7 +45,9 @@ class Components:
     """
 
     def __init__(self, config: Mapping[str, Any], *, unplayed: Collection[str] = ()) -> None:
-        """Build the parts in reading order; raises ConfigError for the first faulty one.
+        """Build services, roles and arena in this order.
+
+        Raises ConfigError for the first part that is faulty.
 
         Args:
             config: The config.
@@ -89,8 +91,8 @@ class Components:
     def build(self, key: str, **provided: Any) -> Any:
         """Return the object of a config key, built with the services and with `provided`.
 
-        None for an empty key, which needs no object. Raises ConfigError if it cannot be built, or
-        lacks an attribute that its key needs.
+        Return None for an empty key, which needs no object. Raises ConfigError if the object cannot
+        be built, or lacks an attribute that its key needs.
         """
         node = self.config[key]
         if not node and key not in COLLECTIONS:
@@ -137,8 +139,11 @@ class Components:
 
 
 def _role_hint(role: str, needed: Collection[str], known: Collection[str]) -> str:
-    """Return what to choose for a role that is missing: at most 4 shipped configs with all needed
-    roles, first the one with the name of the role, then those with the fewest others."""
+    """Return the advice for a missing role.
+
+    If a role with nearly this name is known: its new name. Otherwise at most 4 shipped configs with
+    all needed roles, first the one with the name of the role, then those with the fewest others.
+    """
     if (close := closest(role, known)) is not None:
         return f"rename roles.{close} to {role}, or add roles.{role}"
     fitting = sorted(with_keys("roles", needed), key=lambda name: name != role)
@@ -295,7 +300,7 @@ class RolloutSetup(Components):
                 )
 
     def truncated(self) -> dict[str, str]:
-        """Return each policy that learns from truncated sampling, with a role of it."""
+        """Return each policy that learns from truncated sampling, with the first role that does."""
         cut: dict[str, str] = {}
         for role in self.roles:
             name, limits = self.population.policy_of(role), self.sampling[role]

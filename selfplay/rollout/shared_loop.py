@@ -16,7 +16,7 @@ class LoopWork(Protocol[C]):
         ...
 
     def admits(self, call: C) -> bool:
-        """Return True if a call may join those in progress; else it begins after their end."""
+        """Return True if a call may join the calls in progress; else it begins after their end."""
         ...
 
     def admit(self, call: C) -> None:
@@ -33,7 +33,7 @@ class LoopWork(Protocol[C]):
 
 
 class SharedLoop(Generic[C]):
-    """Works on the calls of several threads at once, in the thread of one of them.
+    """A loop that works on the calls of several threads at once, in the thread of one of them.
 
     `Rollout` and `RolloutWorkers` have one each. One thread at a time drives the loop: the first
     that calls `run` does so until its own call has ended, and then a thread whose call is still

@@ -42,13 +42,13 @@ class _Calls(Generic[R]):
     earlier: list[ToolCall]
     """The agent's calls of the episode before the next one."""
     state: Callable[[Sequence[ToolCall]], Any] | None
-    """Makes the data of the episode for a stateful tool, from the calls of the move before its
-    own."""
+    """Function that makes the data of the episode for a stateful tool, from the earlier calls of
+    the move."""
     answered: list[ToolCall] = field(default_factory=list)
 
 
 class ToolLoop(Generic[R]):
-    """Runs the calls of completions. A rollout has one."""
+    """A loop that runs the tool calls of completions. A rollout has one."""
 
     def __init__(self, *, threads: int) -> None:
         """`threads`: maximum number of calls that run at once."""
@@ -57,7 +57,7 @@ class ToolLoop(Generic[R]):
         self._pending: dict[_Calls[R], None] = {}
 
     def asked(self) -> list[R]:
-        """Return the `asked` of all completions whose calls are not all answered and collected."""
+        """Return the requests of the completions that `finished` has not returned yet."""
         return [calls.asked for calls in self._pending]
 
     def clear(self) -> None:
@@ -78,13 +78,13 @@ class ToolLoop(Generic[R]):
         """Start to answer the calls of a completion.
 
         Args:
-            asked: Returned with the answers.
+            asked: Request of the completion; `finished` returns it with the answers.
             toolbox: Tools of the agent's role.
             calls: The parsed calls. Of those beyond the limit only the first is answered.
             used: Number of calls of the agent's move before these.
             earlier: The agent's calls of the episode before these.
-            state: Makes the data of the episode for a stateful tool, from the calls of the agent's
-                move before the tool's.
+            state: Makes the data of the episode for a stateful tool, from the earlier calls of the
+                agent's move.
         """
         kept = list(calls[: max(0, toolbox.max_calls - used) + 1])
         begun = _Calls(

@@ -111,7 +111,7 @@ ACTIVITY = Activity()
 class ActivityFile:
     """A context in which a thread writes the activity of this process to a run folder.
 
-    The file describes only the present. It is no record: if the disk refuses it, the run goes on.
+    The file describes only the present and is no record: if the disk refuses it, the run goes on.
     """
 
     def __init__(

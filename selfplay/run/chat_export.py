@@ -134,7 +134,8 @@ class ChatExport:
     def _goes_on(self, before: Turn, turn: Turn) -> bool:
         """Return True if the prompt of a turn contains the agent's turn before it.
 
-        Token ids prove it; a chat template that renders a conversation anew leaves only the config.
+        The token ids show this, unless the chat template renders the conversation anew. Then the
+        result is True if the role remembers the conversation (`memory`) or `before` calls tools.
         """
         start = (*before.prompt_ids, *before.completion_ids)
         return (
@@ -164,7 +165,7 @@ class ChatExport:
         chosen: dict[Key, float] = {}
         for name in found if role is None else [role]:
             ordered = sorted(found[name].items(), key=lambda each: (-each[1], each[0]))
-            # 0.28 times 25 is above 7 by a rounding error.
+            # Rounding makes 0.28 times 25 larger than 7, so a little is subtracted.
             count = len(ordered) if best is None else math.ceil(best * len(ordered) - 1e-9)
             chosen |= {
                 key: reward for key, reward in ordered[:count] if least is None or reward >= least

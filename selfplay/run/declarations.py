@@ -240,9 +240,12 @@ def reported(
     Args:
         arena: Declarations of the evaluation's arena.
         metrics: Reported name to the arena's metric.
-        type: The type of the tasks; in a mixture it begins with the part.
+        type: The type of the tasks; in a mixture it begins with the name of the part.
         opponents: Names of policies. The returns against them come first, since the arena's own
             metrics do not say who won.
+    Returns:
+        The declarations by reported names. Without a chief metric and opponents, the first reported
+        metric is the chief one.
     """
     part, _, _ = type.partition("/")
     found = {shown: arena.of(f"{type}/{name}") for shown, name in metrics.items()}

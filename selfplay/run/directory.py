@@ -160,7 +160,8 @@ class Run:
     ) -> None:
         """Write a step's episodes, then its line of metrics.
 
-        Failed episodes are always written to `failed/`, so that no error is lost.
+        Failed episodes are always written to `failed/`, so that no error is lost. Raises RunError
+        if the disk refuses a file.
 
         Args:
             step: Number of the step.
@@ -195,8 +196,8 @@ class Run:
     def rewind(self, step: int) -> list[str]:
         """Remove the record after `step`, which a resumed run writes again; -1 removes all of it.
 
-        Returns a line for each fault of metrics.jsonl: lines that cannot be read, steps that are
-        missing. Such lines are left out, and all others are kept.
+        Returns a line for each fault of metrics.jsonl: lines that cannot be read, and steps that
+        are missing. Lines that cannot be read are removed too; the other lines up to `step` stay.
         """
         path = self.folder / METRICS
         notes: list[str] = []
@@ -218,7 +219,7 @@ class Run:
         return notes
 
     def missing(self, step: int) -> list[int]:
-        """Return the steps from 0 to `step`, that of a checkpoint, without a line in
+        """Return the steps from 0 to `step`, the step of a checkpoint, that have no line in
         metrics.jsonl."""
         path = self.folder / METRICS
         known = self._lines(step).steps if path.exists() else set()

@@ -13,7 +13,11 @@ ASCII_BARS = "_.-=+*%#"
 
 
 def number(value: float | None) -> str:
-    """Format a number with about three significant digits; "-" if there is no finite value."""
+    """Format a number; "-" if there is no finite value.
+
+    From 100 on it is rounded to a whole number with commas; a smaller number has about three
+    significant digits.
+    """
     if value is None or not math.isfinite(value):
         return "-"
     size = abs(value)

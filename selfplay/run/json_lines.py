@@ -16,7 +16,9 @@ NOT_ASCII = re.compile("[^\x00-\x7f]+")
 
 
 class JsonLines:
-    """Writes lines of ASCII JSON with the same data as `to_json`. `Run.record` makes one per step.
+    """A writer of lines of ASCII JSON with the same data as `to_json`.
+
+    `Run.record` makes one per step.
 
     Numbers that several values share, such as the prompts of a conversation, are encoded once.
     """
@@ -24,7 +26,7 @@ class JsonLines:
     def __init__(self) -> None:
         self._known: dict[tuple[int, int], tuple[NumberArray, str]] = {}
         """Array that was written last and its text, by the array's place in memory."""
-        # Stands for an array. No text of a model contains it, because it is drawn anew each time.
+        # The mark takes the place of an array. It is random, so no text of a model contains it.
         self._mark = secrets.token_hex(16)
 
     def line(self, value: Any) -> str:

@@ -20,8 +20,10 @@ from selfplay.types import Episode, Sample, Status, StopReason, role_of
 
 
 class StepTimer:
-    """Measures the wall-clock seconds of a step and of each of its phases, and reports the present
-    phase to `ACTIVITY`."""
+    """A timer of the wall-clock seconds of a step and of each of its phases.
+
+    It also reports the present phase to `ACTIVITY`.
+    """
 
     def __init__(self) -> None:
         self._start = time.perf_counter()
@@ -50,7 +52,7 @@ class StepTimer:
 OUT_OF_TIME = {"timeout": "timed out", "stalled": "stalled"}
 """Outcome of a program run that ended because of a time limit, to its words in a sentence."""
 UNNAMED = frozenset({"unknown_tool", "malformed", "call_limit"})
-"""Reasons of failed calls whose names are a policy's own words."""
+"""Errors of calls that are not counted by tool, because the policy may have invented the name."""
 FACTS = ("invalid", "verdict")
 """Notes of turns whose values are names; the metric is the fraction of turns per name."""
 
@@ -65,7 +67,7 @@ _FAMILIES = re.compile(
 
 
 class Outcomes:
-    """Adds a 0 for every outcome that the run has seen before and that a step lacks.
+    """A memory of outcomes: it adds a 0 for each one that the run has seen and that a step lacks.
 
     Without the 0 the last value above 0 would look like the latest one, and fractions that belong
     together would add up to more than 1. The names of the outcomes are part of a checkpoint, so
@@ -105,8 +107,9 @@ def of_episodes(episodes: Iterable[Episode]) -> dict[str, float]:
     """Compute the metrics of a step's episodes: counts, and means over episodes and turns.
 
     `episodes/`: the number of episodes, of failed ones (also by kind of error) and of truncated
-    ones (also of those with a prompt that was too long). `arena/`: means of the arena's metrics
-    over all episodes and by task type; for a type a/b also over all types under a/. `role/`: mean
+    ones (also of those with a prompt that was too long). All other metrics leave out failed
+    episodes. `arena/`: means of the arena's metrics over the episodes that have them, in all and
+    by task type; for a type a/b also over all types under a/. `role/`: mean
     reward per agent and episode, fraction of moves whose action parsed, tokens per turn, and for
     each verdict its fraction of the role's moves; for roles that call tools, see `_of_tools`. The
     reward of an agent that was paid without a turn counts too. A turn that an episode shares with
@@ -195,7 +198,7 @@ def of_staleness(samples: Iterable[Sample], *, version: int) -> dict[str, float]
     """Return `staleness_mean` and `staleness_max` over the tokens that the policy sampled.
 
     The staleness of a token is `version`, the version of the weights that learn from it, minus the
-    version of the weights that sampled it.
+    version of the weights that sampled it. Return {} if there is no such token.
     """
     ages: Counter[int] = Counter()
     for sample in samples:

@@ -53,12 +53,13 @@ _SHORT = {
 
 
 def _name(prefix: str, metric: str) -> str:
-    """Return a metric's name for readers. A valid turn parsed; its move may be illegal."""
+    """Return a metric's name for readers: "parsed" for a role's `valid`, which counts illegal moves
+    too, else the name itself."""
     return "parsed" if (prefix, metric) == ("role", "valid") else metric
 
 
 class Progress:
-    """Shows the progress of a run. Use it as a context manager; it is safe to call from threads."""
+    """A display of a run's progress, used as a context manager; threads may call its methods."""
 
     def __init__(
         self,

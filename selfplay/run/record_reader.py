@@ -93,7 +93,10 @@ class DamagedLines:
         self.count += 1
 
     def text(self, run: Path) -> str:
-        """Return one line about them, with the file's path in the run folder; "" without any."""
+        """Return one line about the damaged lines; "" if there is none.
+
+        The line names the file by its path in the run folder.
+        """
         if not self.count:
             return ""
         first = self.first.removeprefix(f"{run}{os.sep}")
@@ -103,7 +106,7 @@ class DamagedLines:
 
 
 def nearest_steps(steps: Sequence[int], step: int) -> str:
-    """Return the recorded steps nearest to a step, as a part of an error."""
+    """Return the recorded steps nearest to a step, at most five, as a part of an error."""
     near = sorted(sorted(steps, key=lambda each: abs(each - step))[:5])
     return f"near it are those of {', '.join(map(str, near))}"
 

@@ -58,7 +58,7 @@ def check_run(folder: Path) -> None:
 def checkpoints_in(folder: Path) -> list[Path]:
     """Return the folders in a folder that have names of checkpoints, the newest first.
 
-    They may be damaged or empty. Only names that the writer of checkpoints gives count.
+    These folders may be damaged or empty. Only names that the writer of checkpoints gives count.
     """
     found = [path for path in folder.glob("[0-9]*") if _numbered(path)]
     return sorted(found, key=step_of, reverse=True)

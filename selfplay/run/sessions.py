@@ -54,9 +54,9 @@ class Session:
     project: Annotated[str, Field(max_length=80)] = ""
     """Git commit of the current folder, if it is another repository."""
     step: int = 0
-    """Step from which it trained."""
+    """Step from which the process trained."""
     settings: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
-    """Settings that changed there, by dotted key: the values before and after."""
+    """Settings that this resume changed, by dotted key: the values before and after."""
     ending: Annotated[str, Field(max_length=LONGEST_ENDING)] = ""
     """The error or interrupt that ended the process, in one line; empty without one."""
 
@@ -83,7 +83,7 @@ def versions() -> dict[str, str]:
 
 
 def _free(path: Path) -> Path:
-    """Return the path, or with a number if it exists already."""
+    """Return the path, or the first free path with a number if it exists already."""
     others = (path.with_stem(f"{path.stem}-{number}") for number in count(2))
     return next(each for each in chain([path], others) if not each.exists())
 

@@ -41,7 +41,7 @@ def raised() -> bool:
 
 
 def reason() -> str:
-    """Return which signal has raised KeyboardInterrupt, as "interrupted by SIGTERM"; "" if none."""
+    """Return the reason of an interruption, such as "interrupted by SIGTERM"; "" without one."""
     if _raised is None:
         return ""
     key = " (Ctrl-C)" if _raised is signal.SIGINT else ""

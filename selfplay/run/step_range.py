@@ -4,7 +4,10 @@ from selfplay.errors import ConfigError
 
 
 def step_range(text: str) -> tuple[int | None, int | None]:
-    """Return the first and the last step of A:B, A:, :B or A; None where one is left out."""
+    """Return the first and the last step of A:B, A:, :B or A; None where one is left out.
+
+    Raises ConfigError for any other text, and for A larger than B.
+    """
     first, colon, last = text.partition(":")
     for part in (first, last):
         if part and not (part.isdecimal() and len(part) < 10):

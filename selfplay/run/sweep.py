@@ -120,6 +120,9 @@ def run(
         trusted: Packages whose code the configs name, for runs that are resumed.
         jobs: Number of runs at the same time.
         tell: Prints a line of progress.
+    Raises:
+        ConfigError: If `jobs` is less than 1.
+        RunError: If the folder holds something else, or cannot be written.
     """
     if jobs < 1:
         raise ConfigError(f"--jobs: at least 1 is needed, not {jobs}")

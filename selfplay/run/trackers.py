@@ -94,7 +94,7 @@ class WandB:
             config=dict(config),
             settings=wandb.Settings(silent=True),
         )
-        # W&B refuses its own step if it decreases, as after a resume; so "step" is a metric.
+        # W&B refuses a step of its own that decreases, as after a resume; so "step" is a metric.
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
 

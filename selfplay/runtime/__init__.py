@@ -60,8 +60,10 @@ class Runtime(Protocol):
         """Replace lost learners by new ones, whose state the caller restores.
 
         Args:
-            lost: The reason of the loss; RunError shows it if no learners can be started.
+            lost: The reason of the loss.
             saved: The checkpoint that will be restored; None if nothing was learned yet.
+
+        Raises RunError, with the reason of the loss, if no learners can be started.
         """
         ...
 

@@ -85,7 +85,8 @@ class RayCluster:
             terminated = signal.getsignal(signal.SIGTERM)
             settings = {"log_to_driver": False, "logging_level": "error", "job_config": own_job()}
             if address is None:
-                # Actors share the cores if they request more; one without cores needs a little.
+                # Actors share the cores if they request more. An actor without cores needs a part
+                # of one.
                 cores = max(os.cpu_count() or 1, math.floor(cpus) + 1)
                 try:
                     made = self.ray.init(
@@ -124,7 +125,8 @@ class RayCluster:
     def reserve(self, bundles: Sequence[Mapping[str, float]]) -> None:
         """Reserve one bundle of resources per actor, such as {"CPU": 1, "GPU": 1}.
 
-        Raises ConfigError if the cluster has too few.
+        Raises ConfigError if the cluster has too few, and StalledError if they are not free within
+        `timeout` seconds.
         """
         from ray.util.placement_group import placement_group, placement_group_table
 
@@ -283,7 +285,10 @@ class RayCluster:
 
 
 def node_names(nodes: Sequence[Mapping[str, Any]], here: str) -> dict[str, str]:
-    """Return a name of each living node by its id: its host name, and what tells it from others.
+    """Return a name of each living node by its id.
+
+    It is the node's host name. If several nodes have the same one, their addresses and, if these
+    are equal too, the beginnings of their ids follow.
 
     Args:
         nodes: Nodes as `ray.nodes` describes them.
@@ -309,8 +314,8 @@ def selfplay_error(error: Any) -> BaseException:
 def death_reason(error: BaseException) -> str:
     """Return the reason of an actor's death in one line, at most 300 characters.
 
-    Ray's own words begin with ids, which would take the place of the reason. What remains of them
-    is the number of the process, which is part of the name of its log, and its machine.
+    Ray's message begins with ids, which would take the place of the reason. Only the number of the
+    process, which is part of the name of its log, and the address of its machine are kept of them.
     """
     said = printable(str(error))
     _, _, reason = said.partition("The actor is dead because ")
@@ -358,8 +363,8 @@ def own_job() -> Any:
     """Return the settings of a job whose actors search for modules where the driver does.
 
     Ray would search the current folder first. A user who opens a run folder may be in a folder of
-    downloads, which may contain a module of any name: see `search_current_folder`. The driver's own
-    folders are in `environment`.
+    downloads, which may contain a module of any name: see `selfplay.cli.limits`. The folders in
+    which the driver searches are sent by `environment`.
     """
     from ray.job_config import JobConfig
 

@@ -25,8 +25,8 @@ LOST = 20.0
 class RayHealthCheck:
     """Probes Ray's processes by connecting to them.
 
-    A call of Ray would wait for a dead head, and Ray would end the whole process after a minute. A
-    call of Ray would wait forever for a stopped head.
+    Calls of Ray cannot show that its head is gone. If the head is dead, such a call waits, and Ray
+    ends the whole process after a minute. If the head is stopped, the call waits forever.
     """
 
     def __init__(self, ray: Any) -> None:

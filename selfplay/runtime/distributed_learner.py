@@ -84,7 +84,8 @@ class DistributedLearner(BaseLearner):
         self.notes, self._packed = about.notes, about.packed
         self.longest = reach(policy.model).longest
         self._unsent = self._unread = False
-        """True after an optimizer step, until the weights are sent, or read by the driver."""
+        """True after an optimizer step, until the weights are sent (`_unsent`), or until the driver
+        reads them (`_unread`)."""
 
     def fetch_weights(self) -> None:
         """Copy the ranks' weights into the driver's copy of the policy, if they have changed."""
@@ -98,7 +99,10 @@ class DistributedLearner(BaseLearner):
         self._unread = False
 
     def logprobs(self, samples: Sequence[Sample], *, reference: bool = False) -> list[list[float]]:
-        """Return log-probabilities [S, C] in nats; each sample is computed by one rank."""
+        """Return [S, C] nats of each completion under the present weights, or under the reference.
+
+        Each sample is computed by one rank.
+        """
         cut = partition_by_work(samples, self.ranks.count, packed=self._packed)
         parts = [[samples[index] for index in indices] for indices in cut]
         answers = self.ranks.ask_each("logprobs", self.policy.name, parts, reference=reference)
@@ -125,7 +129,8 @@ class DistributedLearner(BaseLearner):
         self.ranks.ask("update_ema", self.policy.name)
 
     def weights(self) -> Mapping[str, torch.Tensor] | RemoteWeights:
-        """Return a reference to the weights, for workers; nothing if they have not changed."""
+        """Return a reference to the weights, for workers; an empty mapping if they have not changed
+        since they were last sent."""
         if not self._unsent:
             return {}
         checksums, packed = self.ranks.ask_apart("weights", self.policy.name, self._dtype)
@@ -138,7 +143,7 @@ class DistributedLearner(BaseLearner):
         self.ranks.ask("begin_again", self.policy.name)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return nothing; `save_shards` saves the state."""
+        """Return an empty dictionary; `save_shards` saves the state."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

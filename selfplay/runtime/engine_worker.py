@@ -61,7 +61,7 @@ class WorkerConfig:
     number: int = 0
     """Number of updates that the driver has sent so far."""
     changes: Sequence[Change] = ()
-    """Updates that produce the current state."""
+    """Updates that bring a new worker to the current state, in the order of their application."""
 
 
 class LostWorker(RuntimeError):
@@ -129,8 +129,8 @@ class EngineWorker:
             sent={name: unpack(change.weights) for name, change in sent.items()},
         )
         made = {policy.name for policy in players.policies.values() if policy.from_sent}
-        # A model that was made of the weights needs only their version. Later updates may wait
-        # already; these come before them.
+        # A model that was made of the weights needs only their version. Later updates may be in the
+        # inbox already; `begin` inserts these before them.
         self._inbox.begin(
             settings.number,
             [

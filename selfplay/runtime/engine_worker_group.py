@@ -98,7 +98,8 @@ class EngineWorkerGroup(ABC, Generic[M]):
             self._fill()
 
     def counts(self) -> dict[str, float]:
-        """Return worker deaths, work that was sent again, and metrics of services and engines."""
+        """Return metrics by name since the last call: worker deaths, episodes or requests that were
+        sent again, and metrics of services and engines."""
         seen, self._metrics = self._metrics, WorkerMetrics()
         return {
             "runtime/worker_deaths": float(seen.deaths),

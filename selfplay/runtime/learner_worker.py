@@ -274,7 +274,9 @@ class LearnerWorker:
     def weights(
         self, name: str, dtype: torch.dtype | None = None
     ) -> Iterator[Packed | dict[str, int]]:
-        """Yield all learned weights of a policy, in a type or their own, and then their checksums.
+        """Yield all learned weights of a policy, and then their checksums by name.
+
+        `dtype` is the type of the yielded weights; None: that of the learner's weights.
 
         The gradients are dropped, because no later step reads them. A thread computes the checksums
         while Ray stores the weights. Ranks other than the first one yield no weights.

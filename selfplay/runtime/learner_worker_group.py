@@ -25,9 +25,10 @@ LEARN, LISTEN, WRITE = "learn", "listen", "write"
 SLOW = ("begin", "take", "load", "load_state", "save", "begin_save", "end_save")
 """Methods that load or write a model or its state."""
 CONNECT = {"connect": "did not connect to rank 0", "join": "did not connect to the other ranks"}
-"""Methods in which ranks connect to each other, each with what a rank that is late did not do."""
+"""Methods in which ranks connect to each other, each with words for the error of a late rank."""
 COMPARED = 16
-"""Number of words, without those with a number, in which two losses of one reason agree."""
+"""Two losses have the same reason if this many of their first words are equal; words with a digit
+are left out."""
 GRACE = 5.0
 """Seconds in which a living rank must answer `alive`. The cause of a failure may also arrive this
 long after its consequences on other ranks."""
@@ -180,7 +181,7 @@ class LearnerWorkerGroup:
             except LearnersLost as lost:
                 reason = reason_of(lost)
                 if reason in reasons and not self._worked:
-                    # Each attempt loads the whole model; ranks that worked may have bad luck twice.
+                    # Each attempt loads the whole model. Ranks that have worked get more attempts.
                     raise RunError(
                         f"runtime: the learner ranks did not start: twice the same loss: {lost}"
                     ) from lost
@@ -224,7 +225,8 @@ class LearnerWorkerGroup:
             )
             copies, self.notes = chosen.count, [chosen.note] if chosen.note else []
             self._actors = [self._actors[rank] for rank in chosen.order]
-            # A rank also waits for the others while they load; the driver notices a silence sooner.
+            # The limit must allow a rank to wait while others load. The driver's own limits are
+            # shorter for most methods.
             self._place, *_ = self._ask("open", [(patience,)], {})
             self._ask("connect", [(self._place, patience)] * self.count, {})
             each = [(rank, self.count, patience, self.gpu) for rank in range(self.count)]

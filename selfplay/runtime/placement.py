@@ -41,7 +41,8 @@ class Placement:
     shards: int = 1
     """Number of shards of each worker's engine, each of which has a GPU of its own."""
     available: float | None = None
-    """GPUs of the cluster, all of which the defaults may use; None: a part of them is chosen."""
+    """GPUs of the cluster, for a note about GPUs without an actor; None for no such note, because
+    the GPUs of each worker follow from the config."""
 
     @property
     def gpus(self) -> int:
@@ -94,10 +95,8 @@ class Placement:
         return {"CPU": cpus, "GPU": self.learner_gpus}
 
     def notes(self) -> list[str]:
-        """Return a line with the policies of each group of workers, and one about the GPUs.
-
-        The line about groups is left out if there are none, and so is the line about GPUs.
-        """
+        """Return lines for the user: about the policies of each group of workers, about the GPUs of
+        the actors, and about GPUs without an actor. A line without content is left out."""
         held = ", ".join(map(str, self.groups))
         groups = [f"runtime: {held}; this process plays the episodes"] if held else []
         return [*groups, *self._gpu_notes()]
@@ -259,10 +258,11 @@ def _check_shards(shards: int, worker_gpus: float | None, *, colocated: bool) ->
 
 
 def check_engine(config: Mapping[str, Any], placement: Placement) -> None:
-    """Raise ConfigError for an engine that would take GPU memory which others need.
+    """Raise ConfigError for an engine that would take GPU memory which other processes need.
 
-    Beside ranks that compute in alternation, it must sleep. An engine with `memory` and `cache`
-    measures, while it starts, what the GPU has left: one engine at a time can do so on a GPU.
+    With `runtime.colocated`, the engine must sleep while the ranks learn. An engine with the
+    settings `memory` and `cache` measures the free memory of its GPU while it starts, unless
+    `cache` is set. Only one engine at a time can measure on a GPU.
     """
     engine, each = config["engine"], placement.worker_gpus
     if placement.colocated and placement.gpus and engine.get("sleep") is False:
@@ -314,9 +314,11 @@ def store_notes(weights: float, store: float, shared: float | None, *, saved: fl
 
 
 def check_devices(config: Mapping[str, Any]) -> None:
-    """Raise ConfigError if a config puts a model of the driver, or of any actor, on a device.
+    """Raise ConfigError if a `device` of a config would put a model on a GPU.
 
-    Ray gives GPUs to actors only. It does not know of a model of the driver on the same GPU.
+    Ray gives GPUs to actors only, by the settings of the runtime. It does not know that a model of
+    the driver, such as a critic, is on the same GPU. Policies may have the device auto. On a
+    machine without a GPU, the device of a critic is not checked.
     """
     devices = {
         f"{part}.{key}": value

@@ -11,7 +11,7 @@ class RankProgress:
         """Args:
         ray: The package.
         actors: The ranks.
-        group: Name of the thread that answers.
+        group: Name of the thread of each rank that answers.
         """
         self._ray, self._actors, self._group = ray, actors, group
         self._asked: dict[int, Any] = {}

@@ -59,9 +59,9 @@ from selfplay.types import Episode
 class RayRuntime:
     """Runs rollouts on Ray workers, and learners on Ray ranks or in this process.
 
-    A synchronous run with one worker gives exactly the samples of a run in one process. If this
-    process is already connected to Ray, as in tests and notebooks, that connection is used and
-    stays open.
+    On a CPU, a synchronous run with one worker gives exactly the samples of a run in one process.
+    If this process is already connected to Ray, as in tests and notebooks, that connection is used
+    and stays open.
     """
 
     def __init__(
@@ -258,7 +258,7 @@ class RayRuntime:
         placement = self.placement(self.cluster.gpus(), shards)
         check_engine(players.config, placement)
         dtype = self.worker_dtype(placement)
-        # Only the actors build the engine, and they know no limit of trust.
+        # Only the actors build the engine, and they do not check whether its class is trusted.
         node = players.config["engine"]
         engine_class = import_target(node[TARGET], "engine")
         trust.admit_class(engine_class, node, "engine")
@@ -298,7 +298,7 @@ class RayRuntime:
         """Start the workers; return the learners on ranks, or those of this process.
 
         Workers that share a GPU with ranks start with their first episodes, when the ranks have
-        loaded: vLLM counts as its own all memory that anyone allocates while it starts.
+        loaded: vLLM counts all memory that is allocated on its GPU while it starts as its own.
         """
         placement = self._placement
         assert placement is not None and self.cluster is not None, "engine() comes first"
@@ -363,9 +363,9 @@ class RayRuntime:
     def _workers_receive(placement: Placement) -> bool:
         """Return True if workers make their models of published weights.
 
-        On a CPU workers read files, whose pages they share. The place of weights in memory decides
-        the last bits of products, so that one worker then gives the samples of one process, bit for
-        bit.
+        On a CPU workers read the files of models, for two reasons. Workers share the memory pages
+        of a file. Also, the last bits of a matrix product depend on the place of the weights in
+        memory; with weights from files, one worker gives the samples of one process bit for bit.
         """
         return placement.device() != "cpu"
 
@@ -403,7 +403,8 @@ class RayRuntime:
         self._send_states(services)
 
     def counts(self) -> dict[str, float]:
-        """Return the workers' metrics and deaths, the restarts, and the seconds spent in `publish`.
+        """Return metrics by name: those of the workers, their deaths, the restarts of learners, and
+        the seconds spent in `publish` and in moving tensors of processes that share a GPU.
 
         The restarts of learners are a total; all others are counted since the last call.
         """

@@ -24,8 +24,9 @@ from selfplay.types import Completion, Request
 class RemoteEngine(Engine):
     """Forwards policies and weights to the workers, whose engines sample.
 
-    Sends only weights that learn: an adapter without its base, and nothing of a frozen policy,
-    which every worker reads from the same files.
+    Only weights that learn are sent: of an adapter not its base, and of a frozen policy nothing,
+    because every worker reads them from the same files. `RayRuntime` makes it; the training loop
+    and the league publish to it.
     """
 
     def __init__(

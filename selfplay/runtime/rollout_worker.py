@@ -42,7 +42,8 @@ class RolloutWorker(EngineWorker):
         """Play episodes of training or of an evaluation, after all updates up to `number`.
 
         Episodes of training join those of training in progress, unless they need an update that
-        must wait until no request is in flight, such as a new policy.
+        must wait until no request is in flight, such as a new policy. Raises the error of `begin`,
+        if it failed, and StalledError if an update does not arrive in time.
         """
         self._begun.wait()
         if self._fault is not None:

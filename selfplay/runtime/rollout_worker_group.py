@@ -77,7 +77,8 @@ class _Member(WorkerMember):
     rested: int | None = None
     """Number of its engine's steps when it last rested; None if it has woken since."""
     rest_deaths: int = 0
-    """Number of deaths at a rest or before the step after it, since a worker here last woke."""
+    """Number of deaths during a rest, or after it before an engine step ended. It is 0 again when a
+    worker of this place has woken."""
 
     @property
     def idle(self) -> bool:
@@ -209,7 +210,8 @@ class RolloutWorkers(EngineWorkerGroup[_Member]):
 
     @contextmanager
     def _in_use(self) -> Iterator[None]:
-        """Return a context in which Ray is used; `close` waits for its end, and forbids more."""
+        """Return a context for calls of Ray. `close` waits for its end; after `close`, entering it
+        raises RunError."""
         with self._playing:
             if self._closed:
                 raise RunError("runtime: closed while episodes were being played")

@@ -215,7 +215,7 @@ class SamplingWorkers(EngineWorkerGroup[_Sampler]):
         return None
 
     def _replace_lost(self, member: _Sampler, why: str) -> None:
-        """Start another worker in place of a lost one, and ask it everything again."""
+        """Start another worker in place of a lost one, and send it all unanswered requests."""
         self.cluster.check(now=True)  # the calls below need Ray's head
         member.deaths += 1
         self._metrics.deaths += 1

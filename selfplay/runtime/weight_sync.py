@@ -32,7 +32,7 @@ class UpdateWeights:
     policy: str
     """Name of the policy."""
     weights: Any
-    """Reference to the packed weights, or these; None changes only the version."""
+    """Reference to the packed weights, or the packed weights; None changes only the version."""
     version: int
     """Version of the weights."""
     checksums: Mapping[str, int] = field(default_factory=dict)

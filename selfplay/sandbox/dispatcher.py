@@ -1,4 +1,8 @@
-"""Sends runs to the warmed processes from one thread, and replaces lost processes."""
+"""Sends runs to the warmed processes from one thread, and replaces lost processes.
+
+A warmed process (`selfplay.sandbox.fork_server`) is isolated once and forks a fresh process for
+every run. A lane is the set of warmed processes with one hash seed.
+"""
 
 import contextlib
 import os
@@ -40,7 +44,9 @@ class CallBatch:
     left: int
     """Number of calls without a verdict."""
     done: threading.Event = field(default_factory=threading.Event)
+    """Event that is set when all calls have a verdict, or after an error."""
     error: BaseException | None = None
+    """Error that `Dispatcher.run` raises; None without one."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -48,11 +54,17 @@ class SandboxJob:
     """One run of a call, with its position in a batch and its number of failed attempts."""
 
     batch: CallBatch
+    """Batch of the call."""
     index: int
+    """Index of the call in the batch."""
     replica: int
+    """Index of the run among the runs of the call."""
     request: bytes
+    """Request to the warmed process, made by `encoded`."""
     lane: int
+    """Index of the lane."""
     attempts: int = 0
+    """Number of attempts that ended because the warmed process was lost."""
 
 
 class Dispatcher:
@@ -98,6 +110,11 @@ class Dispatcher:
 
         A call is run `runs` times, one run after another, in alternating lanes; the first lane
         depends only on the call. A run whose reason is in `FINAL` is the call's last one.
+
+        Returns:
+            The outcomes of the runs of each call, in the order of `calls`.
+        Raises:
+            ClosedError: If the dispatcher is closed before all have ended.
         """
         batch = CallBatch(outcomes=[[None] * runs for _ in calls], left=len(calls))
         jobs: list[SandboxJob] = []

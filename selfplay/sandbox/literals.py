@@ -13,6 +13,7 @@ import warnings
 from _thread import allocate_lock
 
 MAX_CHARACTERS = 1_000_000
+"""Default of the largest number of characters that are read or written."""
 MAX_DEPTH = 64  # CPython's own tokenizer stops at 200 brackets
 MAX_DIGITS = 4_300  # CPython's own cap on converting between int and text
 _MAX_BITS = math.ceil(MAX_DIGITS * math.log2(10))

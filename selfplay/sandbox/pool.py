@@ -70,6 +70,8 @@ class Executor:
             packages: Names of installed packages that programs may import. They are imported once
                 per process, and their folders and those of the packages that they load are
                 readable. Modules that they load keep the real clocks.
+        Raises:
+            ConfigError: For an argument that is out of its range, or a package that is missing.
         """
         self._configuration: dict[str, Any] = {
             "workers": workers,
@@ -130,7 +132,8 @@ class Executor:
                 calls are `NOT_RUN`; calls of a program run in their order. None: all calls run. Use
                 it if all calls of a program must succeed.
 
-        Raises `IsolationError` if the system cannot isolate programs as configured.
+        Raises `IsolationError` if the system cannot isolate programs as configured, and ValueError
+        for `runs` or `timeouts` below 1.
         """
         if runs < 1 or (timeouts is not None and timeouts < 1):
             raise ValueError(f"runs and timeouts must be at least 1, not {runs} and {timeouts}")
@@ -189,7 +192,8 @@ class Executor:
         return results
 
     def drain_metrics(self) -> dict[str, int]:
-        """Return numbers of outcomes by reason since the last call, and of cached ones."""
+        """Return the numbers of outcomes since the last call, by reason; `cached` counts those that
+        were not computed again. Run metrics have them as `service/<name>/<reason>`."""
         with self._lock:
             drained = dict(self.counts)
             self.counts.clear()

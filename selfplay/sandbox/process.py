@@ -50,18 +50,27 @@ class LostError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Limits of every run; the fields are arguments of `Executor`."""
+    """Limits of every run. `Executor` makes it from its arguments of the same names."""
 
     wall_seconds: float
+    """Maximum duration of a run in seconds."""
     cpu_seconds: float
+    """Maximum CPU time of a run in seconds."""
     memory_mb: int
+    """Maximum address space of a run in MiB."""
     output_characters: int
+    """Maximum number of characters of the canonical text of a result."""
     isolation: Literal["kernel", "rlimits"]
+    """Kind of the isolation."""
     packages: tuple[str, ...] = ()
+    """Names of installed packages that programs may import."""
 
 
 def configuration(limits: Limits) -> bytes:
-    """Return the first message to a warmed process; IsolationError if it cannot be made."""
+    """Return the first message to a warmed process, which configures it.
+
+    Raises IsolationError if the system lacks what the isolation needs.
+    """
     program, pivot_root = b"", 0
     if limits.isolation == "kernel":
         if sys.platform != "linux":
@@ -181,7 +190,7 @@ class SandboxProcess(Generic[Job]):
         return self._since + self.limits.wall_seconds + GRACE_SECONDS - time.monotonic()
 
     def submit(self, job: Job, request: bytes) -> None:
-        """Queue a request made by `encoded`."""
+        """Queue a request made by `encoded`; raises LostError."""
         if not self.jobs:
             self._since = time.monotonic()
         self.jobs.append(job)

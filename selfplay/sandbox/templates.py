@@ -108,7 +108,10 @@ os.register_at_fork(after_in_child=_begin_again)
 
 
 def bounded(render: Callable[[], Rendered], *, seconds: float | None = None) -> Rendered:
-    """Call `render`; raise TemplateError if it takes more than `seconds` of CPU time."""
+    """Return the result of `render`; raise TemplateError if it takes too much CPU time.
+
+    `seconds` is the limit; None: `SECONDS`.
+    """
     limit = SECONDS if seconds is None else seconds
     each: _Watched | None = None
     try:

@@ -38,30 +38,27 @@ CIRCUMSTANTIAL = frozenset({FailureReason.STALLED, FailureReason.MEMORY, Failure
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """One function call to run in a fresh process.
-
-    program: Python source text.
-    arguments: comma-separated Python literals, e.g. `"'abc', 3"`.
-    entry: name of the function that the program defines and that is called.
-    """
+    """One function call to run in a fresh process. `Executor.run` takes a list of them."""
 
     program: str
+    """Python source text."""
     arguments: str
+    """Comma-separated Python literals, e.g. `"'abc', 3"`."""
     entry: str = "f"
+    """Name of the function that the program defines and that is called."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """The verdict on a call.
-
-    value: canonical literal text of the result when `reason` is `OK`, else None.
-    detail: one line of at most 200 printable characters; may quote the program, so it is not
-        to be trusted.
-    """
+    """The verdict on a call. `Executor.run` returns one per call."""
 
     reason: FailureReason
+    """The way in which the call ended."""
     value: str | None = None
+    """Canonical literal text of the result if `reason` is `OK`, else None."""
     detail: str = ""
+    """One line of at most 200 printable characters. It may quote the program, so it is not to be
+    trusted."""
 
     @property
     def ok(self) -> bool:

@@ -16,7 +16,10 @@ from selfplay.types import Action, Observation, Task
 
 
 class ChannelError(ValueError):
-    """Raised if the length of the game depends on what is heard: a channel cannot change it."""
+    """Raised if the length of the game depends on what the agents hear.
+
+    A channel cannot change what is heard in such a game.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +76,7 @@ class MessageChannel:
         self._spoken.clear()
 
     def view(self, agent: str) -> Observation:
-        """Return what the agent has seen, and heard through the channel."""
+        """Return the observation of the agent's ear: what it saw, and heard through the channel."""
         return self._ears[agent].view(agent)
 
     def play_stage(self, actions: Mapping[str, Action | None]) -> dict[str, float]:
@@ -146,7 +149,7 @@ def silent(words: HeardMessage) -> str:
 
 
 class MessageSwap:
-    """Replaces each message by a message of the same speaker in another episode.
+    """An `Alter` that replaces each message by one of the same speaker in another episode.
 
     The n-th message of a speaker is replaced by its n-th message in the other episode, regardless
     of the stage, and by silence if the speaker has fewer than n messages there.

@@ -68,7 +68,7 @@ class DerivedMetric:
         return metric
 
     def check(self, recorded: Mapping[str, object]) -> None:
-        """Raise ConfigError if the name is a recorded metric, or a term is none."""
+        """Raise ConfigError if the name is a recorded metric, or if a term is not one."""
         if self.name in recorded:
             raise ConfigError(
                 f"--derive {self.name}: a recorded metric has this name; choose another"

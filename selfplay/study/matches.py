@@ -44,7 +44,8 @@ if TYPE_CHECKING:
 RETURN = "return"
 """Name of the metric that every arena has: the mean return over its agents."""
 DEFAULT_EPISODES = 200
-"""Number of episodes per cell if neither an evaluation nor the user sets it."""
+"""Number of episodes of a cell (one seating of the players) if neither an evaluation nor the user
+sets it."""
 
 
 @dataclass(kw_only=True)
@@ -70,7 +71,7 @@ class StudyMatches:
     """Reported metrics, the main metric first: `return`, `return/<agent or role>`, or a metric of
     the arena."""
     episodes: int = DEFAULT_EPISODES
-    """Number of episodes per cell."""
+    """Number of episodes per cell. A cell is one seating of the players: agent to policy."""
     seed: int = 0
     """Seed of tasks, arenas and samples."""
     rollout_settings: RolloutSettings = field(default_factory=RolloutSettings)
@@ -80,7 +81,7 @@ class StudyMatches:
     notes: list[str] = field(default_factory=list)
     """Notes that readers of the results need."""
     cells: int = 0
-    """Number of calls of `run` so far."""
+    """Number of cells that `run` has begun so far."""
     _config: Mapping[str, Any] = field(default_factory=dict)
     _counts: MatchCounts = field(default_factory=MatchCounts)
     _opened: ExitStack = field(default_factory=ExitStack)
@@ -161,7 +162,7 @@ class StudyMatches:
         return episodes
 
     def agent_spec(self, policy: str, agent: str) -> AgentSpec:
-        """Return the spec of an agent that this policy plays."""
+        """Return the specification of an agent that this policy plays."""
         agent_spec = self.agent_specs[role_of(agent)]
         if policy == agent_spec.policy:
             return agent_spec
@@ -195,7 +196,10 @@ class StudyMatches:
         return measured_by(self.arena())
 
     def draws(self, episodes: Sequence[Episode], *, given: bool = False) -> Draws:
-        """Return the resampling for intervals of statistics over these episodes, see `Draws`."""
+        """Return the resampling for intervals of statistics over these episodes.
+
+        `given` is True if the tasks are fixed, see `Draws`.
+        """
         tasks = [episode.task.id for episode in episodes]
         return Draws(tasks=tasks, seed=self.seed, given=given)
 
@@ -316,6 +320,9 @@ def games_of(
         metric: The main metric; None: the evaluation's first. See `StudyMatches.check_metric`.
         seed: Seed of arenas and samples.
         changes: Overrides of the run's config, such as arena.rounds=4.
+    Raises:
+        ConfigError: For an unknown evaluation or metric, or a change that studies do not use.
+        RunError: If `run` is not a run folder, or has no checkpoint.
     """
     from selfplay.experiment.experiment import Experiment  # loads torch
 

@@ -14,7 +14,11 @@ from selfplay.study.plots import CurvePlot
 def mean_curves(sets: Mapping[str, Sequence[CurvePlot]]) -> CurvePlot:
     """Return the curves of the sets, NaN where a run of a set has no value.
 
-    A run is left out of a series of which it has no value at any place.
+    A run that has no value in a series is left out of the mean of this series. The band of a curve
+    goes from the lowest to the highest run.
+
+    Args:
+        sets: Set to the curves of its runs; there is at least one curve.
     """
     first = next(iter(sets.values()))[0]
     places = sorted({at for curves in sets.values() for curve in curves for at in curve.x})

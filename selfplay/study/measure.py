@@ -153,7 +153,10 @@ def references_of(options: argparse.Namespace) -> list[Reference]:
 
 
 def references_or_start(options: argparse.Namespace, measure: str) -> list[Reference]:
-    """Return the players that the command line names; after a single one, its start."""
+    """Return the players that the command line names.
+
+    If it names only one, the second player is its policies before training, see `start_of`.
+    """
     references = references_of(options)
     if len(references) > 1:
         return references
@@ -163,7 +166,7 @@ def references_or_start(options: argparse.Namespace, measure: str) -> list[Refer
 def start_of(reference: Reference, measure: str) -> Reference:
     """Return the policies before training, with which a measure compares a player.
 
-    Raises ConfigError if the player is already that.
+    Raises ConfigError if the player itself is the policies before training.
     """
     if reference.start:
         raise ConfigError(

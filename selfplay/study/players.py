@@ -89,6 +89,7 @@ class Reference:
             opponents that have one of these roles.
         Raises:
             ConfigError: If the run cannot play these roles.
+            RunError: If the run does not have the checkpoint.
         """
         from selfplay.models.policy import load_policy  # loads torch
         from selfplay.rollout.policies import load_policies
@@ -119,7 +120,10 @@ class Reference:
         return StudyPlayer(label=label, policies=policies), named, others
 
     def missing(self, roles: Sequence[str]) -> list[str]:
-        """Return the roles that no policy of the run can play, even if a shared one takes more."""
+        """Return the roles that no policy of the run can play.
+
+        A run with a single policy besides its opponents can play any role.
+        """
         config = config_of(self.run)
         with closing(Population.of(config)) as population:
             mine = self._policy_names(population, config["roles"], roles)
@@ -129,7 +133,8 @@ class Reference:
     def _policy_names(
         population: Population, own: Iterable[str], more: Iterable[str]
     ) -> dict[str, str]:
-        """Return policies by role: the run's own roles, and `more` if it has one policy."""
+        """Return policies by role: those of the run's `own` roles, and of the roles `more` if the
+        run has a single policy besides its opponents."""
         mine = {role: population.policy_of(role) for role in own}
         learned = {name for name in mine.values() if name not in population.opponents}
         if len(learned) == 1:
@@ -201,9 +206,10 @@ def policies_of(run: Path, place: Path, *, untrained: bool = False) -> "dict[str
 
 
 def places(folder: Path, *, step: int | None = None, every: bool = False) -> list[Path]:
-    """Return the checkpoint that `checkpoint.choose` finds, or every one of a run, oldest first.
+    """Return checkpoints of a run: the one of `step` (None: the newest), or all, the oldest first.
 
-    A damaged checkpoint is left out, with a line on stderr. Raises RunError if there is none.
+    If `every` is True, a damaged checkpoint is left out, with a line on stderr. Raises RunError if
+    there is no whole checkpoint.
     """
     from selfplay.learner import checkpoint  # loads torch
 

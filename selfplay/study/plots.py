@@ -160,7 +160,8 @@ class CurvePlot:
 
     @property
     def legend(self) -> Sequence[str]:
-        """Names of the drawn series; a series that hides an equal one before it names that one."""
+        """Names of the drawn series; a series that hides an equal earlier one names the earlier one
+        too."""
         drawn = list(self.series)[:MOST_SERIES]
         same = ((name, self._same_as(name, drawn[:place])) for place, name in enumerate(drawn))
         return [f"{name} (same as {first})" if first else name for name, first in same]

@@ -28,7 +28,10 @@ LOGITS = 2**26
 def log_odds(
     games: StudyMatches, player: StudyPlayer, turns: Sequence[Turn], default: str
 ) -> list[float]:
-    """Return ln p(completion) - ln p(default) of a player after each turn's prompt, in nats."""
+    """Return ln p(completion) - ln p(default) of a player after each turn's prompt, in nats.
+
+    Raises ConfigError if a role's policy is not a model, or if its tokens for these prompts differ.
+    """
     found = [0.0] * len(turns)
     for role in dict.fromkeys(turn.role for turn in turns):
         policy = player.policies[role]
@@ -104,7 +107,7 @@ def logprobs(model: "PreTrainedModel", pairs: Sequence[tuple[Turn, Sequence[int]
 
 @dataclass(frozen=True, kw_only=True)
 class ActionDistribution:
-    """Probabilities of the legal actions at one information set."""
+    """Probabilities of the legal actions at one information set. `read` makes it."""
 
     where: InformationSet
     """Information set of the actions."""
@@ -131,7 +134,7 @@ def read(
     models: "Mapping[str, PreTrainedModel]",
 ) -> list[ActionDistribution]:
     """Return the distribution at each information set, with the temperature and the truncation of
-    the agent_spec.
+    the agent's specification.
 
     The probability of an action is that of its text in the tokenizer's own tokens, followed by a
     token that ends the turn or by the limit of tokens. Other tokens of the same text, and white
@@ -142,7 +145,8 @@ def read(
         agent_specs: Role to the specification of its agents.
         models: Policy to model.
     Raises:
-        ConfigError: If the role does not take its move from the text alone.
+        ConfigError: If the role does not take its move from the text alone, or if its policy has no
+            tokenizer.
     """
     prompts = [_prompt(each, agent_specs[role_of(each.agent)]) for each in where]
     rows: dict[str, dict[tuple[int, ...], int]] = {}
@@ -219,13 +223,13 @@ def _chance(
 
 
 def _logits(model: "PreTrainedModel", rows: Mapping[tuple[int, ...], int]) -> "list[Tensor]":
-    """Return for each row the logits after its tokens from one index on, each [N, vocabulary].
+    """Return for each row the logits after its tokens from an index on, each [N, vocabulary].
 
     The tokens that all rows begin with are computed once.
 
     Args:
         model: A causal language model.
-        rows: Row of tokens to that index.
+        rows: Row of tokens to the index of the first token whose logits are returned.
     """
     import torch
 

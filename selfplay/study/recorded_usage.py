@@ -168,7 +168,10 @@ ON_TERMINAL = 7
 
 
 def table_of(usage: AgentUsage, step: int, whole: UsageTable | None, title: str) -> Table:
-    """Return the table of one step: a row per view, the probability of each action in per cent."""
+    """Return the table of one step: a row per view, the probability of each action in per cent.
+
+    `whole` is the table of the texts if `usage` is about their words, see `chance`.
+    """
     table = usage.chosen[step]
     views, actions = _common(whole or table, part=0)[:MOST_VIEWS], _columns(table)
     rows: list[list[Cell]] = []
@@ -193,8 +196,8 @@ def label(kind: Kind, view: str) -> str:
 def labels(kind: Kind, views: Sequence[str]) -> dict[str, str]:
     """Return a label for each view, all different.
 
-    Views of which the labels would be equal lose the words that all of them end with; labels that
-    are equal even so are numbered.
+    If several views would have equal labels, the words that all of them end with are left out.
+    Labels that are equal even then are numbered.
     """
     found = {view: label(kind, view) for view in views}
     by_label: dict[str, list[str]] = {}
@@ -211,7 +214,7 @@ def labels(kind: Kind, views: Sequence[str]) -> dict[str, str]:
 
 
 def _numbered(texts: Iterable[str]) -> list[str]:
-    """Return the texts, with a number after each that is there already."""
+    """Return the texts, with a number after each text that occurred before."""
     seen: Counter[str] = Counter()
     found = []
     for text in texts:
@@ -249,7 +252,10 @@ def _columns(table: UsageTable) -> list[str | None]:
 
 
 def to_json(usage: AgentUsage, whole: Mapping[str, AgentUsage]) -> dict[str, Any]:
-    """Return plain data of one agent: numbers by step, and the cells of the chosen steps."""
+    """Return plain data of one agent: numbers by step, counts of the frames, chosen tables.
+
+    `whole` maps agents to the usage of whole texts, for the probabilities of their words.
+    """
     texts = whole.get(usage.agent) if usage.kind in WHOLE else None
     return {
         "agent": usage.agent,
@@ -297,7 +303,10 @@ def to_json(usage: AgentUsage, whole: Mapping[str, AgentUsage]) -> dict[str, Any
 
 
 def word_rows(words: Sequence[Word], now: Mapping[str, float]) -> list[list[Cell]]:
-    """Return the rows of a table of words."""
+    """Return the rows of a table of words, with the columns `WORD_COLUMNS`.
+
+    `now` maps each word to its fraction of the uses of the last step.
+    """
     return [
         [
             shortened(word.text),

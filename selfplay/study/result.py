@@ -76,7 +76,7 @@ class Result:
     """Metric that is equal in all runs to the names of its estimates. A terminal does not show
     these rows, and the page folds them away."""
     more: Mapping[str, Any] = field(default_factory=dict)
-    """Keys of the JSON alone."""
+    """Further keys with their values, which only the JSON has."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""

@@ -158,8 +158,8 @@ def tool_messages(calls: Sequence[ToolCall], *, native: bool) -> list[Message]:
 def defused(text: str) -> str:
     """Return the text with the tags of the formats and of thinking as ordinary characters.
 
-    A text of others, such as a result, can then neither close its frame nor imitate a call, a
-    result or thinking. The renderer does the same for control tokens.
+    A text that the agent did not write, such as a result, can then neither close its frame nor
+    imitate a call, a result or thinking. The renderer does the same for control tokens.
     """
     return _OWN_TAGS.sub(lambda found: _ORDINARY[found[0]], text)
 

@@ -83,7 +83,8 @@ class Python(Tool):
             self.description = f"{type(self).description} Names of earlier programs stay defined."
 
     def call(self, code: str, earlier: Sequence[ToolCall] = ()) -> str:  # type: ignore[override]
-        """Return the output; raises ToolError with the executor's reason, `syntax` or `raised`."""
+        """Return the output; raises ToolError with the executor's reason, `syntax`, `raised`, or
+        `bad_arguments` for a program that is too long."""
         if len(code) > LONGEST:
             raise ToolError("bad_arguments", f"more than {LONGEST} characters")
         before = [json.loads(each.arguments)["code"] for each in earlier if not each.error]

@@ -11,7 +11,7 @@ Key = TypeVar("Key")
 Result = TypeVar("Result")
 
 MOST_STUCK = 8
-"""Number of calls of one tool that have not returned in time; with so many, others are refused."""
+"""Number of overdue calls of one tool, still running, from which on its other calls are refused."""
 IDLE_SECONDS = 10.0
 """Seconds without a call after which a thread ends."""
 
@@ -43,8 +43,8 @@ class ToolRunner(Generic[Key, Result]):
     A rollout has one. Threads run one call after the other, because the start of a thread waits
     until the new thread runs: some milliseconds on a busy machine, in which no engine samples.
     Python cannot end a thread, so a call that takes too long is answered without its result, and
-    its thread is left alone; another takes its place. A tool with several such threads is not
-    called again until one of them returns.
+    its thread is left alone; another thread takes its place. A tool with `MOST_STUCK` such threads
+    is not called again until one of them returns.
     """
 
     threads: int = 64
@@ -89,7 +89,7 @@ class ToolRunner(Generic[Key, Result]):
             self._start()
 
     def collect(self, *, wait: float = 0.0) -> list[tuple[Key, Result]]:
-        """Return the results that are there; raise the error of a call that raised one.
+        """Return (key, result) of the calls that ended; raise the error of a call that raised one.
 
         Args:
             wait: Seconds to wait for a result if there is none.

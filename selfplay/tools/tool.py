@@ -21,7 +21,8 @@ RESERVED = frozenset(
 )
 """Names that are tags of thinking, of answers or of the call formats."""
 FLAGS = MappingProxyType({"earlier": "session", "state": "stateful"})
-"""Parameter of `call` that the library sets, to the flag of a tool that asks for it."""
+"""Name of each parameter of `call` that the library sets, to the class attribute of a tool that
+asks for it."""
 LONGEST_SCHEMA = 20_000
 """Largest number of characters of a tool's schema and description."""
 
@@ -29,8 +30,8 @@ LONGEST_SCHEMA = 20_000
 class ToolError(Exception):
     """Raised by a tool that cannot answer a call.
 
-    The agent is shown `message`; `reason` is a short name, which metrics count. Another reason is a
-    ValueError, so that the call counts as `raised`.
+    The agent is shown `message`; `reason` is a short name, which metrics count. A `reason` that is
+    no such name raises ValueError, and the call then counts as `raised`.
     """
 
     def __init__(self, reason: str, message: str) -> None:
@@ -59,7 +60,7 @@ class Tool:
     seconds: float = 10.0
     """Time limit of a call, in seconds."""
     session: ClassVar[bool] = False
-    """True if `call` takes `earlier`: the agent's calls before this one in the episode."""
+    """True if `call` takes `earlier`: the agent's earlier calls of this tool in the episode."""
     stateful: ClassVar[bool] = False
     """True if `call` takes `state`: the data of the episode that the arena gives to the agent (see
     `Arena.tool_state`). It is the call's own copy, which `call` may change."""

@@ -24,9 +24,9 @@ from selfplay.viewer.study_curves import PREFIX, StudyCurves
 MOST_RUNS = 32
 """Largest number of runs whose curves a page shows."""
 MOST_PINS = 24
-"""Largest number of metrics of a page."""
+"""Largest number of metrics on a page."""
 FIRST = 6
-"""Number of metrics of a page that names none."""
+"""Number of metrics on a page whose address names none."""
 LARGEST_WINDOW = 10_000
 """Largest window of the running mean, in points."""
 MOST_MARKS = 400
@@ -66,7 +66,7 @@ class CurvePages:
         self._found: dict[str, ListedRun] = {}
 
     def stamp(self, names: Sequence[str]) -> str:
-        """Return a text that changes with the curves of runs; it costs four stats per run."""
+        """Return a text that changes with the curves of runs, by four calls of `stat` per run."""
         runs = self.runs(names)
         files = (METRICS, CONFIG, declarations.FILE, STUDIES)
         return "+".join(f"{run.name}.{stamp_of(run.folder / f)}" for run in runs for f in files)
@@ -104,7 +104,7 @@ class CurvePages:
         )
 
     def names(self, names: Sequence[str]) -> dict[str, Any]:
-        """Return the names of all metrics of runs, as they are and as they are shown."""
+        """Return {"metrics": [[name, name as pages show it], ...]} with all metrics of runs."""
         found = {
             name
             for run in self.runs(names)
@@ -115,10 +115,10 @@ class CurvePages:
     def data(self, asked: CurveQuery) -> dict[str, Any]:
         """Return the curves of a request as JSON data.
 
-        "runs" has a line for each run, "known" is the number of metrics, and "charts" has an entry
-        per metric. Of a chart, "evaluated" has the steps at which its runs were evaluated,
-        "studied" those whose checkpoints a study measured, and "number" of a series the place of
-        its run or group among those asked for, from 0, which is the same in all charts.
+        "runs" has an entry per run, "known" is the number of metrics, and "charts" has an entry
+        per metric. In a chart, "evaluated" has the steps at which its runs were evaluated, and
+        "studied" has the steps whose checkpoints a study measured. The "number" of a series is the
+        index of its run or group in the request, from 0, which is the same in all charts.
         """
         runs = self.runs(asked.runs)
         columns = {run.name: self._columns.of(run.folder) for run in runs}
@@ -136,7 +136,7 @@ class CurvePages:
         }
 
     def _known(self, run: ListedRun, columns: MetricColumns) -> list[str]:
-        """Return the names of the curves of a run, without the repeats of an only task type."""
+        """Return the names of the curves of a run (see `MetricColumns.distinct`)."""
         return [*columns.distinct, *self._studies.of(run.folder)]
 
     def _curve(self, run: ListedRun, columns: MetricColumns, metric: str) -> Curve:

@@ -35,8 +35,8 @@ def line_of(text: str, head: int = HEAD, tail: int = TAIL) -> str:
 def last_words(episode: Episode) -> dict[str, tuple[str, str, bool]]:
     """Return role to (shown, said, valid) of the role's last move, in the order of first turns.
 
-    Shown are the new messages of the move, without the system's; said is the action, or the whole
-    completion if it is no action. Both are one line.
+    `shown` is the text of the new messages of the move, without system messages. `said` is the
+    action, or the whole completion if it is no action. Both are one line.
     """
     found: dict[str, tuple[Turn, Turn]] = {}
     begun: dict[str, Turn] = {}

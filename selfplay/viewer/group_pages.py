@@ -1,4 +1,4 @@
-"""The page of a group: its episodes side by side, each with its words' differences from one."""
+"""The page of a group: its episodes side by side, and word by word how each differs from one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -139,7 +139,7 @@ class GroupPages:
 
 
 def _diffs(siblings: Sequence[Recorded], base: int) -> tuple[tuple[Pieces | None, ...], ...]:
-    """Return the differences of all siblings from one; those of this one are None."""
+    """Return the differences of all siblings from the sibling `base`, which itself has None."""
     compared = siblings[base].episode.turns
     found, left = [], MOST_COMPARED
     for place, record in enumerate(siblings):

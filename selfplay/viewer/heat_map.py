@@ -1,4 +1,7 @@
-"""Heat map of words or moves by view, over the recorded steps of a run."""
+"""Heat map of words or moves by view, over the recorded steps of a run.
+
+A view is the text that an agent was shown before its move (see `selfplay.study.stats.usage`).
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -48,7 +51,9 @@ class HeatMap:
     """Uses of actions by view at several steps. `heat_map` makes it; page and JSON show it."""
 
     agent: str
+    """Name of the agent."""
     kind: Kind
+    """Kind of the table, such as "move" or "message words"."""
     steps: Sequence[int]
     """[S] steps between which the slider moves."""
     views: Sequence[StoredText]
@@ -76,14 +81,15 @@ class HeatMap:
         ]
 
     def others(self, place: int) -> list[int] | None:
-        """Return the numbers of uses of other actions by row; None for a table of words."""
+        """Return the numbers of uses of actions without a column, by row, at step `steps[place]`;
+        None for a table of words."""
         if self.kind in WHOLE:
             return None
         pairs = zip(self.uses[place], self.times[place], strict=True)
         return [uses - sum(times) for uses, times in pairs]
 
     def rows(self, place: int) -> Iterator[tuple[str, StoredText, int, list[HeatCell]]]:
-        """Yield (label, view, number of uses, cells) of each row at the step of this place."""
+        """Yield (label, view, number of uses, cells) of each row at step `steps[place]`."""
         for row, (label, view) in enumerate(zip(self.labels(), self.views, strict=True)):
             total = self.uses[place][row]
             cells = [
@@ -102,13 +108,13 @@ class HeatMap:
         return urlencode(query if action is None else {**query, "action": action.digest})
 
     def place_of(self, step: int | None) -> int:
-        """Return the place of the step nearest to `step`; None is the last one."""
+        """Return the index in `steps` of the step nearest to `step`; None: of the last step."""
         if step is None:
             return len(self.steps) - 1
         return min(range(len(self.steps)), key=lambda place: abs(self.steps[place] - step))
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
+        """Return the heat map as plain data."""
         return {
             "agent": self.agent,
             "kind": self.kind,
@@ -127,8 +133,8 @@ class HeatMap:
 def heat_map(index: EpisodeIndex, agent: str, kind: Kind, steps: Sequence[int]) -> HeatMap:
     """Return the heat map of a table; `steps` are all its recorded steps, in order.
 
-    The caller holds the index's lock. At most `MOST_FRAMES` steps have a place, evenly spaced, with
-    the first and the last.
+    The caller holds the index's lock. The map has at most 60 of the steps (`usage.MOST_FRAMES`),
+    evenly spaced, with the first and the last.
     """
     shown = frames(steps)
     found = index.usage.cells(agent, kind, shown)

@@ -21,7 +21,7 @@ _LOGS = ("-wal", "-shm")
 
 
 class DamagedIndex(RunError):
-    """The tables of an index contradict each other."""
+    """Raised if the tables of an index contradict each other."""
 
 
 def is_damaged(error: Exception) -> bool:

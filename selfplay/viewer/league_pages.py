@@ -175,9 +175,10 @@ PAIR_COLUMNS = ("player", "opponent", "games", "rate", "age")
 
 @dataclass(frozen=True, kw_only=True)
 class PayoffMatrix:
-    """Win rates at one step, in per cent as a page shows them."""
+    """Win rates of the players against their opponents at one step."""
 
     step: int
+    """The training step."""
     players: list[str]
     """Names of the rows: players that learn."""
     opponents: list[str]
@@ -259,12 +260,17 @@ class Pair:
     """A row of the table of pairs: a player against an opponent, see `StandingsCell`."""
 
     player: str
+    """Name of the player."""
     opponent: str
+    """Name of the opponent."""
     games: int | None
+    """Number of games; None in a run that did not record it."""
     rate: float
+    """Fraction of games that the player won; a draw counts as half a win."""
     seats: str
     """Seats of the player in these games."""
     age: int | None
+    """Steps since the latest of the games; None in a run that did not record it."""
 
 
 def pairs(lines: Sequence[StandingsRow], *, sort: str, descending: bool) -> list[Pair]:
@@ -320,7 +326,10 @@ class LeaguePages:
         )
 
     def data(self, name: str) -> dict[str, Any]:
-        """Return the same as plain data, with all matrices."""
+        """Return standings, pairs, ratings and all matrices as plain data.
+
+        Raises RunError, in one line, if the run has no league or its record is damaged.
+        """
         run = self.catalogue.run(name)
         lines, past = _read(run.folder)
         return {
@@ -332,7 +341,7 @@ class LeaguePages:
 
 
 def _read(run: Path) -> tuple[list[StandingsRow], LeagueHistory]:
-    """Return standings and history; without a checkpoint, a run with a league has only the latter.
+    """Return standings and history; before its first checkpoint, a run has no standings.
 
     Raises RunError if the run has no league, or if its record is damaged.
     """
@@ -351,7 +360,7 @@ def league_routes(
     """Return the routes of the page of a league and of its data.
 
     Args:
-        leagues: Makes them.
+        leagues: Renders the page, and makes the data.
         page: Converts a function that renders a page to a handler.
     """
 

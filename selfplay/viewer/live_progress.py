@@ -37,10 +37,15 @@ class LiveTally:
     """Pieces of work of one kind, see `selfplay.run.activity.Tally`."""
 
     unit: _Text
+    """Name of the pieces, in the plural."""
     done: _Count
+    """Number of completed pieces."""
     total: _Count
+    """Number of pieces."""
     tokens: _Count
+    """Number of tokens that were sampled for them."""
     since: _Seconds
+    """Beginning of the work, in seconds since the epoch."""
 
     def words(self, now: float) -> str:
         """Return the completed work, the tokens per second and the time left."""
@@ -128,7 +133,10 @@ def render_study_progress(run: ListedRun, measure: str) -> str:
 
 
 def progress_data(run: ListedRun) -> dict[str, Any]:
-    """Return the same as plain data; without `progress` unless the run is training."""
+    """Return name, state and present work of a run as plain data.
+
+    There is no key `progress` unless the run is training.
+    """
     progress = read_progress(run.folder) if run.state == "training" else None
     shown = {} if progress is None else {"progress": progress}
     return {"run": run.name, "state": run.state, **shown}
@@ -137,7 +145,7 @@ def progress_data(run: ListedRun) -> dict[str, Any]:
 def progress_routes(catalogue: RunCatalogue) -> list[Route]:
     """Return the routes of the part of a page that shows the present work, and of its data.
 
-    An open page asks for this part more often than for its whole.
+    An open page asks for this part more often than for the whole page.
     """
     limiter = PollLimiter(soonest=SOONEST)
 

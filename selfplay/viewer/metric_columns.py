@@ -1,4 +1,4 @@
-"""The metrics of a run as columns. Of a growing `metrics.jsonl`, only the new bytes are parsed."""
+"""The metrics of a run as columns. If `metrics.jsonl` grows, only its new bytes are parsed."""
 
 import math
 import os
@@ -30,7 +30,7 @@ MOST_METRICS = 5_000
 MOST_VALUES = 30_000_000
 """Largest number of values of a run; each takes 12 bytes of memory."""
 STEP = 10
-"""Memory of a step besides its values, counted as values."""
+"""Memory of a step besides its values, as a number of values of 12 bytes."""
 MOST_STORED = 60_000_000
 """Largest number of values of all runs in memory, at 12 bytes each."""
 TAIL = 64
@@ -86,7 +86,8 @@ class MetricColumns:
 
     @property
     def distinct(self) -> list[str]:
-        """Names of all metrics without the repeats of an only type of task, sorted."""
+        """Names of all metrics, sorted, except the metrics by task type of an evaluation with a
+        single type, because they repeat the metrics of the evaluation."""
         names = self.names
         finite = {}
         for name in (each for each in names if each.startswith("evaluation/")):
@@ -106,7 +107,7 @@ class MetricColumns:
 
     @property
     def size(self) -> int:
-        """Number of stored values."""
+        """Memory as a number of values of 12 bytes: all stored values, and `STEP` for each step."""
         return self._stored
 
     @property
@@ -244,7 +245,8 @@ class ColumnStore:
 
 
 def stamp_of(path: Path) -> str:
-    """Return a text that changes with the file at `path`; it costs one stat."""
+    """Return a text that changes with the file at `path`, by one call of `stat`; "none" if that
+    fails."""
     try:
         found = path.stat()
     except OSError:

@@ -74,7 +74,8 @@ def differing(configs: Sequence[FlatConfig]) -> list[str]:
 def chief_keys(keys: Sequence[str], configs: Sequence[FlatConfig]) -> list[str]:
     """Return differing keys of configs for a table: the experiment, then those that all have.
 
-    Of nodes of different classes, only `_target_` is returned: their other keys do not compare.
+    If nodes have different classes, only their `_target_` is returned, because their other keys
+    cannot be compared.
     """
     nodes = {key.removesuffix(f".{TARGET}") for key in keys if key.endswith(f".{TARGET}")}
 

@@ -195,7 +195,7 @@ def _found(entries: Sequence[TaskEntry], words: str) -> list[tuple[TaskEntry, Ma
 def _sessions_of(run: ListedRun) -> Sequence[Session]:
     """Return the newest sessions of a run.
 
-    There are none if their file is damaged; the list of runs says so.
+    The result is empty if their file is damaged; the list of runs then reports the damage.
     """
     try:
         return read_sessions(run.folder)[-MOST_SESSIONS:]

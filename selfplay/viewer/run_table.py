@@ -45,7 +45,8 @@ class RunHealth:
     failed: int = 0
     """Number of failed episodes, with those of evaluations."""
     malformed: float | None = None
-    """Fraction of moves that did not parse at the newest step, of the role with the most."""
+    """Largest fraction, over the roles, of moves without a valid action, each at the role's newest
+    step with this metric; None if no role has it."""
     alarms: Mapping[str, int] = field(default_factory=dict)
     """Rule on collapse to the last step at which it fired."""
 
@@ -59,7 +60,7 @@ class TableRow:
     state: str
     """State of the run."""
     date: str
-    """Date of its config, local time."""
+    """Time at which the config was written, as YYYY-MM-DD HH:MM in local time; empty if unknown."""
     steps: int = 0
     """The newest step."""
     total: int | None = None
@@ -68,7 +69,7 @@ class TableRow:
     """Predicted seconds until the end; None unless the run is being trained."""
     health: RunHealth = RunHealth()
     metrics: Mapping[str, str] = field(default_factory=dict)
-    """Chief metrics to the text of their latest value."""
+    """Main metrics (see `RunMetrics.order`) to the text of their latest value."""
     values: Mapping[str, float] = field(default_factory=dict)
     """The same metrics as numbers."""
     config: FlatConfig = field(default_factory=dict, repr=False)
@@ -84,7 +85,7 @@ class TableRow:
     sweep: str = ""
     """Name of the folder of the run's sweep; empty without one."""
     units: Mapping[str, Metric] = field(default_factory=dict, repr=False)
-    """Chief metrics to their unit and direction."""
+    """Main metrics to their unit and direction."""
     problem: str = ""
     """One line about a file that cannot be read; empty if all can."""
 
@@ -121,9 +122,9 @@ class RunListing:
     """The table of a request."""
 
     keys: list[str]
-    """Chief config keys that differ between the listed runs, at most `MOST_KEYS`."""
+    """Config keys that differ between the listed runs (see `chief_keys`), at most `MOST_KEYS`."""
     omitted: int
-    """Number of further chief keys that differ."""
+    """Number of further keys that differ."""
     groups: list[list[TableRow]]
     """Rows by group; groups of one row unless seeds are grouped."""
     left_out: list[str]
@@ -152,10 +153,10 @@ def _plain(row: TableRow) -> dict[str, Any]:
 
 
 def means_of(rows: Sequence[TableRow]) -> list[Estimate]:
-    """Return the means of the chief metrics that all runs of a group have.
+    """Return the means of the main metrics that all runs of a group have.
 
-    They have Student's interval over the runs, for fractions within [0, 1]. A group of one run has
-    no means.
+    Their intervals are Student's over the runs; those of fractions are cut to [0, 1]. A group of
+    one run has no means.
     """
     if len(rows) < 2:
         return []
@@ -207,9 +208,11 @@ class RunTable:
         )
 
     def compared(self, names: Sequence[str]) -> dict[str, Any]:
-        """Return the configs of several runs: keys that differ, and the number of equal keys.
+        """Return the configs of 2 to 8 runs, by name, as plain data.
 
-        Raises RunError for an unknown run, and if a config cannot be read.
+        "runs" has their names, "different" the values of each run by key that differs, and "equal"
+        the common value by key that does not. Raises RunError for an unknown run, for another
+        number of runs, and if a config cannot be read.
         """
         runs = [self.catalogue.run(name) for name in dict.fromkeys(names)]
         if not 1 < len(runs) <= 8:
@@ -331,7 +334,7 @@ def _health(rows: Mapping[int, Mapping[str, float]]) -> RunHealth:
 def _chief(
     rows: Mapping[int, Mapping[str, float]], declared: RunMetrics
 ) -> tuple[dict[str, str], dict[str, float]]:
-    """Return the latest values of the chief metrics, as texts and as numbers."""
+    """Return the latest values of the main metrics, as texts and as numbers."""
     latest: dict[str, tuple[int, float]] = {}
     for step, row in rows.items():
         latest |= {key: (step, value) for key, value in row.items() if declared.order(key)}

@@ -19,7 +19,8 @@ RATING = b'"league/rating/'
 
 
 def tabs_of(run: ListedRun) -> list[str]:
-    """Return the names of the pages in the order of the page, such as "episodes" or "league"."""
+    """Return the names of the pages of a run that have something to show, such as "episodes", in
+    the order in which the page of the run links to them."""
     recorded, state = _holds(run.folder / EPISODES), _in_state(run.folder)
     shown = {
         "episodes": recorded,

@@ -31,7 +31,8 @@ class SavedGames:
         self.folder = folder
 
     def names(self) -> list[str]:
-        """Return the names of all games, the newest first."""
+        """Return the names of all games, the newest first; raise RunError for a folder that cannot
+        be read."""
         try:
             return sorted((path.stem for path in self.folder.glob("[!.]*.jsonl")), reverse=True)
         except OSError as error:
@@ -42,7 +43,7 @@ class SavedGames:
         return [self._listed(name) for name in names]
 
     def read(self, name: str) -> Recorded:
-        """Read a game; raise RunError if no game has this name."""
+        """Read a game; raise RunError if there is no file of this name, or it is no game."""
         path = self.folder / f"{name}.jsonl"
         try:
             with open_regular(path, root=self.folder) as file:

@@ -117,7 +117,7 @@ def run_routes(
     """Return the routes of the pages of one run, of its tasks, and of a comparison of runs.
 
     Args:
-        pages: Renders them.
+        pages: Renders the pages, and makes the data of tasks.
         listed: Renders the page of a folder of saved games, which is no run.
         page: Converts a function that renders a page to a handler.
         live: Does the same for a page that is polled.
@@ -156,7 +156,7 @@ def episode_routes(
     """Return the routes of the pages of episodes and of saved games, and of an episode's data.
 
     Args:
-        listed: Makes them.
+        listed: Renders the pages, and makes the data.
         page: Converts a function that renders a page to a handler.
         data: Converts a function that answers with data to a handler.
     """
@@ -196,7 +196,7 @@ def usage_routes(
     """Return the routes of the pages of behaviour and of language, and of their data.
 
     Args:
-        usage: Makes them.
+        usage: Renders the pages, and makes the data.
         page: Converts a function that renders a page to a handler.
         data: Converts a function that answers with data to a handler.
     """
@@ -225,7 +225,7 @@ def curve_routes(
     """Return the routes of the page of curves and of its data.
 
     Args:
-        curves: Renders both.
+        curves: Renders the page, and makes the data.
         page: Converts a function that renders a page to a handler.
         pace: Sets the interval at which the data is asked for again.
     """
@@ -263,7 +263,7 @@ def list_routes(
     """Return the routes of the lists of episodes and of groups, and of their data.
 
     Args:
-        lists: Makes them.
+        lists: Renders the pages, and makes the data.
         page: Converts a function that renders a page to a handler.
         data: Converts a function that answers with data to a handler.
     """
@@ -291,7 +291,7 @@ def group_routes(
     """Return the routes of the pages of groups and of their data.
 
     Args:
-        groups: Makes them.
+        groups: Renders the pages, and makes the data.
         page: Converts a function that renders a page to a handler.
         data: Converts a function that answers with data to a handler.
     """
@@ -318,7 +318,7 @@ def table_routes(
     """Return the routes of the table's data, of differences of configs, and of static pages.
 
     Args:
-        tables: Renders them.
+        tables: Renders the pages, and makes the data.
         page: Converts a function that renders a page to a handler.
     """
 

@@ -26,15 +26,17 @@ class Exact:
     """Probabilities of a situation's legal moves, read from a checkpoint."""
 
     step: _Step
+    """Step of the checkpoint."""
     chances: dict[str, _Chance]
     """Move to its probability."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Situation:
-    """One situation of the study."""
+    """One situation of the study: an agent that is to move, and the text that it saw."""
 
     agent: str
+    """Name of the agent."""
     view: str
     """Text that the agent saw."""
     equilibrium: dict[str, _Chance] | None = None
@@ -61,7 +63,7 @@ class StoredSolution:
     """[S][V][A] probabilities under the checkpoint of each step; None without one."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
+        """Return the probabilities as plain data."""
         return {"equilibrium": self.equilibrium, "exact": self.exact}
 
 
@@ -75,7 +77,7 @@ class Solutions:
     """Error of a damaged file; empty otherwise."""
 
     def of(self, shown: HeatMap) -> StoredSolution | None:
-        """Return what the study knows of the cells of a heat map; None if it knows nothing."""
+        """Return the study's probabilities for the cells of a heat map; None if it has none."""
         found = [self.situations.get((shown.agent, view.digest)) for view in shown.views]
         if shown.kind != "move" or not any(found):
             return None

@@ -32,15 +32,19 @@ class StoredEstimate:
     """An estimate with its interval."""
 
     name: str
+    """Name of the estimated quantity."""
     value: float | None
+    """The estimate; None if it is not a finite number."""
     ci_low: float | None = None
     """Lower end of the interval; None without one."""
     ci_high: float | None = None
     """Upper end of the interval; None without an interval, or if the interval has no upper end."""
     n: int = 0
-    """Number of units that were drawn again."""
+    """Number of independent units that the interval is computed from."""
     unit_of_resampling: str = ""
+    """Name of such a unit, for example episode."""
     notes: str = ""
+    """Further notes that readers need."""
 
     @property
     def interval(self) -> str:
@@ -53,10 +57,12 @@ class StoredEstimate:
 
 @dataclass(frozen=True, kw_only=True)
 class StoredTable:
-    """A table of a study; each row maps the names of the columns to cells."""
+    """A table of a study."""
 
     title: str
+    """Title of the table."""
     rows: list[dict[str, _Cell]] = field(default_factory=list)
+    """Rows, each from the name of a column to a cell."""
 
     @property
     def columns(self) -> list[str]:
@@ -100,12 +106,19 @@ class StoredStudy:
     """One study of a run. The pages and their JSON show it."""
 
     measure: str
+    """Name of the measure."""
     title: str
+    """Title in one line."""
     definition: str = ""
+    """Meaning of the estimates."""
     estimates: list[StoredEstimate] = field(default_factory=list)
+    """Estimates with their intervals."""
     tables: list[StoredTable] = field(default_factory=list)
+    """Tables with the details."""
     params: dict[str, Any] = field(default_factory=dict)
+    """Settings of the measurement."""
     notes: list[str] = field(default_factory=list)
+    """Notes that readers of the result need."""
     command: str = ""
     """Command line that made the study, as its file names it."""
 
@@ -195,7 +208,7 @@ def _number(value: _Cell) -> float | None:
 
 
 def to_json(listed: ListedStudy) -> Mapping[str, Any]:
-    """Return plain data."""
+    """Return a listed study as plain data."""
     return {
         "name": listed.name,
         "problem": listed.problem,

@@ -43,8 +43,8 @@ def repeated(run: ListedRun, measure: str, command: str) -> list[str]:
     Args:
         run: The run whose page it is.
         measure: Name of the study's file.
-        command: The command that the file names. The file may be a stranger's: the run of the
-            command is replaced by `run`.
+        command: The command that the file names. The file may come from another person, so the run
+            of the command is replaced by `run`.
     Raises:
         RunError: If the command needs other runs, or is no command of this study.
     """

@@ -1,8 +1,9 @@
 """The part of a run's index that counts words and moves: tables by agent, kind and step.
 
 `EpisodeIndex` fills it while it reads a step; the pages of language and behaviour read it. A page
-reads the cells of at most 60 steps, and one row per step for its curves, so that its
-cost does not grow with the number of episodes.
+reads the cells of at most 60 steps, and one row per step for its curves, so that its cost does not
+grow with the number of episodes. The view of a cell is the text that the agent was shown, and the
+action is its word or move (see `selfplay.study.stats.usage`).
 """
 
 import hashlib
@@ -213,7 +214,7 @@ class UsageIndex:
         return int(found.fetchone()[0] or 0)
 
     def summaries(self, agent: str, kind: str) -> dict[int, UsageSummary]:
-        """Return the numbers of a table at each step."""
+        """Return the summary of a table by step, ascending."""
         found = self._base.execute(
             "SELECT step, uses, views, actions, entropy, information, plug_in, chance FROM usage "
             "WHERE agent = ? AND kind = ? ORDER BY step",
@@ -249,7 +250,7 @@ class UsageIndex:
         }
 
     def texts(self, ids: Iterable[int]) -> dict[int, StoredText]:
-        """Return texts by id."""
+        """Return texts by id; raise DamagedIndex if the index lacks one."""
         found = {INVALID: StoredText(id=INVALID, digest="-", shown="")}
         for number in set(ids) - {INVALID}:
             row = self._base.execute(
@@ -271,7 +272,8 @@ class UsageIndex:
         return [] if row is None else cast("list[str]", json.loads(row[0]))
 
     def vocabulary(self, agent: str, kind: str) -> list[Word]:
-        """Return the history of every action of a table that may be listed as new or dying."""
+        """Return the history of every action of a table that is frequent enough to be listed as new
+        or as nearly gone."""
         self._refresh(agent, kind)
         found = self._base.execute(
             "SELECT t.shown, first, last, times, peak, peak_step FROM vocabulary v JOIN texts t "

@@ -1,7 +1,7 @@
 """Pages of language and behaviour: words and moves of each agent by what it saw, over the steps.
 
-Both are made from the index of the recorded episodes; no arena and no policy is loaded. What a
-study computed with them (equilibria, exact probabilities) is read from `studies/behaviour.json`.
+Both are made from the index of the recorded episodes; no arena and no policy is loaded. Equilibria
+and exact probabilities, which a study computed with them, are read from `studies/behaviour.json`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -52,18 +52,18 @@ class UsageView:
     summaries: Mapping[int, UsageSummary]
     """Numbers of the chosen table at every recorded step."""
     newest: Sequence[Word]
-    """Words that were first used after the first recorded step."""
+    """Words or moves that were first used after the first recorded step."""
     dying: Sequence[Word]
-    """Words that have nearly disappeared."""
+    """Words or moves that have nearly disappeared."""
     now: Mapping[str, float]
-    """Word to its fraction of the uses of the last step."""
+    """Word or move to its fraction of all uses at the last step."""
     solutions: Solutions
     """Equilibrium and exact probabilities of the run's study."""
     left: int
     """Number of steps that are not indexed yet."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
+        """Return the content of the page as plain data."""
         if self.map is None:
             return {"tables": [], "steps_to_index": self.left}
         solved = self.solutions.of(self.map)

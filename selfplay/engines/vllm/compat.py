@@ -27,9 +27,9 @@ ENVIRONMENT = {
     # requests of this library never use it; vLLM would load it all the same, or fail without it.
     "VLLM_USE_FLASHINFER_SAMPLER": "0",
 }
-"""Environment variables for vLLM that the user has not set."""
+"""Values of environment variables for vLLM, for those that the user has not set."""
 SIZE_WORDS = ("max_model_len", "gpu_memory_utilization", "kv-cache-memory-bytes", "out of memory")
-"""Words of vLLM's errors that are due to the size of a setting."""
+"""Words in errors of vLLM whose cause is a setting that is too large or too small."""
 
 
 def require_vllm(*, sleep: bool = False, async_scheduling: bool = False) -> str:
@@ -45,7 +45,7 @@ def require_vllm(*, sleep: bool = False, async_scheduling: bool = False) -> str:
         needed = Requirement(line)
         if needed.name != "torch" or (needed.marker and not needed.marker.evaluate()):
             continue
-        # Without the build's name after a plus, which a package index may leave out.
+        # Versions are compared without the build after a plus, which a package index may leave out.
         public = SpecifierSet(",".join(str(s).partition("+")[0] for s in needed.specifier))
         if not public.contains(torch.__version__.partition("+")[0], prereleases=True):
             raise ConfigError(

@@ -90,7 +90,7 @@ RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 TOP_TOKENS = 20
 """vLLM's default for the maximum number of tokens with log-probabilities."""
 FIRST = -(2**31)
-"""Priority of a prompt that vLLM begins before all others."""
+"""Default priority of a prompt: vLLM begins it before all prompts of the rollout."""
 CPU_CACHE = 1.0
 """Default GiB of the key-value cache on a CPU."""
 LESS_MEMORY = "lower engine.memory, engine.cache, engine.prefill_tokens or engine.max_rows"

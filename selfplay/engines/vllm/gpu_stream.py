@@ -10,9 +10,10 @@ import torch
 def on_stream(stream: torch.cuda.Stream | None) -> Iterator[None]:
     """Compute on this stream during the context; None changes nothing.
 
-    vLLM 0.32 takes a stream for each thread, but copies sampled tokens after the stream of its
-    first step: a step in another thread would be read before it is computed. Work of this thread
-    that came before the context is done before that in it, which is done before what follows.
+    vLLM 0.32 computes on a stream of each thread, but copies sampled tokens after the work on the
+    stream of its first step: the tokens of a step in another thread would be read before they are
+    computed. The GPU first finishes the work that this thread started before the context, then the
+    work of the context, then the work that this thread starts later.
     """
     if stream is None or (caller := torch.cuda.current_stream()) == stream:
         yield

@@ -1,9 +1,9 @@
-"""The part of a GPU that vLLM takes where the config does not say it."""
+"""The part of a GPU that vLLM takes if the config does not set it."""
 
 import torch
 
 SHARED = 0.4
-"""Default fraction of a GPU that an engine takes beside a learner."""
+"""Default fraction of a GPU that an engine takes if a learner uses the same GPU."""
 MARGIN = 0.1
 """Fraction of a GPU that an engine leaves free by default: the checks of weights compute there."""
 SIZED = 0.01

@@ -75,7 +75,7 @@ class ServedPolicy:
         self.loaded = False
         """True if vLLM has the policy's current weights."""
         self.loads: list[tuple[int, int]] = []
-        """(number, version) of each weight load that sampled tokens of requests in flight."""
+        """(number, version) of each weight load with which requests in flight were sampled."""
         self.number, self.salt, self.adapter = next(_NUMBERS), "", None
         self.weight_check = weight_check.WeightCheck(tolerance, shards=shards)
         self.folder = core.folder()
@@ -128,7 +128,10 @@ class ServedPolicy:
 
 
 class ServedPolicies:
-    """Policies that share a vLLM engine: adapters at the same time, whole weights in turns."""
+    """Policies that share a vLLM engine: adapters at the same time, whole weights in turns.
+
+    `VLLMEngine` makes one for each `engine_key`.
+    """
 
     def __init__(self, host: EngineCore, rank: int | None) -> None:
         """`rank` is the largest rank of an adapter for a base with adapters, else None."""

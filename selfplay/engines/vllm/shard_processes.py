@@ -64,7 +64,8 @@ class DividedSizes:
         return None
 
     def check(self, shards: int, *, where: str) -> None:
-        """Raise ConfigError if the model cannot be divided; the line names the next number."""
+        """Raise ConfigError if the model cannot be divided; the error names the next smaller
+        number of shards that fits."""
         if obstacle := self.obstacle(shards):
             fewer = next(n for n in range(shards - 1, 0, -1) if self.obstacle(n) is None)
             raise ConfigError(

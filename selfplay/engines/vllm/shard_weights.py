@@ -48,6 +48,7 @@ class ShardWeights:
     shard takes its part of every tensor by the model's own `load_weights`.
     """
 
+    # Attributes of vLLM's worker.
     vllm_config: Any
     model_config: Any
     model_runner: Any

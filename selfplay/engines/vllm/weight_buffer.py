@@ -19,7 +19,7 @@ from selfplay.errors import RunError, one_line
 PIECE = 2**30
 """Bytes of a piece, unless one tensor has more."""
 ALIGNED = 64
-"""Bytes between the possible places of a tensor."""
+"""Every tensor begins at a multiple of this number of bytes."""
 GB = 1e9
 
 
@@ -32,7 +32,7 @@ class TensorPlace:
     start: int
     """Index of its first byte."""
     dtype: torch.dtype
-    """Type of its numbers."""
+    """Type of its elements."""
     shape: tuple[int, ...]
     """Shape of the whole tensor, of which a shard takes its part."""
 

@@ -20,16 +20,17 @@ from torch.nn import Module
 from transformers import PreTrainedModel
 
 CLEARLY = 4
-"""Ratio of a model's change to the usual difference, above which the engine must clearly be nearer
-to the new model than to the old one."""
+"""If an update changes the model by more than this many times the usual difference, the engine must
+be nearer to the new model than to the old one."""
 LENGTH = 64
 """Number of tokens of the longest test prompt."""
 WORSE = 3
-"""Largest ratio of a later load's difference to that of the first load that is no error."""
+"""After the first load, a difference of up to this many times that of the first load is allowed."""
 PIECE = 2**24
-"""Numbers of a tensor that are summed at once."""
+"""Number of elements of a tensor that are summed at once."""
 Sums: TypeAlias = tuple[int, int]
-"""Sum of a tensor's numbers and of their squares, both of the bits and modulo 2**64."""
+"""Sum of a tensor's elements and sum of their squares, both modulo 2**64. The bits of each element
+are read as an integer."""
 PROMPTS = 8
 """Number of test prompts, each the beginning of the next."""
 EXPERTS = {
@@ -42,7 +43,7 @@ all experts of a layer in one tensor."""
 
 
 class WeightMismatch(Exception):
-    """Raised if the engine's log-probabilities are not those of the weights."""
+    """Raised if an engine's tensors or log-probabilities are not those of the weights."""
 
 
 class WeightCheck:
@@ -106,9 +107,9 @@ class ShardTensor:
     sums: Sums
     """Its sums."""
     size: int
-    """Number of its numbers."""
+    """Number of its elements."""
     dtype: torch.dtype
-    """Type of its numbers."""
+    """Type of its elements."""
     parts: Sequence[str]
     """Names of the model's tensors that are together in it."""
 
@@ -132,8 +133,8 @@ class ArrivalCheck:
     """Compares sums over an engine's own tensors with those of the weights that it received.
 
     The first load, which the log-probabilities prove, shows which tensors of the engine hold the
-    numbers of the model in any order. A tensor that the engine stores in another form, such as one
-    that is packed for a CPU, is not compared.
+    same elements as the model, in any order. A tensor that the engine stores in another form, such
+    as one that is packed for a CPU, is not compared.
 
     With several shards, the sums of a tensor over all shards are compared. A tensor is divided
     between the shards or is in each of them, and the key-value heads of a fused tensor are in
@@ -196,8 +197,8 @@ def copies_of(sizes: Sequence[int], own: int, shards: int) -> list[Sequence[int]
     """Return the numbers of shards that may hold each part of a tensor, likeliest first.
 
     Args:
-        sizes: Number of numbers of each of the model's tensors that are its parts.
-        own: Number of numbers of the tensor in one shard.
+        sizes: Number of elements of each of the model's tensors that are its parts.
+        own: Number of elements of the tensor in one shard.
         shards: Number of shards.
     """
     first, others = sizes[0], sum(sizes[1:])
@@ -223,7 +224,7 @@ def _parts_of(name: str, fused: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def tensor_sums(tensor: Tensor) -> Sums:
-    """Return the sums of a tensor, which do not depend on the order of its numbers."""
+    """Return the sums of a tensor, which do not depend on the order of its elements."""
     flat = tensor.detach().flatten()
     total = squares = 0
     for piece in flat.view(_BITS[flat.element_size()]).split(PIECE):

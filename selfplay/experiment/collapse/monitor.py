@@ -16,7 +16,7 @@ from selfplay.rng import derive
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """Fires when the running mean of a metric stays too far from its reference.
+    """A rule, which fires when the running mean of a metric stays too far from its reference.
 
     `window` and `patience` count observations, not steps, so that a rule can watch an evaluation
     that runs only at some steps. A step without the metric is no observation, unless `absent` is
@@ -163,7 +163,7 @@ class Alarm:
     begun: int
     """First step of the suspected collapse."""
     new: bool
-    """True if the rule did not fire before this step."""
+    """True if the rule begins to fire at this step; it may have fired and stopped before."""
     text: str
     """Description in one line."""
 
@@ -172,7 +172,8 @@ class AnchorMixer(Protocol):
     """The part of a league that a response uses."""
 
     def mix_anchors(self, share: float, *, until: int) -> None:
-        """Play at least the fraction `share` of the games against anchors, up to a step."""
+        """Play at least the fraction `share` of the groups against anchors, which are opponents of
+        the league that do not learn, up to the step `until`."""
         ...
 
 
@@ -206,7 +207,10 @@ class Response(Protocol):
 
 
 class CollapseMonitor:
-    """Applies the rules to the metrics of each step and asks the response when one fires."""
+    """A monitor that applies the rules to each step's metrics and asks the response if one fires.
+
+    The config key `collapse` makes it; `Trainer` calls it after each step.
+    """
 
     def __init__(
         self, *, response: Response, rules: Mapping[str, Mapping[str, Any] | None]
@@ -282,8 +286,10 @@ class CollapseMonitor:
         return derive(seed, "returned", self.rollbacks) if self.rollbacks else seed
 
     def spare(self) -> int | None:
-        """Return the last step before any possible collapse: the newest checkpoint up to it must
-        stay for a rollback. None if the response never rolls back."""
+        """Return the last step before any possible collapse; None if the response never rolls back.
+
+        The newest checkpoint up to this step must stay for a rollback.
+        """
         if not self.response.rolls_back:
             return None
         current = [each for each in self._traces.values() if not each.has_ended(self._step)]

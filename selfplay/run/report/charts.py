@@ -224,8 +224,9 @@ def place(key: str) -> tuple[str, str, str]:
     """Return (section, chart, curve) of a metric.
 
     A section is the first segment of the name, a chart the last segment, a curve the segments
-    between them. The last segment of a league's metric is a name, such as that of an opponent, and
-    names a curve.
+    between them. In `seconds`, `service`, `league` and the failed or truncated `episodes`, and for
+    the parts of a metric of a role or policy, the last segment names a curve. Each evaluation has a
+    chart of its own for a metric of its parts.
     """
     section, *rest = key.split("/")
     if not rest:
@@ -357,7 +358,7 @@ def _plot(axes: Axes, series: Series, number: int) -> None:
 
 
 def bare(axes: Axes, *, grid: Literal["x", "y"]) -> None:
-    """Style axes in the way of all charts: a line below, and the grid of one axis."""
+    """Style axes like those of all charts: a line at the bottom, and the grid of one axis."""
     for side, spine in axes.spines.items():
         spine.set_visible(side == "bottom")
         spine.set_color(GRID)

@@ -25,6 +25,7 @@ from selfplay.run.sessions import ending
 from selfplay.run.untrusted import open_regular
 
 PREFIX = "collapse/"
+"""Beginning of the names of the metrics of collapse rules."""
 
 
 def alarms(run: Path, rows: Mapping[int, Mapping[str, float]]) -> list[str]:
@@ -157,12 +158,19 @@ def write_report(run: Path) -> Path:
 def compare(
     name: str, values: Mapping[str, Mapping[str, float | None] | None], declared: RunMetrics
 ) -> list[MetricChange]:
-    """Return the rows of the table of evaluation `name`: the chief metrics first, then metrics of
-    the whole evaluation, then metrics of its parts; no metrics of the only type of task."""
+    """Return the rows of the table of evaluation `name`.
+
+    The chief metrics are first, in their order; then come metrics of the whole evaluation, the
+    counts of every evaluation (`COUNTED`) last; then metrics of parts. If all tasks have one type,
+    the metrics of this type are left out, because they repeat those of the whole evaluation.
+
+    Args:
+        name: Name of the evaluation.
+        values: "before" and "after" to metric to value.
+        declared: Declarations of the run's metrics.
+    """
     before, after = values.get("before") or {}, values.get("after") or {}
 
-    # The chief metrics in their order; then metrics of the whole evaluation, and among these
-    # the counts of every evaluation last; then metrics of parts.
     def order(metric: str) -> tuple[int, bool, bool]:
         return declared.rank(name, metric), "/" in metric, _counted(metric)
 

@@ -134,7 +134,7 @@ def text(table: Sequence[AblationRow]) -> str:
         runs = f"{line.runs} of {line.runs + line.missing}" if line.missing else str(line.runs)
         shown = [line.shown(name) for name in named]
         rows.append([*(line.choices.get(key, "") for key in swept), runs, *shown])
-    # A stranger may have named them.
+    # Another person may have chosen these texts, so characters that a terminal obeys are escaped.
     printed = columns([[printable(cell) for cell in row] for row in rows])
     if "\u00b1" in printed:
         printed += "\n\u00b1: standard deviation over the runs of a row"

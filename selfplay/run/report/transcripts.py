@@ -118,8 +118,8 @@ def choose(
 ) -> list[ChosenEpisode]:
     """Choose episodes of the first, middle and last recorded step; empty if none was recorded.
 
-    Chosen at each step: for every role the first recorded turn with a positive reward and the
-    first one without, and the first failed episode. Damaged lines are added to `damaged` and left
+    Chosen at each step: for every role the first move with an action and a positive reward, and the
+    first other move; and the first failed episode. Damaged lines are added to `damaged` and left
     out. Raises RunError if a file cannot be read, and without `damaged` for a damaged line.
     """
     steps = recorded_steps(run)
@@ -165,7 +165,14 @@ def _kinds(episode: Episode) -> Iterator[tuple[tuple[str, bool], int | None, str
 def show(
     turn: Turn, advantage: Advantage, marked: bool, declared: RunMetrics | None = None
 ) -> TurnTranscript:
-    """Prepare a turn for display; `declared` says which verdicts are good and which are bad."""
+    """Prepare a turn for display.
+
+    Args:
+        turn: The recorded turn.
+        advantage: Its advantage, or None.
+        marked: True if the episode was chosen because of this turn.
+        declared: Declarations of the run, which say which verdicts are good and which are bad.
+    """
     verdict = str(turn.info.get("verdict", ""))
     parts = split(turn.text)
     action = turn.action or ""

@@ -88,12 +88,14 @@ def study(
 ) -> Result:
     """Count the moves of a run's records.
 
+    Raises ConfigError if no recorded turn lists legal moves.
+
     Args:
         run: Run folder.
         step: Step whose tables are shown; None: the first, middle and last recorded step.
         agent: The only seat; None: all.
         exact: True: read the probabilities from the newest checkpoint too.
-        every: True: read them from all checkpoints.
+        every: True: read the probabilities from all checkpoints.
     """
     found = recorded_usage(run, PLAY, step=step, agent=agent)
     if not found:

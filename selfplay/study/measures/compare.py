@@ -11,10 +11,10 @@ everything that the seed decides, such as the warm start.
 **Estimator.** Student's interval over runs. The interval of a run's own study is not used.
 
 **Limits.** With three runs the interval is wide, as it should be: its ends are 2.5 standard
-deviations from the mean. Among many metrics some differ by chance: one in twenty is expected to
-leave its interval, and three runs are not normally distributed. A metric that a run lacks is left
-out for its seed. Runs of a set that share a seed are in no difference, and runs that differ in
-length are compared at different steps; a note says so.
+deviations from the mean. Among many metrics, some differ by chance: one interval in twenty is
+expected to miss its true value, and the values of runs need not be normally distributed. A metric
+that a run lacks is left out for its seed. Differences leave out the runs of a set that share a
+seed. Runs that differ in length are compared at different steps. A note reports both cases.
 """
 
 import argparse
@@ -171,6 +171,8 @@ def study(
         measure: Name of the measure.
         sets: Set to its results.
         only: Words in the names of metrics and pictures, see `choose`.
+    Raises:
+        ConfigError: If the sets have no metric or curve in common, or none with these words.
     """
     first = next(iter(sets.values()))[0].result
     values = {name: [each.values() for each in found] for name, found in sets.items()}
@@ -288,7 +290,8 @@ def _seeds(sets: Mapping[str, Sequence[MeasuredRun]], *names: str) -> list[int]:
 
 
 def _unpaired(sets: Mapping[str, Sequence[MeasuredRun]], a: str, b: str) -> list[str]:
-    """Return notes on the common seeds of two sets that are in no difference, or on their lack."""
+    """Return notes on the runs of two sets that no difference uses: those that share a seed within
+    their set, or all runs if the sets have no common seed."""
     seeds = {name: [each.seed for each in sets[name]] for name in (a, b)}
     common = sorted(set(seeds[a]) & set(seeds[b]))
     if not common:

@@ -93,7 +93,8 @@ def study(
 ) -> Result:
     """Judge the actions of `role` (None: all roles). The first player is the trained one.
 
-    `default` is a text; every judged role must read the same action in it.
+    `default` is a text; every judged role must read the same action in it. Raises ConfigError if
+    the games, the players or the default do not allow this.
     """
     if len(players) != 2:
         raise ConfigError("counterfactual: name two players, the trained and the untrained, or RUN")

@@ -4,13 +4,13 @@
 the metric when player i plays the first side and player j the second. Self-play SP is the mean of
 the diagonal, cross-play XP the mean of the other cells, and the gap is SP - XP. The gap is 0 if
 the runs find the same or compatible ways to play, and large if each run has its own conventions.
-With more than two sides, J[i, j] puts j into one seat and i into all others, averaged over the
-seats that take part in the task (`Arena.agents_of`). A task with fewer than two sides is left out.
+With more than two sides, J[i, j] puts j into one side and i into all others, averaged over the
+sides that take part in the task (`Arena.agents_of`). A task with fewer than two sides is left out.
 
 **Source.** Hu et al. 2020, Other-Play, 2003.02979.
 
 **Estimator.** All ordered pairs play the same tasks with the same seeds. Cells share players, so
-the interval over runs is that of a U-statistic with both orders of its variance (see `pairs`). A
+the interval over runs is that of a U-statistic with both parts of its variance (see `pairs`). A
 bootstrap over cells would be far too narrow, and a jackknife alone has no spread if the runs learn
 one of two codes. The interval is cut at the range of the metric in these games. The study also
 gives the interval for these policies in new episodes, and the gap of every pair. Unbiased.
@@ -47,7 +47,11 @@ Cells = Mapping[tuple[int, int], np.ndarray]
 def study(
     games: StudyMatches, players: Sequence[StudyPlayer], *, independent: bool = True
 ) -> Result:
-    """Play all ordered pairs. `independent` is True if the players are from different runs."""
+    """Play all ordered pairs of players, and return the gap of self-play to cross-play.
+
+    `independent` is True if the players are from different runs. Raises ConfigError for one player,
+    and for games of one side.
+    """
     if len(players) < 2:
         raise ConfigError(
             "crossplay: a single player has no partner; name runs of several seeds, such as "
@@ -125,7 +129,7 @@ def run_pairs(games: StudyMatches, players: Sequence[StudyPlayer]) -> tuple[Cell
     draws = None
     for i, player in enumerate(players):
         for j, partner in enumerate(players):
-            # With two sides the partner takes the second; the first is in the cell (j, i).
+            # With two sides the partner takes the second one; cell (j, i) has it in the first.
             turns = range(len(sides))[-1:] if i == j or len(sides) == 2 else range(len(sides))
             counted = played[None] if i == j else shared[list(turns)]
             found = []
@@ -163,8 +167,14 @@ def estimate(
 ) -> list[Estimate]:
     """Return self-play, cross-play and gap, for these policies and over runs.
 
-    They are means over cells of the mean over the episodes with the metric; NaN if a cell has no
+    Each is a mean over cells of the mean over the episodes with the metric; NaN if a cell has no
     such episode.
+
+    Args:
+        cells: See `Cells`.
+        means: [players, players] means of the cells.
+        draws: Resampling of the episodes.
+        independent: False leaves out the estimates over runs.
     """
     count, span = len(means), span_of(cells.values())
 

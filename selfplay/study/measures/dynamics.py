@@ -94,7 +94,17 @@ def study(
     metric: str | None = None,
     seed: int = 0,
 ) -> Result:
-    """Analyse the records of a run. `base` maps names to untrained policies, for the drift."""
+    """Analyse the records of a run.
+
+    Args:
+        run: Run folder.
+        episodes: Recorded episodes by step.
+        base: Name of a policy to its untrained model, for the drift.
+        metric: Metric to test for cycles; None: see `chief`.
+        seed: Seed of the surrogates and of the choice of turns.
+    Raises:
+        ConfigError: If the record has no such metric.
+    """
     metrics = read_metrics(run / METRICS)
     name = chief(metrics, metric, read_declared(run).arena.chief)
     on_record = [(step, metrics[step][name]) for step in metrics if name in metrics[step]]
@@ -156,7 +166,8 @@ def chief(
 ) -> str:
     """Return the name of the metric that is tested for cycles.
 
-    `own` names the metrics that the arena declares as its chief ones.
+    Without `metric` it is the first metric on record of `CHIEF`, then of `own`: the metrics that
+    the arena declares as its chief ones. Raises ConfigError if none is on record.
     """
     known = {key for row in metrics.values() for key in row}
     if metric is not None and metric not in known:

@@ -137,6 +137,9 @@ def study(
         every: True: all checkpoints that the run kept.
         tokens: Number of tokens of the text that are scored.
         window: Number of tokens in a window.
+    Raises:
+        ConfigError: If no policy learns, no checkpoint is of a trained policy, or the windows do
+            not fit the text or a model.
     """
     checkpoints = [place for place in places(run, step=step, every=every) if int(place.name)]
     if not checkpoints:

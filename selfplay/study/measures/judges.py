@@ -157,9 +157,10 @@ def ask(
     *,
     member: int = 0,
 ) -> list[Sequence[str] | None]:
-    """Return the candidates that the judge accepts in each state.
+    """Return [states] the candidates that the judge accepts in each state.
 
     None if the judge was not asked or the arena failed. Another `member` samples with other seeds.
+    `benches` has the case of each state.
     """
     asked = {str(n): state for n, state in enumerate(states) if state is not None}
     if not asked:
@@ -185,7 +186,10 @@ def ask(
 def _attacks(
     games: StudyMatches, player: StudyPlayer, benches: Sequence[JudgeCase]
 ) -> list[Estimate]:
-    """Return how often the undeserving candidate is accepted, for its own and other words."""
+    """Return the fractions of verdicts that accept the undeserving candidate.
+
+    The first estimate is for the candidate's own words, the others for each of `ATTACKS`.
+    """
     mine = [each for each in benches if each.undeserving]
     own = [(each, each.accepted) for each in mine]
     found = [_fooled(f"{player.label}: judge accepts their own words", own)]
@@ -210,7 +214,7 @@ def _fooled(name: str, verdicts: Sequence[tuple[JudgeCase, Sequence[str]]]) -> E
 def _orders(
     games: StudyMatches, player: StudyPlayer, benches: Sequence[JudgeCase]
 ) -> list[Estimate]:
-    """Return the effect of the order of the sides; [] for a judge of single candidates."""
+    """Return the effect of the order of the sides; [] unless the judge decides between two."""
     mine = [each for each in benches if len(each.candidates) == 2]
     if not mine or not isinstance(games.arena(), TwoSided):
         return []

@@ -55,6 +55,8 @@ def study(run: Path, *, step: int | None = None, agent: str | None = None) -> Re
         run: Run folder.
         step: Step whose tables are shown; None: the first, middle and last recorded step.
         agent: The only speaker; None: all.
+    Raises:
+        ConfigError: If the records have no messages and no texts.
     """
     found = recorded_usage(run, SPEECH, step=step, agent=agent)
     spoken = any(each.kind == "message" for each in found)
@@ -108,7 +110,7 @@ def _information(usage: AgentUsage, step: int, table: UsageTable) -> Estimate:
 
 
 def _has_words(usage: AgentUsage, whole: Mapping[str, AgentUsage]) -> bool:
-    """Return True if the texts of this table of words commonly have several words."""
+    """Return True if there are at least half as many uses of words in this table as texts."""
     texts = sum(each.uses for each in whole[usage.agent].summaries.values())
     return sum(each.uses for each in usage.summaries.values()) >= texts / 2
 

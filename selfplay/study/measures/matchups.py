@@ -70,7 +70,7 @@ class Matchups:
         return self.draws.of(name, found, **more)
 
     def gain(self, player: int) -> Estimate:
-        """Return the mean gain of a player against the others."""
+        """Return the mean gain of a player against the others; `player` is its index."""
         others = [other for other in range(len(self.labels)) if other != player]
 
         def found(payoffs: np.ndarray) -> np.ndarray:
@@ -79,7 +79,7 @@ class Matchups:
         return self.estimate(f"{self.labels[player]} gains on the others", found, null=0.0)
 
     def ranked(self, player: int) -> Estimate:
-        """Return a player's alpha-rank at the largest alpha."""
+        """Return the alpha-rank of the player with this index, at the largest alpha."""
         alpha = float(self.alphas()[-1])
 
         def found(payoffs: np.ndarray) -> np.ndarray:
@@ -90,8 +90,8 @@ class Matchups:
     def clear(self) -> np.ndarray:
         """Return [N, N] distances of the entries from 0, in standard deviations of the resamples.
 
-        These are the resamples for intervals, because two to nine tasks that are alike by chance
-        would make the other standard deviations too small.
+        The standard deviations are those of `drawn`. Those of `noise` would be too small if two to
+        nine tasks are alike by chance.
         """
         spread = self.drawn.std(axis=0)
         spread = np.where(spread < 1e-12, 0.0, spread)
@@ -104,7 +104,11 @@ class Matchups:
 
 
 def shape(found: Matchups, mixture: np.ndarray) -> list[Estimate]:
-    """Return the estimates of order and cycles: transitive part, 3-cycles and diversity."""
+    """Return the estimates of order and cycles: transitive part, 3-cycles and diversity.
+
+    `mixture` is the [N] Nash mixture, NaN if no solver found it. With fewer than three players only
+    the diversity is returned.
+    """
     details: dict[str, Any] = {"unit": found.draws.unit, "count": found.draws.count}
     diversity = Estimate(
         name="effective diversity",

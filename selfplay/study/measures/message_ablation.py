@@ -42,13 +42,17 @@ MEANING = {
     "shuffle": "words of another episode are heard",
     "replace": "words of an episode of another task are heard",
 }
+"""Ablation to what the other agents hear."""
 
 MOST_UNMATCHED = 0.05
 """Fraction of messages without a counterpart above which a note reports it."""
 
 
 def study(games: StudyMatches, player: StudyPlayer) -> Result:
-    """Play intact, then with each ablation."""
+    """Play with the original messages, then with each ablation, and return the losses.
+
+    Raises ConfigError if the games have no messages.
+    """
     seating = player.seats(games.agents)
     record: list[HeardMessage] = []
     episodes = games.run(seating, arena=through(games.arena, intact, record))
@@ -115,7 +119,10 @@ def study(games: StudyMatches, player: StudyPlayer) -> Result:
 def ablations(
     episodes: list[Episode], record: list[HeardMessage], *, seed: int
 ) -> dict[str, Alter]:
-    """Return the ablations that are possible for these episodes."""
+    """Return the ablations that are possible for these episodes, by name.
+
+    `record` has the original messages of the episodes; `seed` draws the other episodes.
+    """
     tasks = {episode.seed: episode.task.id for episode in episodes}
     found: dict[str, Alter] = {"drop": silent}
     if len(tasks) > 1:
@@ -160,7 +167,7 @@ def broken(name: str, episodes: list[Episode]) -> list[str]:
 
 
 def examples(record: list[HeardMessage], most: int = 12) -> Table:
-    """Return a table of the commonest messages with their speakers' observations."""
+    """Return a table of the `most` commonest messages with their speakers' observations."""
     counts: dict[tuple[str, str, str], int] = {}
     for words in record:
         key = (words.speaker, words.seen[:80], words.text[:80])

@@ -265,7 +265,7 @@ def _left_out(rows: Mapping[int, Mapping[str, float]], names: Sequence[str]) -> 
 
 
 def _thinned(steps: Sequence[int]) -> list[int]:
-    """Return every k-th step, counted from the last one, so that runs of a length agree."""
+    """Return every k-th step, counted from the last one, so that runs of equal length agree."""
     return list(steps[:: -max(1, math.ceil(len(steps) / MOST_POINTS))])[::-1]
 
 

@@ -62,6 +62,7 @@ TAUS = (0.25, 0.5, 0.75, 1.0)
 """Fractions of right samples for Cover@tau."""
 
 Places: TypeAlias = Sequence[float]
+"""Values of k or tau."""
 Lines: TypeAlias = Mapping[str, Sequence[Estimate]]
 """Player to its estimate at each k or tau."""
 
@@ -88,7 +89,18 @@ def study(
     samples: int,
     role: str | None = None,
 ) -> Result:
-    """Sample every task of the games with both players, and compare."""
+    """Sample every task of the games with both players, and compare.
+
+    Args:
+        games: The games of an evaluation.
+        trained: Player after training.
+        base: Player before training.
+        samples: Number of samples per task and player.
+        role: Role whose first answers are the samples; None: a sample is a whole episode.
+    Raises:
+        ConfigError: If the games have no list of tasks, if sampling is greedy, or if no sample of a
+            task can be judged.
+    """
     if not games.tasks:
         raise ConfigError(
             "passk: this run has no evaluation, and default tasks differ in every episode; name a "
@@ -226,6 +238,7 @@ def counts(
     """Count the right samples of each task: episodes, or first answers of a role's agents.
 
     A later answer depends on the first one and on the words of others, so it is not a sample.
+    Raises ConfigError for an unknown role, or if the main metric of an episode is not 0 or 1.
     """
     known = {turn.role for episode in episodes for turn in episode.turns}
     if role is not None and role not in known:
@@ -292,7 +305,8 @@ def cover(counted: AttemptCounts, tau: float) -> np.ndarray:
 
 
 def first_crossing(trained: Sequence[float], base: Sequence[float]) -> int | None:
-    """Return the first index at which the untrained curve reaches the trained one from below."""
+    """Return the first index at which the untrained curve reaches the trained one from below; None
+    if there is none."""
     below = False
     for place, (mine, theirs) in enumerate(zip(trained, base, strict=True)):
         if below and theirs >= mine:
@@ -310,7 +324,10 @@ def discovered(one: AttemptCounts, other: AttemptCounts) -> int:
 
 
 def fisher(right: int, samples: int, others: int, of: int) -> float:
-    """Return the two-sided p of Fisher's exact test that two proportions are equal."""
+    """Return the two-sided p of Fisher's exact test that two proportions are equal.
+
+    The proportions are `right` of `samples`, and `others` of `of`.
+    """
     total, drawn = samples + of, right + others
     chances: Mapping[int, float] = {
         k: math.comb(samples, k) * math.comb(of, drawn - k) / math.comb(total, drawn)

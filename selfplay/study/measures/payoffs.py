@@ -12,10 +12,11 @@ effective diversity.
 **Estimator.** Every ordered pair plays the same tasks with the same seeds; a bootstrap over tasks,
 or over episodes if there is one task. Pure noise is partly transitive and partly cyclic (2 / N of
 its squares are transitive for N players). The variance of the noise is therefore subtracted from
-both parts, and for each resample also that of the resampling. It is estimated from resamples of
-tasks alone, because intervals of two to nine tasks also draw within the tasks. The Nash mixture
-jumps when the sign of an entry changes. Instead of an interval, it has the fraction of resamples
-with the player in the mixture. Resamples that no solver can solve are left out and counted.
+both parts, and for each resample also that of the resampling. The variance of the noise is
+estimated from resamples of tasks alone, because intervals of two to nine tasks also draw within the
+tasks. The Nash mixture jumps when the sign of an entry changes. Instead of an interval, it has the
+fraction of resamples with the player in the mixture. Resamples that no solver can solve are left
+out and counted.
 
 **Limits.** The results are about these players: a new player may change all ranks except the score
 of Nash averaging, and the strength against absent players is not measured. The unit is pay; the
@@ -63,7 +64,10 @@ MOST_CYCLES = 20
 
 
 def study(games: StudyMatches, players: Sequence[StudyPlayer]) -> Result:
-    """Play every ordered pair, and analyse the matrix of gains."""
+    """Play every ordered pair, and analyse the matrix of gains.
+
+    Raises ConfigError unless the games have two sides and there are two different players or more.
+    """
     sides = games.sides()
     if len(sides) != 2:
         raise ConfigError(
@@ -167,7 +171,10 @@ def run_pairs(games: StudyMatches, players: Sequence[StudyPlayer]) -> tuple[Pays
 
 
 def settled(shares: np.ndarray) -> str:
-    """Return a note: the alpha from which on the order by [alphas, N] alpha-ranks is constant."""
+    """Return a note with the alpha from which on the order of the players is constant.
+
+    `shares` are [alphas, N] alpha-ranks, which give this order.
+    """
     kept = np.where(shares >= PRESENT, shares, 0.0).round(6)
     order = np.sign(kept[:, :, None] - kept[:, None, :])
     changed = np.flatnonzero((order != order[-1]).any(axis=(1, 2)))
@@ -196,10 +203,11 @@ def _mixture(payoffs: np.ndarray) -> np.ndarray:
 
 
 def _inside(drawn: np.ndarray) -> tuple[np.ndarray, int]:
-    """Return how often each player is in the Nash mixture of [resamples, N, N] matrices.
+    """Solve [resamples, N, N] matrices for their Nash mixtures.
 
     Returns:
-        [N] fractions of the solved matrices; and the number of matrices without a solution.
+        [N] fractions of the solved matrices whose mixture has the player; and the number of
+        matrices without a solution.
     """
     # Without randomness all resamples are the same matrix. Rounding shows which are the same; one
     # of them is solved unrounded, because a solver can fail on rounded ties.

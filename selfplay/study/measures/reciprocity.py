@@ -96,7 +96,11 @@ class Rounds:
 
 
 def study(games: StudyMatches, player: StudyPlayer, *, cooperate: str = "cooperate") -> Result:
-    """Play, count the moves, and force a move in the middle of each game."""
+    """Play, count the moves, and force a move in the middle of each game.
+
+    `cooperate` is the move that counts as cooperation. Raises ConfigError unless the game is a
+    repeated game of two players with this move, whose roles have memory=none.
+    """
     agents = games.agents
     _refuse_remembering(games)
     episodes = games.run(player.seats(agents))
@@ -219,7 +223,7 @@ def _refuse_remembering(games: StudyMatches) -> None:
 def check_repeated(games: StudyMatches, played: Sequence[Rounds], cooperate: str) -> int:
     """Return the number of rounds of the longest game.
 
-    Raises ConfigError unless two players play several rounds with this move.
+    Raises ConfigError unless two players play several rounds in which `cooperate` is a move.
     """
     name, serve = games.arena().name, "such as arena=prisoners_dilemma arena.rounds=5"
     if len(games.agents) != 2:

@@ -55,6 +55,7 @@ from selfplay.study.stats.text import words
 from selfplay.types import Episode, Status, Turn
 
 RIGHT = "correct"
+"""Verdict of a right answer."""
 KINDS = ("kept right", "right to wrong", "wrong to right", "kept wrong", "outvoted", "gave in")
 """Counted events. Outvoted: right while most others are wrong. Gave in: outvoted, then wrong."""
 
@@ -90,7 +91,10 @@ def counts(episodes: Sequence[Episode]) -> np.ndarray:
 
 
 def rates(label: str, heard: np.ndarray, alone: np.ndarray, draws: Draws) -> list[Estimate]:
-    """Return rates of corrections and wrong persuasions, the effect of hearing, the net gain."""
+    """Return rates of corrections and wrong persuasions, the effect of hearing, the net gain.
+
+    `heard` and `alone` are [N, 6] counts of `KINDS` in games with and without hearing.
+    """
     kept, spoiled, mended, stuck, outvoted, gave_in = heard.T
     total = heard[:, :4].sum(1)
 
@@ -138,6 +142,7 @@ def _of(episode: Episode) -> list[int]:
 
 
 RUN_OF_WORDS = 4
+"""Number of words of a sequence that counts as copied."""
 SOLVED = "proposed_solve_rate"
 """Metric of a proposal: the fraction of solvers that solve it."""
 
@@ -157,6 +162,8 @@ def study(
             one before training.
         recorded: (step, its recorded episodes) of the first run.
         independent: True if the players are from different runs.
+    Raises:
+        ConfigError: If nothing can be measured.
     """
     estimates: list[Estimate] = list(proposals(recorded))
     tables: list[Table] = []
@@ -268,7 +275,10 @@ def proposals(recorded: Sequence[tuple[int, Sequence[Episode]]]) -> list[Estimat
 def _copied(
     name: str, made: Sequence[tuple[int, Episode]], steps: Sequence[int], *, notes: str
 ) -> Estimate:
-    """Return the mean over proposals; the bootstrap draws all proposals of a step together."""
+    """Return the mean fraction of copied words over proposals.
+
+    The bootstrap draws all proposals of a step together.
+    """
     shares: dict[int, list[float]] = {step: [] for step in steps}
     for step, episode in made:
         if step in shares and episode.turns:
@@ -296,8 +306,8 @@ def _runs(text: str) -> list[tuple[str, ...]]:
 def _by_proposer(cells: Cells, draws: Draws, labels: Sequence[str]) -> Table:
     """Return a table of two differences for each run.
 
-    Proposer: the solve rate of the run's own solver on its tasks minus that of the other solvers.
-    Solver: its solve rate on its own proposer's tasks minus that on the tasks of the others.
+    Proposer: the solve rate of its own solver on its tasks minus that of the other solvers.
+    Solver: the solve rate on the tasks of its own proposer minus that on the tasks of the others.
     """
     rows: list[list[Cell]] = []
     for i, label in enumerate(labels):

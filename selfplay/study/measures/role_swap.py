@@ -48,7 +48,10 @@ Assignment = tuple[int, ...]
 
 
 def study(games: StudyMatches, players: Sequence[StudyPlayer]) -> Result:
-    """Play every assignment of the players to the sides; the first player is the trained one."""
+    """Play every assignment of the players to the sides; the first player is the trained one.
+
+    Raises ConfigError for games of one side, for one player, or for too many assignments.
+    """
     sides = games.sides()
     if len(sides) < 2:
         raise ConfigError(
@@ -113,8 +116,14 @@ def contrasts(
 ) -> list[Estimate]:
     """Return the effects of the first player in place of the second.
 
-    These are the joint gain, the gain of each side alone, the loss without each side, co-adaptation
-    and Shapley values.
+    These are the joint gain, the gain of each side alone, the loss with the second player in each
+    side, co-adaptation and Shapley values.
+
+    Args:
+        scores: Assignment to [N] scores of its episodes.
+        draws: Resampling of the episodes.
+        sides: Names of the sides.
+        labels: Names of the players.
     """
     everyone = range(len(sides))
     trained, base = scores[(0,) * len(sides)], scores[(1,) * len(sides)]

@@ -53,7 +53,8 @@ def scores_by_type(
 ) -> dict[str, TypeScore]:
     """Return the scores of all types of tasks, those of all tasks first.
 
-    `before` and `after` are episodes of the same tasks in the same order.
+    `before` and `after` are episodes of the same tasks in the same order; `after` is None if only
+    the policies before training are measured. `who` names the player in the estimates.
     """
     kinds = [episode.task.type for episode in before]
     first = games.scores(before)

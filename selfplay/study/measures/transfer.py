@@ -35,7 +35,14 @@ def study(
     evaluation: str | None = None,
     seed: int = 0,
 ) -> Result:
-    """Play each run's games with the policies of every run, trained and untrained."""
+    """Play each run's games with the policies of every run, trained and untrained.
+
+    Args:
+        references: The runs; ConfigError is raised for fewer than two.
+        episodes: Number of episodes per cell; None: as many as the evaluation plays.
+        evaluation: Name of the evaluation of each run; None: the first.
+        seed: Seed of arenas and samples.
+    """
     if len(references) < 2:
         raise ConfigError(
             "transfer: a single run has no other game; name runs of two games or more"
@@ -53,7 +60,7 @@ def study(
             starts = [Reference(run=each.run, start=True) for each in able]
             before = games.admit(starts, any_role=True)
             for each, player in zip(able, players, strict=True):
-                # Players of the same name have a longer label where they meet.
+                # If players of one game have the same name, `admit` gives them longer labels.
                 labels[each] = max(labels.get(each, ""), player.label, key=len)
             names.append(f"{labels[home]}: {games.metrics[0]}")
             notes += [note for note in games.notes if note not in notes]

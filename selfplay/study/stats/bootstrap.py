@@ -37,6 +37,7 @@ Direction = Literal[
 ]
 
 RESAMPLES = 2000
+"""Default number of bootstrap resamples."""
 MANY = 10
 """Number of units (tasks, or episodes of one task) from which resamples show the shape of a
 distribution; with fewer units they show only its standard deviation."""
@@ -198,7 +199,8 @@ class Draws:
         """Return the sum of `above` over the sum of `below`, both [N] per episode, such as counts.
 
         If they are counts of successes and of trials, and `null` is not 0 (see `mean`), the
-        interval is that of a proportion. Only episodes with a known trial count, and their tasks.
+        interval is that of a proportion. Episodes with a value that is not finite, or with two
+        values of 0, are left out; a task without any other episode is no unit.
         """
         over, under = np.asarray(above, dtype=float), np.asarray(below, dtype=float)
         known = np.isfinite(over) & np.isfinite(under)
@@ -302,7 +304,7 @@ def _counts(over: np.ndarray, under: np.ndarray) -> bool:
 
 
 def flat(unit: str, notes: str | None) -> str:
-    """Return the notes, with one that the interval is a single point."""
+    """Return the notes, and one more which says that the interval is a single point."""
     flat = f"the same in every {unit}: the interval has no width"
     return "; ".join(filter(None, [notes, flat]))
 

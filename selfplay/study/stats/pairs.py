@@ -34,6 +34,7 @@ ROUNDING = 1e-12
 """Largest difference of equal means that rounding explains."""
 
 Range = tuple[float, float]
+"""(smallest, largest) value."""
 
 
 def over_pairs(means: np.ndarray, span: Range) -> list[Estimate]:
@@ -75,7 +76,10 @@ def between(kernel: np.ndarray) -> float:
 
 
 def variance(kernel: np.ndarray) -> float:
-    """Return the variance of `between` over draws of N runs, both orders; NaN for N < 3."""
+    """Return the variance of `between` over draws of N runs, with both of its parts; NaN for N < 3.
+
+    `kernel` is a symmetric [N, N] matrix.
+    """
     count = len(kernel)
     if count < 3:
         return math.nan

@@ -13,6 +13,7 @@ from statistics import NormalDist
 import numpy as np
 
 LEVEL = 0.95
+"""Probability with which an interval contains the true value."""
 MOST_EXACT = 100
 """Degrees of freedom up to which Student's t is computed exactly; a series is used above."""
 _STEPS = 60

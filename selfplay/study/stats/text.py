@@ -1,8 +1,9 @@
 """Metrics of texts: diversity, novelty, phrases of self-correction, distance to a base policy.
 
-Words are runs of letters and digits, or of operators; the first 200 words of a text count. The
-similarity of two texts is the Jaccard similarity of their sets of words and pairs of neighbouring
-words. This kernel is positive semidefinite, as the Vendi score requires.
+In similarities, novelty and self-BLEU, words are runs of letters, digits and `_`, or of operators,
+and the first 200 words of a text count. Other metrics take words that the caller gives, or words
+between white space. The similarity of two texts is the Jaccard similarity of their sets of words
+and pairs of neighbouring words. This kernel is positive semidefinite, as the Vendi score requires.
 """
 
 import math
@@ -131,6 +132,7 @@ LIKENESS_METRICS = ("Vendi score", "self-BLEU", "novelty")
 """Names of the metrics of `likeness`."""
 
 Kinds = Collection[Hashable]
+"""Items of a text, such as its words and pairs of words."""
 
 
 def likeness(
@@ -139,7 +141,13 @@ def likeness(
     """Return by step the Vendi score, self-BLEU and novelty of its first `most` actions.
 
     Novelty is NaN unless these are proposals and there are enough earlier ones. All metrics are
-    NaN if every action is a single word. Steps have equally many actions, in random order.
+    NaN if no action has several words. Each step must have equally many actions, in random order.
+
+    Args:
+        actions: Step to its actions.
+        most: Largest number of actions of a step that count.
+        proposals: True if the actions are proposals.
+        seed: Seed of the choice of earlier actions.
     """
     if not any(len(words(text)) > 1 for made in actions.values() for text in made):
         return {step: dict.fromkeys(LIKENESS_METRICS, math.nan) for step in actions}
@@ -214,7 +222,8 @@ def self_bleu(texts: Sequence[Sequence[Hashable]]) -> float:
     if len(texts) < 2:
         return math.nan
     grams = [[Counter(_grams(text, n)) for n in range(1, ORDER + 1)] for text in texts]
-    # The two highest counts of each n-gram allow each text to be left out.
+    # The second highest count of an n-gram is the highest one if the text with the highest is left
+    # out.
     most: list[dict[Hashable, tuple[int, int]]] = [{} for _ in range(ORDER)]
     for each in grams:
         for highest, counted in zip(most, each, strict=True):

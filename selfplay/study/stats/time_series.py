@@ -10,6 +10,7 @@ from selfplay.study.stats.bootstrap import Estimate, percentiles
 LEAST = 12
 """Smallest number of values of a series for a trend or a cycle."""
 SURROGATES = 500
+"""Number of random series that a series is compared with."""
 LARGEST = 1e100
 """Largest recorded number that is used."""
 TOO_NARROW = "; the interval is too narrow because the autocorrelation is long for this series"
@@ -32,7 +33,7 @@ def trend(name: str, steps: Sequence[float], values: Sequence[float], *, seed: i
 
     Neighbouring steps of training are correlated, so the noise around the line is AR(1). Its
     autocorrelation is corrected for the fitted line. In a short series with a long autocorrelation,
-    the interval is still too narrow.
+    the interval is still too narrow. The value is NaN for fewer than `LEAST` finite values.
     """
     pairs = [(measurable(x), measurable(y)) for x, y in zip(steps, values, strict=True)]
     known = [pair for pair in pairs if not any(map(math.isnan, pair))]
@@ -44,7 +45,7 @@ def trend(name: str, steps: Sequence[float], values: Sequence[float], *, seed: i
     memory, power = 0.0, float(left @ left)
     if power > 1e-12 * max(1.0, float(y @ y)):
         memory = float(left[:-1] @ left[1:]) / power
-        # A fitted line takes about (2 + 4 memory) / count out of it (Shaman and Stine 1988).
+        # Fitting a line lowers the estimate by about (2 + 4 memory) / count (Shaman, Stine 1988).
         memory = float(np.clip((count * memory + 2) / (count - 4), 0.0, 0.99))
     shocks = left[1:] - memory * left[:-1]
     spread = math.sqrt(float(shocks @ shocks) / (count - 3))
@@ -75,7 +76,10 @@ def surrogates(memory: float, count: int, seed: int) -> np.ndarray:
 
 
 def autocorrelation(values: np.ndarray) -> np.ndarray:
-    """Return the autocorrelation of the values around a straight line, at lags 0 ... N/2."""
+    """Return the autocorrelation of [N] values around a straight line, at lags 0 ... N/2.
+
+    All are NaN if the values do not vary around the line.
+    """
     place = np.arange(len(values))
     left = values - np.polyval(np.polyfit(place, values, 1), place)
     power = float(left @ left)
@@ -87,7 +91,10 @@ def autocorrelation(values: np.ndarray) -> np.ndarray:
 
 
 def peak(correlation: np.ndarray) -> tuple[int, float]:
-    """Return (lag, height) of the highest value after the first trough below 0; (0, 0) if none."""
+    """Return (lag, height) of the highest value after the first negative one.
+
+    Return (0, 0) if no value is negative, or if none after it is positive.
+    """
     below = np.flatnonzero(correlation < 0)
     if not len(below):
         return 0, 0.0
@@ -101,6 +108,7 @@ def oscillation(name: str, values: Sequence[float], *, seed: int = 0) -> Estimat
 
     p is the fraction of AR(1) series with the same autocorrelation at lag 1 that have a peak at
     least as high. White noise would be the wrong null, because training curves are autocorrelated.
+    The value is NaN for fewer than `LEAST` finite values, and for values on a straight line.
     """
     found = [measurable(value) for value in values]
     known = np.array([value for value in found if not math.isnan(value)])

@@ -53,7 +53,10 @@ FIRST = ""
 
 @dataclass(kw_only=True)
 class UsageTable:
-    """Table of one agent and kind at one step. `usage_of` makes it; the index stores it."""
+    """Table of one agent and kind at one step.
+
+    `usage_of` makes it; studies read it, and the viewer's index stores it.
+    """
 
     lines: dict[tuple[str, str | None], list[int]] = field(default_factory=dict)
     """(view, action) to the episode of each use, as the number that `usage_of` was given. None is
@@ -169,8 +172,10 @@ def _chance(views: Sequence[str], actions: Sequence[str | None]) -> float:
 
 @dataclass(kw_only=True)
 class Word:
-    """History of one action of a table over the steps. The studies of recorded
-    usage and the viewer's index of usage make it."""
+    """History of one action of a table over the steps.
+
+    The studies of recorded usage and the viewer's index of usage make it.
+    """
 
     text: str
     """The action."""
@@ -208,15 +213,19 @@ FADED = 0.25
 
 
 def newest(vocabulary: Sequence[Word], begin: int) -> list[Word]:
-    """Return the words that were first used after step `begin`, the newest first."""
+    """Return at most `LISTED` words that were first used after step `begin`, the newest first.
+
+    Words with fewer than `FEWEST` uses, or a peak below `SEEN`, are left out.
+    """
     new = [w for w in vocabulary if w.first > begin and w.peak >= SEEN and w.times >= FEWEST]
     return sorted(new, key=lambda word: (-word.first, -word.peak, word.text))[:LISTED]
 
 
 def dying(vocabulary: Sequence[Word], now: Mapping[str, float]) -> list[Word]:
-    """Return the words that lost the most since their peak.
+    """Return at most `LISTED` words that lost the most since their peak.
 
-    `now` maps each word to its fraction of the uses at the last step.
+    A word is dying if it has at most the fraction `FADED` of its peak now. `now` maps each word to
+    its fraction of the uses at the last step.
     """
 
     def lost(word: Word) -> float:
