@@ -56,6 +56,11 @@ SETTINGS = {
     "sampling": "selfplay.rollout.sampling_settings.SamplingSettings",
 }
 """Keys of base.yaml without a group, each with the class that takes its settings."""
+MORE = {
+    "evaluations": ("selfplay.rollout.evaluation.Evaluation",),
+    "league": ("selfplay.league.ratings.Elo",),
+}
+"""Further classes of a group, which no config of the group names by `_target_`."""
 PLAIN = ("str", "int", "float", "bool")
 """Types of parameters that no service has."""
 
@@ -215,7 +220,7 @@ def group(name: str, seen: set[str]) -> Iterator[str]:
         about = comment(text) or (summary(built[0]) if built else "")
         yield f"| `{choice}` | {cell(about)} | {shown} |"
     yield ""
-    for each in classes:
+    for each in (*MORE.get(name, ()), *classes):
         if each in seen:
             continue
         seen.add(each)

@@ -36,7 +36,7 @@ from arenas.quotes import in_one_line
 from selfplay.arena import Arena
 from selfplay.credit.rewards import mean, normalized_answer, success_variance
 from selfplay.errors import check_choice
-from selfplay.tools.search import Document, documents_of
+from selfplay.tools.search import CHARACTERS, Document, divided, documents_of, listed
 from selfplay.types import Action, Metric, Observation, Task, ToolCall, well_formed
 
 READER = "reader_0"
@@ -99,7 +99,8 @@ class CorpusQuestions(Arena):
         invalid: Proposer's reward for an invalid question.
         min_searches: Minimum number of the proposer's tool calls with different results; 0 if it
             has no tools. The results of the calls are its documents.
-        noise: Number of documents of `corpus` that the reader sees in addition to the proposer's.
+        noise: Number of further documents of `corpus` that the reader sees. They have the form of
+            a search result or, with a passage, of the passage.
         corpus: Documents for `noise`: a list, or the path of a JSON Lines file.
         verifier: Scores answers; None: 1 if the answer has the same meaning as the known
             one, else 0.
@@ -153,10 +154,8 @@ class CorpusQuestions(Arena):
         self.found: list[tuple[str, str]] = []
         """Queries of the proposer and their results."""
         self.checked = not (self.proposing and READER in self.possible_agents)
-        drawn = rng.sample(range(len(self.corpus)), self.noise) if self.proposing else []
-        self.noisy = [self.corpus[index].text for index in drawn]
         self.order = rng.random()
-        """Seed of the order of the reader's documents."""
+        """Seed of the reader's noise, and of the order of its documents."""
 
     def acting(self) -> Sequence[str]:
         """Return the proposer, then the reader, then all solvers at once."""
@@ -194,14 +193,31 @@ class CorpusQuestions(Arena):
         return Observation(text=self.question, fields={"question": self.question})
 
     def documents(self) -> list[str]:
-        """Return passage, results of searches and noise in the order in which a reader sees them.
+        """Return passage, documents of searches and noise in the order in which a reader sees them.
 
         A document that occurs twice is shown once.
         """
-        own = [self.passage, *(result for _, result in self.found)]
-        every = list(dict.fromkeys(text for text in [*own, *self.noisy] if text))
-        Random(self.order).shuffle(every)
+        rng = Random(self.order)
+        found = [each for _, result in self.found for each in divided(result)]
+        own = list(dict.fromkeys(text for text in [self.passage, *found] if text))
+        every = [*own, *self._noise(own, rng)]
+        rng.shuffle(every)
         return every
+
+    def _noise(self, own: Sequence[str], rng: Random) -> list[str]:
+        """Return `noise` documents that are not among the proposer's, or as many as there are."""
+        if not self.proposing:
+            return []
+        made: list[str] = []
+        tried = set[int]()
+        while len(made) < self.noise and len(tried) < len(self.corpus):
+            index = rng.randrange(len(self.corpus))
+            if index not in tried:
+                tried.add(index)
+                document = self.corpus[index]
+                if not any(document.text[:CHARACTERS] in text for text in own):
+                    made.append(document.text if self.passage else listed(document))
+        return made
 
     def advance(self, actions: Mapping[str, Action | None]) -> None:
         """Check the proposal, apply the reader's check, or score the answers."""

@@ -6,11 +6,13 @@ contains its answer.
 """
 
 from collections.abc import Iterator, Mapping
+from itertools import chain as chained
 from random import Random
 
 from arenas.questions.corpus_questions import proposer_view, reader_view
 from arenas.questions.demonstrations import answered
 from arenas.questions.places import NAMES, RELATIONS, SIZES, Chain, PlaceDemonstrations, Region
+from selfplay.tools.search import BETWEEN, Document, divided, listed
 from selfplay.types import Demonstration
 
 KINDS = ("solver", "passage_proposer", "answer_proposer", "reader")
@@ -129,9 +131,10 @@ class PlaceProposalDemonstrations:
 
     def _reading(self, region: Region, chain: Chain, rng: Random) -> Demonstration:
         """Return an answer from documents, some of which do not matter."""
-        documents = [result for _, result in searches(region, chain, rng)]
+        results = [divided(result) for _, result in searches(region, chain, rng)]
+        documents = list({text.partition("] ")[2]: text for text in chained(*results)}.values())
         others = [region.text(name) for name in region.kinds if name not in chain.names]
-        documents += rng.sample(others, rng.randint(0, 2))
+        documents += [_listed(text, rng) for text in rng.sample(others, rng.randint(0, 2))]
         rng.shuffle(documents)
         return Demonstration(
             role="reader",
@@ -148,6 +151,11 @@ def _kind(region: Region, chain: Chain) -> str:
     return region.kinds[chain.names[-1]]
 
 
+def _listed(text: str, rng: Random) -> str:
+    """Return a document as a search lists it, with a random id."""
+    return listed(Document(id=str(rng.randrange(len(NAMES))), text=text))
+
+
 def searches(region: Region, chain: Chain, rng: Random) -> list[tuple[str, str]]:
     """Return the searches that lead from the end of a chain to its beginning, with their results.
 
@@ -157,6 +165,6 @@ def searches(region: Region, chain: Chain, rng: Random) -> list[tuple[str, str]]
     made = []
     for relation, name, end in zip(chain.relations, chain.names, chain.names[1:], strict=False):
         texts = [region.text(end), region.text(name)]
-        result = "\n\n".join(f"[{rng.randrange(len(NAMES))}] {text}" for text in texts)
+        result = BETWEEN.join(_listed(text, rng) for text in texts)
         made.append((f"<search>{relation} of {end}</search>", result))
     return made[::-1]

@@ -13,7 +13,7 @@ from selfplay.credit.base import pay_by_agent
 from selfplay.credit.replay import stages_of
 from selfplay.curriculum.checked_calls import is_ready, metrics_of, tasks_of
 from selfplay.curriculum.default_tasks import DefaultTasks
-from selfplay.engines.scripted import Script, ScriptedEngine
+from selfplay.engines.scripted import Script, Scripted, ScriptedEngine
 from selfplay.errors import SelfplayError, nearest, printable, with_place
 from selfplay.experiment.odd_moves import faults_of_odd_moves
 from selfplay.rng import derive
@@ -115,14 +115,17 @@ def _game(
     """
     try:
         task, roles = first(), players.roles
+        scripts = _scripts(players)
         pool = PolicyPool(
             roles=roles,
-            policy_of=lambda role: PLAYER,
+            policy_of=lambda role: players.population.roles[role] if role in scripts else PLAYER,
             sampling=dict.fromkeys(roles, SamplingSettings(max_tokens=1_000_000)),
             rollout=players.rollout_settings.changed(max_turns=MOST_TURNS),
         )
         odd: dict[str, None] = {}
         pool.add(PLAYER, ScriptedEngine({PLAYER: _player(roles, odd)}))
+        for role, script in scripts.items():
+            pool.add(players.population.roles[role], script)
         spec = EpisodeSpec(task=task, seed=derive(seed, "check", title))
         (episode,) = pool.rollout(arena).run([spec])
         faults = [*_faults_of_class(arena()), *_faults(episode), *odd]
@@ -143,6 +146,13 @@ def _game(
         faults=[f"{title}: {fault}" for fault in faults],
         notes=notes,
     )
+
+
+def _scripts(players: RolloutSetup) -> Mapping[str, Scripted]:
+    """Return the script of each role that the population gives to one."""
+    population = players.population
+    given = {role: population.opponents.get(name) for role, name in population.roles.items()}
+    return {role: engine for role, engine in given.items() if isinstance(engine, Scripted)}
 
 
 def _unmeasured(title: str, evaluation: Evaluation, episode: Episode) -> Iterator[str]:

@@ -131,7 +131,10 @@ class Elo:
     """Elo rating: R <- R + k (score - expected), expected = 1 / (1 + 10^((R_other - R) / 400))."""
 
     def __init__(self, *, k: float = 16.0, start: float = 1500.0) -> None:
-        """`k`: largest change by one game; `start`: initial rating."""
+        """Args:
+        k: Largest change of a rating by one game.
+        start: Initial rating.
+        """
         self.k, self.start = k, start
         self._ratings: dict[str, float] = {}
 

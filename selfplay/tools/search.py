@@ -1,5 +1,6 @@
 """Search over a corpus of documents, and reading one of them."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -69,6 +70,23 @@ def documents_of(corpus: str | Sequence[Document]) -> tuple[Document, ...]:
     return tuple(corpus)
 
 
+CHARACTERS = 500
+"""Default maximum number of characters of a document in a result."""
+BETWEEN = "\n\n"
+"""Text between two documents of a result."""
+_BEGIN = re.compile(BETWEEN + r"(?=\[[^\]\n]+\] )")
+
+
+def listed(document: Document, characters: int = CHARACTERS) -> str:
+    """Return a document as a result lists it: its id, and its first `characters` characters."""
+    return f"[{document.id}] {document.text[:characters]}"
+
+
+def divided(result: str) -> list[str]:
+    """Return the documents of a result of `Search`, each as `listed` returns it."""
+    return _BEGIN.split(result)
+
+
 class Search(Tool):
     """Returns the beginnings of the documents nearest to a query, each with its id."""
 
@@ -80,14 +98,14 @@ class Search(Tool):
         corpus: str | Sequence[Document],
         retriever: CorpusRetriever,
         count: int = 3,
-        characters: int = 500,
+        characters: int = CHARACTERS,
         seconds: float = 10.0,
     ) -> None:
         """Args:
         corpus: Path of a JSON Lines file, see `read_corpus`, or the documents.
         retriever: Ranks the documents: a service of the config.
         count: Number of documents in a result.
-        characters: Maximum number of characters of each document in a result.
+        characters: Maximum number of characters of each document in a result; by default 500.
         seconds: Time limit of a call.
         """
         if count < 1 or characters < 1:
@@ -99,9 +117,7 @@ class Search(Tool):
 
     def call(self, query: str) -> str:  # type: ignore[override]
         """Return the matches; raises ToolError for a query that is empty or too long."""
-        return "\n\n".join(
-            f"[{each.id}] {each.text[: self.characters]}" for each in self.find(query)
-        )
+        return BETWEEN.join(listed(each, self.characters) for each in self.find(query))
 
     def find(self, query: str) -> list[Document]:
         """Return the whole documents; raises ToolError for a query that is empty or too long."""
