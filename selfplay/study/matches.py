@@ -22,7 +22,7 @@ from selfplay.config.instantiate import build
 from selfplay.config.plain_data import LOCAL_DEFAULTS
 from selfplay.credit.base import own_pay
 from selfplay.engines import Engine
-from selfplay.errors import ConfigError, RunError, nearest
+from selfplay.errors import ConfigError, nearest
 from selfplay.models.population import check_known
 from selfplay.models.renderer import ByteRenderer, Renderer
 from selfplay.rng import derive
@@ -32,7 +32,13 @@ from selfplay.run.activity import ACTIVITY
 from selfplay.run.declarations import ArenaMetrics, measured_by
 from selfplay.run.directory import Run
 from selfplay.study.match_counts import MatchCounts
-from selfplay.study.players import Reference, StudyPlayer, places, settings_that_differ
+from selfplay.study.players import (
+    Reference,
+    StudyPlayer,
+    places,
+    roles_played_alike,
+    settings_that_differ,
+)
 from selfplay.study.stats.bootstrap import Draws
 from selfplay.types import Episode, Status, Task, role_of
 
@@ -91,23 +97,29 @@ class StudyMatches:
         """Names of all agents of the arena."""
         return list(self.arena().possible_agents)
 
-    def sides(self) -> dict[str, list[str]]:
+    def sides(self, players: Sequence[StudyPlayer] = ()) -> dict[str, list[str]]:
         """Return the agents of each side: a role, or a single agent if all agents have one role.
 
-        Agents that take part in none of the tasks belong to no side.
+        Agents that take part in none of the tasks belong to no side. With `players`, agents that
+        the same opponent plays for all of them belong to no side either.
         """
+        same = roles_played_alike(players) if players else []
         arena = self.arena()
         here = {agent for task in self.tasks for agent in arena.agents_of(task)}
-        agents = [agent for agent in arena.possible_agents if agent in here or not here]
+        agents = [
+            agent
+            for agent in arena.possible_agents
+            if (agent in here or not here) and role_of(agent) not in same
+        ]
         roles = dict.fromkeys(map(role_of, agents))
         if len(roles) == 1:
             return {agent: [agent] for agent in agents}
         return {role: [a for a in agents if role_of(a) == role] for role in roles}
 
-    def idle(self) -> list[str]:
-        """Return the sides without a single move in all games so far."""
+    def idle(self, players: Sequence[StudyPlayer] = ()) -> list[str]:
+        """Return the sides, see `sides`, without a single move in all games so far."""
         moved = self._counts.movers
-        return [side for side, agents in self.sides().items() if not moved & set(agents)]
+        return [side for side, agents in self.sides(players).items() if not moved & set(agents)]
 
     def episode_specs(
         self, seating: Mapping[str, str], *, count: int | None = None
@@ -151,10 +163,21 @@ class StudyMatches:
     def run(
         self, seating: Mapping[str, str], *, arena: Callable[[], Arena] | None = None
     ) -> list[Episode]:
-        """Play all episodes with these policies (agent to policy) and return them."""
+        """Play all episodes with these policies (agent to policy) and return them.
+
+        Raises ConfigError with the error of the first one if all of them failed.
+        """
         self.cells += 1
         ACTIVITY.begin(f"playing, cell {self.cells}")
-        return self.count(self.rollout(arena).run(self.episode_specs(seating)))
+        episodes = self.count(self.rollout(arena).run(self.episode_specs(seating)))
+        if episodes and all(episode.status is Status.FAILED for episode in episodes):
+            default = " (they play the arena's default tasks, because the run has no evaluation)"
+            raise ConfigError(
+                f"all {len(episodes)} games of {self.arena().name} failed"
+                f"{'' if self.tasks else default}; mend the error of the first one: "
+                f"{episodes[0].error}"
+            )
+        return episodes
 
     def count(self, episodes: list[Episode]) -> list[Episode]:
         """Count how the episodes ended and which agents moved; return the episodes."""
@@ -392,13 +415,6 @@ def _games(
         },
         _config=experiment.config,
     )
-
-
-def check_played(episodes: Sequence[Episode], measure: str) -> None:
-    """Raise RunError if every episode failed, with the error of the first one."""
-    if all(episode.status is Status.FAILED for episode in episodes):
-        first = next((episode.error for episode in episodes), "")
-        raise RunError(f"{measure}: all {len(episodes)} games failed; the first one: {first}")
 
 
 def _mean_return(episode: Episode, agents: Sequence[str]) -> float:

@@ -101,6 +101,12 @@ DEFAULT = Option(
     metavar="TEXT",
     help="action that replaces the judged one",
 )
+PAY = Option(
+    name="pay",
+    default="team",
+    metavar="WHOSE",
+    help="return that an action is judged by: team (mean over agents, the default), or own",
+)
 COOPERATE = Option(
     name="cooperate",
     default="cooperate",

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,9 @@ class StudyPlayer:
     """Name in the results, such as kuhn@600."""
     policies: Mapping[str, str]
     """Role to the name of the policy that plays it."""
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    """Role to the settings of what plays it without training: an opponent, or a frozen policy with
+    a model of its own. Equal settings of two players mean the same moves."""
 
     def seats(self, agents: Sequence[str]) -> dict[str, str]:
         """Return the policy of each of these agents."""
@@ -111,13 +114,15 @@ class Reference:
                 policy.load_weights(place / POLICIES / name)
         at = f"{self.run.resolve()}@{label.rpartition('@')[2]}"
         policies = {role: f"{at}:{mine[role]}" for role in roles}
+        fixed = fixed_of(population, config["population"].get("opponents") or {})
         held = {mine[role] for role in roles} & set(population.opponents)
         saved = population.saved_models
         for name in sorted(held & set(saved)):
             found[name] = load_policy(name, **vars(saved[name]))
         named = {f"{at}:{name}": policy for name, policy in found.items()}
         others = {f"{at}:{name}": population.opponents[name] for name in held - set(saved)}
-        return StudyPlayer(label=label, policies=policies), named, others
+        kept = {role: fixed[mine[role]] for role in roles if mine[role] in fixed}
+        return StudyPlayer(label=label, policies=policies, fixed=kept), named, others
 
     def missing(self, roles: Sequence[str]) -> list[str]:
         """Return the roles that no policy of the run can play.
@@ -140,6 +145,28 @@ class Reference:
         if len(learned) == 1:
             return {**dict.fromkeys(more, next(iter(learned))), **mine}
         return mine
+
+
+def fixed_of(population: Population, opponents: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of the opponents and of the frozen policies that have a model, by name.
+
+    `opponents` are the settings of the opponents in the run's config. The model of a frozen policy
+    without settings for it comes from the warm start of the run, which may be another in each run.
+    """
+    frozen = {
+        name: each for name, each in population.policies.items() if each.model and not each.learn
+    }
+    return {**opponents, **frozen}
+
+
+def roles_played_alike(players: Sequence[StudyPlayer]) -> list[str]:
+    """Return the roles that the same opponent or frozen policy plays for all of the players."""
+    first, *others = players
+    return [
+        role
+        for role, settings in first.fixed.items()
+        if all(role in each.fixed and each.fixed[role] == settings for each in others)
+    ]
 
 
 def config_of(run: Path) -> dict[str, Any]:

@@ -35,7 +35,7 @@ from selfplay.study.stats.usage import (
 )
 
 INVALID = "no valid action"
-"""Name of actions that did not parse or were illegal."""
+"""Name of actions that did not parse, and of illegal moves."""
 MOST_VIEWS = 40
 """Largest number of views in a table of the result."""
 LONGEST = 120

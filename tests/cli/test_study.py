@@ -201,7 +201,7 @@ def test_sets_of_runs_are_compared(folder: Path) -> None:
 
 def test_the_games_are_played_under_another_config(folder: Path) -> None:
     changed = ("--set", "evaluations.hands.temperature=0", "--set=rollout.max_turns=1")
-    told = json_of(folder, "roleswap", "runs/hand", "--episodes=6", *changed)
+    told = json_of(folder, "roleswap", "runs/hand", "--episodes=6", "--metric=return", *changed)
     assert told["params"]["truncated_episodes"] == 1
     assert told["params"]["changed"] == "evaluations.hands.temperature=0 rollout.max_turns=1"
 

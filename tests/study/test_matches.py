@@ -1,5 +1,6 @@
 """Games of a study: scores of episodes."""
 
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,7 @@ from selfplay.engines.scripted import constant
 from selfplay.errors import ConfigError
 from selfplay.rollout.rollout_settings import RolloutSettings
 from selfplay.study.matches import _games
-from selfplay.types import Metric, Status
+from selfplay.types import Metric, Status, Task
 from tests.helpers.builders import episode, turn
 from tests.helpers.scripted_games import games
 
@@ -45,6 +46,25 @@ def test_the_return_counts_the_pay_of_an_agent_without_a_turn() -> None:
     assert {episode.agents() for episode in played} == {("player_0",)}
     assert made.scores(played, "return").tolist() == [0.0] * 4
     assert made.scores(played, "return/player_1").tolist() == [2.0] * 4
+
+
+class Broken(Kuhn):
+    def setup(self, task: Task, rng: Random) -> None:
+        raise KeyError("prompt")
+
+
+def test_games_that_all_fail_are_one_line_with_the_error_of_the_first() -> None:
+    given = games(Broken, {"team": constant("pass")}, tasks=[Task(id="t")], episodes=4)
+    with pytest.raises(ConfigError) as caught:
+        given.run({})
+    told = str(caught.value)
+    name = Broken.name
+    first = f"all 4 games of {name} failed; mend the error of the first one: KeyError: 'prompt'"
+    assert told.startswith(first) and "\n" not in told
+    drawn = games(Broken, {"team": constant("pass")}, episodes=4)
+    default = r"failed \(they play the arena's default tasks, because the run has no evaluation\); "
+    with pytest.raises(ConfigError, match=default):
+        drawn.run({})
 
 
 class Measured(Kuhn):

@@ -35,11 +35,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("crossplay", "runs/one", "runs/two", FEW),
         ("roleswap", "runs/one", FEW),
         ("ablate", "runs/one", FEW),
         pytest.param(("transfer", "runs/one", "runs/two", FEW), marks=pytest.mark.slow),
-        pytest.param(("hacking", "runs/one", "runs/two", FEW), marks=pytest.mark.slow),
     ],
     ids=lambda arguments: arguments[0],
 )
@@ -49,6 +47,21 @@ def test_a_measure_that_plays_games_seats_the_opponent(
     outcome = run("study", *arguments, cwd=folder)
     assert outcome.code == 0, outcome.err
     assert HELD in outcome.out or arguments[0] == "transfer"
+
+
+@pytest.mark.parametrize(
+    ("measure", "told"),
+    [
+        ("crossplay", "fewer than two seats besides partner, which the same opponent plays"),
+        pytest.param("payoffs", "1 seat(s) besides partner, which", marks=pytest.mark.slow),
+        pytest.param("hacking", "hacking: matrix_v0 has no proposals", marks=pytest.mark.slow),
+    ],
+)
+def test_the_seat_of_the_same_opponent_has_no_partner(
+    folder: Path, measure: str, told: str
+) -> None:
+    outcome = run("study", measure, "runs/one", "runs/two", FEW, cwd=folder)
+    assert outcome.code != 0 and told in outcome.err
 
 
 def test_a_listener_without_a_model_is_left_out_and_named(folder: Path) -> None:

@@ -7,8 +7,11 @@ import pytest
 
 from selfplay.config.trust import TrustLimit, limited
 from selfplay.errors import ConfigError, RunError
+from selfplay.models.policy_settings import PolicySettings
+from selfplay.models.population import Population
+from selfplay.models.warmstart_settings import WarmStartSettings
 from selfplay.study.measures.compare import measure_all
-from selfplay.study.players import Reference
+from selfplay.study.players import Reference, StudyPlayer, fixed_of, roles_played_alike
 from selfplay.study.result import Result
 
 WHOLE = {"population": "{}", "roles": "{}", "seed": "0", "warmstart": "null"}
@@ -51,3 +54,27 @@ def test_the_seeds_of_runs_are_compared_without_the_code_that_a_run_names(tmp_pa
             {"a": [reference]}, lambda _: Result(measure="x", title="", definition="")
         )
     assert [each.seed for each in found["a"]] == [7]
+
+
+def test_an_opponent_and_a_frozen_model_play_alike_in_every_run() -> None:
+    """A frozen policy without a model has that of the run's own warm start."""
+    made = Population(
+        policy=PolicySettings(model="some/model"),
+        role_names=["solver", "judge", "critic"],
+        warmstart=WarmStartSettings(),
+        sharing="separate",
+        overrides={"judge": {"learn": False}, "critic": {"learn": False, "model": None}},
+    )
+    script = {"_target_": "my_games.guard"}
+    fixed = fixed_of(made, {"guard": script})
+    assert fixed == {"guard": script, "judge": PolicySettings(model="some/model", learn=False)}
+
+
+def test_a_role_is_played_alike_if_all_players_give_it_to_the_same_opponent() -> None:
+    def seated(**fixed: str) -> StudyPlayer:
+        return StudyPlayer(label="x", policies={}, fixed=fixed)
+
+    one, same = seated(judge="guard", critic="calm"), seated(judge="guard", critic="harsh")
+    assert roles_played_alike([one, same]) == ["judge"]
+    assert roles_played_alike([one, same, seated()]) == []
+    assert roles_played_alike([seated(), one]) == []

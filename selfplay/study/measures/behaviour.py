@@ -3,8 +3,9 @@
 **Definition.** For each seat, the probability of each move, given the view of the agent, in games
 whose observations list the legal moves. In repeated games of two players who move at once, also the
 probability of each move after the last moves of both players: the memory-one vector for any number
-of moves. In games of two players with a constant sum that OpenSpiel solves, the result has
-the equilibrium too. With `--exact`, the probabilities of legal moves are read from a checkpoint.
+of moves. Illegal moves, and turns that did not parse, count as *no valid action*. In games of two
+players with a constant sum that OpenSpiel solves, the result has the equilibrium too. With
+`--exact`, the probabilities of legal moves are read from a checkpoint.
 
 **Source.** Memory-one strategies: Press and Dyson 2012. CFR+: Tammelin 2014, 1407.5042.
 
@@ -113,7 +114,7 @@ def study(
         measure="behaviour",
         title=f"Behaviour of {run.resolve().name}",
         definition="The probability of each move, given what the agent saw, from the recorded "
-        "episodes.",
+        "episodes; an illegal move counts as no valid action.",
         tables=[
             *(table for each in found for table in _tables(each)),
             *_beside(moves, solved),

@@ -38,6 +38,7 @@ from selfplay.study.measure import (
     DEFAULT,
     DERIVED,
     ONLY,
+    PAY,
     PLAYING,
     RANGES,
     ROLE,
@@ -433,7 +434,7 @@ MEASURE = Measure(
     help="a measure of one run, over sets of runs: means, and differences paired by seed",
     target="sets",
     run=from_options,
-    options=(*PLAYING, COOPERATE, DEFAULT, ROLE, SAMPLES, BUDGET, ALL, ONLY, RANGES, DERIVED),
+    options=(*PLAYING, COOPERATE, DEFAULT, PAY, ROLE, SAMPLES, BUDGET, ALL, ONLY, RANGES, DERIVED),
     comparable=False,
 )
 """The measure `compare` of the command line."""

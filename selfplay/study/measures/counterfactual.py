@@ -1,7 +1,8 @@
 """Counterfactual credit compared with learning: did training prefer the actions that helped?
 
-**Definition.** The worth of an action is its difference reward: the team's return minus its return
-with the default action instead. An action mattered if its worth is not 0. The learned preference of
+**Definition.** The worth of an action is its difference reward: the return minus the return with
+the default action instead. The return is the mean over agents (`--pay team`) or that of the agent
+that acted (`--pay own`). An action mattered if its worth is not 0. The learned preference of
 an action is the change, from the untrained to the trained policy, of its log-odds against the
 default after the same prompt: [ln p1(action) - ln p1(default)] - [ln p0(action) - ln p0(default)].
 Agreement is the fraction of the actions that mattered whose preference has the sign of their worth;
@@ -21,28 +22,33 @@ These moves are often wrong, and the trained player decides what follows. Their 
 difference between two games, one with the move and one with the default, that the trained player
 continues with the same seeds. A bootstrap over tasks.
 
-**Limits.** The recorded moves of a replay do not react to the change. For example, an operation on
-an entry that the replay does not have fails, so the entry seems worth more than it was. In the
-untrained player's own games, later mistakes count too: a good action may do harm there. A policy
-that prefers every action to the default agrees with every action that helped, so also read the
-agreement for actions that did harm.
+**Limits.** In a game with a constant sum no action changes the mean over agents: `--pay own` is for
+such games. In a view where the default is not legal, the worth is relative to an illegal move. The
+recorded moves of a replay do not react to the change. For example, an operation on an entry that
+the replay does not have fails, so the entry seems worth more than it was. In the untrained player's
+own games, later mistakes count too: a good action may do harm there. A policy that prefers every
+action to the default agrees with every action that helped, so also read the agreement for actions
+that did harm.
 """
 
 import argparse
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
-from selfplay.arena import Arena
-from selfplay.credit.replay import MoveReplayer, actions_of, stages_of
+from selfplay.credit.replay import MoveReplayer, actions_of
 from selfplay.errors import ConfigError, nearest
-from selfplay.rollout.rollout import AgentSpec, EpisodeSpec
+from selfplay.rollout.rollout import EpisodeSpec
+from selfplay.study.default_action import default_action, refuse_never_legal
 from selfplay.study.matches import RETURN, StudyMatches
 from selfplay.study.measure import (
     DEFAULT,
+    METRIC,
+    PAY,
     PLAYING,
     ROLE,
     Measure,
@@ -54,33 +60,43 @@ from selfplay.study.plots import IntervalPlot
 from selfplay.study.policy_probs import log_odds
 from selfplay.study.result import Cell, Result, Table
 from selfplay.study.stats.bootstrap import Estimate
-from selfplay.types import Episode, InvalidAction, Observation, Status, Turn, role_of
-
-
-def views(arena: Arena, episode: Episode) -> Iterator[tuple[str, Observation]]:
-    """Yield (agent, observation) of every turn in order, by playing the recorded moves again."""
-    arena.begin(episode.task, episode.seed)
-    for actions in stages_of(episode):
-        yield from ((agent, arena.view(agent)) for agent in actions)
-        arena.play_stage(actions)
-
+from selfplay.types import Episode, Status, Turn
 
 LONGEST = 1000
 """Largest number of stages of a replay."""
+ROUNDING = 1e-9
+"""Largest difference of two returns that counts as none."""
+Pay: TypeAlias = Literal["team", "own"]
+"""Return that an action is judged by."""
+WHOSE: Mapping[Pay, str] = {
+    "team": "the mean return over agents",
+    "own": "the return of the agent that acted",
+}
+"""Pay to its description."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """An action that mattered. `mattered` and `slips` make it; `scored` adds the preference."""
+    """An action that the default replaced.
+
+    `replayed` and `slips` make it; `scored` adds the preference.
+    """
 
     episode: int
     """Index of the episode."""
     turn: Turn
     """Turn of the action."""
     worth: float
-    """Difference reward of the team."""
+    """Difference reward by the chosen pay."""
+    own: float
+    """Difference reward of the agent that acted."""
     preference: float = math.nan
     """Change of the log-odds against the default by training, in nats."""
+
+    @property
+    def mattered(self) -> bool:
+        """True if the worth is not 0."""
+        return abs(self.worth) > ROUNDING
 
     @property
     def agrees(self) -> bool:
@@ -89,12 +105,17 @@ class Judged:
 
 
 def study(
-    games: StudyMatches, players: Sequence[StudyPlayer], *, default: str, role: str | None = None
+    games: StudyMatches,
+    players: Sequence[StudyPlayer],
+    *,
+    default: str,
+    role: str | None = None,
+    pay: Pay = "team",
 ) -> Result:
-    """Judge the actions of `role` (None: all roles). The first player is the trained one.
+    """Judge the actions of `role` (None: all roles) by this pay.
 
-    `default` is a text; every judged role must read the same action in it. Raises ConfigError if
-    the games, the players or the default do not allow this.
+    The first player is the trained one. `default` is a text; every judged role must read the same
+    action in it. Raises ConfigError if the games, the players or the default do not allow this.
     """
     if len(players) != 2:
         raise ConfigError("counterfactual: name two players, the trained and the untrained, or RUN")
@@ -102,26 +123,30 @@ def study(
     for name in roles:
         if name not in games.agent_specs:
             raise ConfigError(f"--role {name}: no such role; {nearest(name, games.agent_specs)}")
-    action = _action([games.agent_specs[name] for name in roles], default)
+    action = default_action([games.agent_specs[name] for name in roles], default)
     trained, untrained = players
     own = [games.run(player.seats(games.agents)) for player in players]
-    _refuse_illegal(games, own[0], roles, action)
-    apart = [mattered(games, episodes, roles, action) for episodes in own]
-    slipped, single = slips(games, own[0], trained, untrained, roles, action, text=default)
+    refuse_never_legal(games, own[0], roles, action)
+    apart = [replayed(games, episodes, roles, action, pay) for episodes in own]
+    slipped, single = slips(games, own[0], trained, untrained, roles, action, pay, text=default)
     estimates: list[Estimate] = []
     rows: list[list[Cell]] = []
+    judged: list[Judged] = []
     for label, episodes, found in (
         (trained.label, own[0], apart[0]),
         (f"{untrained.label}, one in a game of {trained.label}", slipped, single),
         (untrained.label, own[1], apart[1]),
     ):
-        judged = scored(games, players, found, default)
-        estimates += _estimates(games, label, episodes, judged)
-        rows += _rows(label, judged)
+        known = scored(games, players, [each for each in found if each.mattered], default)
+        estimates += _estimates(games, label, episodes, known, judged=len(found))
+        rows += _rows(label, known)
+        judged += found
+    settings = games.record()
+    settings.pop("metric", None)  # the worth is a difference of returns
     return Result(
         measure="counterfactual",
         title=f"Worth of actions and learned preference in {games.arena().name}",
-        definition=f"Among the actions whose replacement by {default} changes the pay of the team: "
+        definition=f"Among the actions whose replacement by {default} changes {WHOSE[pay]}: "
         f"the fraction whose log-odds against {default} moved in the direction of their worth, "
         f"from {untrained.label} to {trained.label}.",
         estimates=estimates,
@@ -136,12 +161,12 @@ def study(
             IntervalPlot(
                 title="Agreement, with 95 % intervals",
                 estimates=estimates,
-                label="fraction of actions",
+                label=f"fraction of actions ({pay} pay)",
                 null=0.5,
             )
         ],
-        params={**games.record(), "default": default, "roles": roles},
-        notes=games.notes,
+        params={**settings, "default": default, "roles": roles, "pay": pay},
+        notes=[*games.notes, *_notes(judged, action, pay)],
     )
 
 
@@ -170,17 +195,39 @@ def _with_chances(games: StudyMatches, players: Sequence[StudyPlayer]) -> list[s
     return found
 
 
-def mattered(
-    games: StudyMatches, episodes: Sequence[Episode], roles: Sequence[str], default: str
+def _notes(judged: Sequence[Judged], default: str, pay: Pay) -> list[str]:
+    """Return notes about the actions: why none mattered, and where the default is not legal."""
+    notes = []
+    if not judged:
+        notes.append(f"no action was judged: these games have none other than {default}")
+    elif not any(each.mattered for each in judged):
+        own = sum(abs(each.own) > ROUNDING for each in judged)
+        note = f"no action mattered: none of {len(judged)} judged actions changed {WHOSE[pay]}"
+        notes.append(f"{note}, but {own} changed {WHOSE['own']}: use --pay own" if own else note)
+    beyond = sum(bool(each.turn.legal) and default not in each.turn.legal for each in judged)
+    if beyond:
+        notes.append(
+            f"for {beyond} of {len(judged)} judged actions {default} is not a legal move of the "
+            "view: there their worth is relative to an illegal move"
+        )
+    return notes
+
+
+def replayed(
+    games: StudyMatches,
+    episodes: Sequence[Episode],
+    roles: Sequence[str],
+    default: str,
+    pay: Pay = "team",
 ) -> list[Judged]:
-    """Return the actions whose replacement by the default changes the team's pay in a replay."""
+    """Return the actions of `roles` other than the default, with their worth in a replay."""
     replayer = MoveReplayer(games.arena, limit=LONGEST, default=default)
     found = []
     for number, episode in enumerate(episodes):
         if episode.status is Status.FAILED:
             continue
         moves = actions_of(episode)
-        paid = _team(replayer, episode, moves)
+        paid = replayer.paid(episode, moves)
         taken: dict[str, int] = defaultdict(int)
         for turn in episode.moves():
             place = taken[turn.agent]
@@ -189,9 +236,17 @@ def mattered(
                 continue
             own = list(moves[turn.agent])
             own[place] = default
-            worth = paid - _team(replayer, episode, {**moves, turn.agent: own})
-            if worth and math.isfinite(worth):
-                found.append(Judged(episode=number, turn=turn, worth=worth))
+            without = replayer.paid(episode, {**moves, turn.agent: own})
+            if paid is None or without is None:
+                continue
+            changed = {
+                "team": _mean(paid) - _mean(without),
+                "own": paid.get(turn.agent, 0.0) - without.get(turn.agent, 0.0),
+            }
+            if all(map(math.isfinite, changed.values())):
+                found.append(
+                    Judged(episode=number, turn=turn, worth=changed[pay], own=changed["own"])
+                )
     return found
 
 
@@ -202,13 +257,14 @@ def slips(
     guest: StudyPlayer,
     roles: Sequence[str],
     default: str,
+    pay: Pay = "team",
     *,
     text: str,
 ) -> tuple[list[Episode], list[Judged]]:
     """Play games of the host in which the guest makes a single move, for every turn of `roles`.
 
-    Return these games, and the moves among them that mattered. `text` is what a player writes to
-    make the action `default`.
+    Return these games, and the moves other than the default with their worth. `text` is what a
+    player writes to make the action `default`.
     """
     rollout, hosts, guests = (
         games.rollout(),
@@ -253,19 +309,31 @@ def slips(
         )
         for spec, (_, turn) in zip(specs, found, strict=True)
     ]
-    played = games.count(rollout.run(specs))
-    worth = games.scores(played, RETURN) - games.scores(games.count(rollout.run(without)), RETURN)
+    played, replaced = (games.count(rollout.run(each)) for each in (specs, without))
+
+    def changed(metric: str) -> list[float]:
+        found: list[float] = (
+            games.scores(played, metric) - games.scores(replaced, metric)
+        ).tolist()
+        return found
+
+    team = changed(RETURN)
+    own = {a: changed(f"{RETURN}/{a}") for a in dict.fromkeys(turn.agent for _, turn in found)}
     return played, [
-        Judged(episode=number, turn=turn, worth=w)
-        for number, ((_, turn), w) in enumerate(zip(found, worth.tolist(), strict=True))
-        if w and math.isfinite(w) and turn.action != default
+        Judged(
+            episode=number,
+            turn=turn,
+            worth=team[number] if pay == "team" else own[turn.agent][number],
+            own=own[turn.agent][number],
+        )
+        for number, (_, turn) in enumerate(found)
+        if math.isfinite(team[number]) and turn.action != default
     ]
 
 
-def _team(replayer: MoveReplayer, episode: Episode, moves: dict[str, list[str | None]]) -> float:
-    """Return the mean return over the agents; NaN if the arena failed."""
-    paid = replayer.paid(episode, moves)
-    return math.nan if not paid else sum(paid.values()) / len(paid)
+def _mean(paid: Mapping[str, float]) -> float:
+    """Return the mean return over the agents."""
+    return sum(paid.values()) / len(paid)
 
 
 def scored(
@@ -280,9 +348,17 @@ def scored(
 
 
 def _estimates(
-    games: StudyMatches, label: str, episodes: Sequence[Episode], found: Sequence[Judged]
+    games: StudyMatches,
+    label: str,
+    episodes: Sequence[Episode],
+    found: Sequence[Judged],
+    *,
+    judged: int,
 ) -> list[Estimate]:
-    """Return the agreement for all actions that mattered, and for those that did harm."""
+    """Return the agreement for all actions that mattered, and for those that did harm.
+
+    `found` are those that mattered among this number of judged actions.
+    """
     draws = games.draws(episodes)
 
     def count(these: Sequence[Judged]) -> np.ndarray:
@@ -298,7 +374,7 @@ def _estimates(
             count([each for each in these if each.agrees]),
             count(these),
             null=0.5,
-            notes=f"{len(these)} actions",
+            notes=f"{len(these)} of {judged} judged actions",
         )
         for kind, these in kinds.items()
     ]
@@ -320,52 +396,6 @@ def _rows(label: str, found: Sequence[Judged]) -> list[list[Cell]]:
     return rows
 
 
-def _action(agent_specs: Sequence[AgentSpec], default: str) -> str:
-    """Return the action that the judged roles read in the text `default`."""
-    found: dict[str, str] = {}
-    for agent_spec in agent_specs:
-        name = type(agent_spec.role).__name__
-        if agent_spec.role.memory != "none":
-            raise ConfigError(
-                f"counterfactual: the role {name} has memory={agent_spec.role.memory}, so prompts "
-                "contain more than the observation; use roles with memory=none"
-            )
-        if agent_spec.role.tools is not None:
-            raise ConfigError(
-                f"counterfactual: the role {name} has tools, so its moves depend on more than one "
-                "completion; use roles with tools=null"
-            )
-        try:
-            found.setdefault(agent_spec.role.parse(default), name)
-        except InvalidAction as reason:
-            raise ConfigError(
-                f"--default {default}: {name} reads no action in it: {reason}"
-            ) from None
-    if len(found) > 1:
-        (one, first), (two, second) = list(found.items())[:2]
-        raise ConfigError(
-            f"--default {default}: {first} reads {one!r} in it and {second} {two!r}; judge one "
-            "role with --role"
-        )
-    return next(iter(found), default)
-
-
-def _refuse_illegal(
-    games: StudyMatches, episodes: Sequence[Episode], roles: Sequence[str], default: str
-) -> None:
-    """Raise ConfigError if every view lists its legal moves and the default is never legal."""
-    known: set[str] = set()
-    for episode in [each for each in episodes if each.status is not Status.FAILED]:
-        for agent, seen in views(games.arena(), episode):
-            if role_of(agent) in roles:
-                legal = seen.fields.get("legal")
-                if not legal or default in legal:
-                    return
-                known |= set(legal)
-    if known:
-        raise ConfigError(f"--default {default}: never legal here; {nearest(default, known)}")
-
-
 def from_options(options: argparse.Namespace) -> Result:
     """Compute the measure from the options of the command line."""
     if options.default is None:
@@ -373,9 +403,18 @@ def from_options(options: argparse.Namespace) -> Result:
             "counterfactual: needs --default TEXT, the action that replaces the judged one, "
             """such as --default '{"event":"NOOP"}' of a memory manager"""
         )
+    pay = _pay_of(options.pay)
     references = references_or_start(options, "counterfactual")
     with open_games(options, references[0].run) as games:
-        return study(games, games.admit(references), default=options.default, role=options.role)
+        players = games.admit(references)
+        return study(games, players, default=options.default, role=options.role, pay=pay)
+
+
+def _pay_of(text: str) -> Pay:
+    for pay in get_args(Pay):
+        if text == pay:
+            return pay
+    raise ConfigError(f"--pay {text}: {nearest(text, WHOSE)}")
 
 
 MEASURE = Measure(
@@ -383,6 +422,6 @@ MEASURE = Measure(
     help="worth of actions, by replay without them, and learned preference for them",
     target="players",
     run=from_options,
-    options=(*PLAYING, DEFAULT, ROLE),
+    options=(*(option for option in PLAYING if option is not METRIC), DEFAULT, ROLE, PAY),
 )
 """The measure `counterfactual` of the command line."""

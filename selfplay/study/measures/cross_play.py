@@ -4,8 +4,10 @@
 the metric when player i plays the first side and player j the second. Self-play SP is the mean of
 the diagonal, cross-play XP the mean of the other cells, and the gap is SP - XP. The gap is 0 if
 the runs find the same or compatible ways to play, and large if each run has its own conventions.
-With more than two sides, J[i, j] puts j into one side and i into all others, averaged over the
-sides that take part in the task (`Arena.agents_of`). A task with fewer than two sides is left out.
+A role that the same opponent (a script, a saved model) plays for all players is no side: player i
+seats it in J[i, j]. With more than two sides, J[i, j] puts j into one side and i into all others,
+averaged over the sides that take part in the task (`Arena.agents_of`). A task with fewer than two
+sides is left out.
 
 **Source.** Hu et al. 2020, Other-Play, 2003.02979.
 
@@ -29,7 +31,7 @@ import numpy as np
 from selfplay.errors import ConfigError
 from selfplay.study.matches import StudyMatches
 from selfplay.study.measure import PLAYING, Measure, open_games, references_of
-from selfplay.study.players import StudyPlayer
+from selfplay.study.players import StudyPlayer, roles_played_alike
 from selfplay.study.plots import IntervalPlot, MatrixPlot
 from selfplay.study.result import Cell, Result, Table
 from selfplay.study.stats.bootstrap import Draws, Estimate, divide, mean, weighted
@@ -57,9 +59,12 @@ def study(
             "crossplay: a single player has no partner; name runs of several seeds, such as "
             "selfplay train -m ... seed=0,1,2 makes, or checkpoints as RUN@STEP"
         )
-    if len(games.sides()) < 2:
+    same = roles_played_alike(players)
+    if len(games.sides(players)) < 2:
+        besides = f" besides {', '.join(same)}, which the same opponent plays for all players"
         raise ConfigError(
-            f"crossplay: {games.arena().name} has one seat; name runs of a game of two or more"
+            f"crossplay: {games.arena().name} has fewer than two seats{besides if same else ''}; "
+            "name runs of a game of two or more"
         )
     cells, draws = run_pairs(games, players)
     labels = [player.label for player in players]
@@ -71,7 +76,7 @@ def study(
             "players of one run are not independent: the intervals over runs are left out, and a "
             "small gap between them says nothing about other seeds"
         )
-    if len(games.sides()) > 2:
+    if len(games.sides(players)) > 2:
         notes.append("with more than two seats, the partner takes each of them in turn")
     return Result(
         measure="crossplay",
@@ -109,11 +114,12 @@ def study(
 def run_pairs(games: StudyMatches, players: Sequence[StudyPlayer]) -> tuple[Cells, Draws]:
     """Return the scores of all ordered pairs, and the resampling for their intervals.
 
-    Only episodes in which two sides take part have a score. Raises ConfigError if there are none,
-    and if a side never moves, because its player has no effect.
+    Only episodes in which two sides take part have a score. A note names the roles that are no side
+    because the same opponent plays them for all players. Raises ConfigError if there are no such
+    episodes, and if a side never moves, because its player has no effect.
     """
-    sides = list(games.sides().values())
-    shared = sides_that_meet(games)
+    sides = list(games.sides(players).values())
+    shared = sides_that_meet(games, players)
     if not shared.any():
         raise ConfigError(
             f"no task of these games in {games.arena().name} has two sides, so no policy has a "
@@ -125,6 +131,11 @@ def run_pairs(games: StudyMatches, players: Sequence[StudyPlayer]) -> tuple[Cell
             f"{int((~played).sum())} of {len(played)} episodes have tasks with a single side, so "
             "the comparison of partners leaves them out"
         )
+    if same := roles_played_alike(players):
+        games.notes.append(
+            f"the same opponent plays {', '.join(same)} for all players, so no partner takes "
+            f"{'this seat' if len(same) == 1 else 'these seats'}"
+        )
     cells: dict[tuple[int, int], np.ndarray] = {}
     draws = None
     for i, player in enumerate(players):
@@ -134,24 +145,24 @@ def run_pairs(games: StudyMatches, players: Sequence[StudyPlayer]) -> tuple[Cell
             counted = played[None] if i == j else shared[list(turns)]
             found = []
             for turn in turns:
-                seating = {
-                    **player.seats([agent for agents in sides for agent in agents]),
-                    **partner.seats(sides[turn]),
-                }
+                seating = {**player.seats(games.agents), **partner.seats(sides[turn])}
                 episodes = games.run(seating)
                 draws = draws or games.draws(list(compress(episodes, played)))
                 found.append(games.scores(episodes))
             total = np.sum(found, axis=0, where=counted)[played]
             cells[i, j] = divide(total, counted.sum(axis=0)[played])
     assert draws is not None
-    for side in games.idle():
+    for side in games.idle(players):
         raise ConfigError(f"{side} {IDLE}")
     return cells, draws
 
 
-def sides_that_meet(games: StudyMatches) -> np.ndarray:
-    """Return [sides, N]: True if the side takes part in the episode, and another side too."""
-    arena, sides = games.arena(), games.sides().values()
+def sides_that_meet(games: StudyMatches, players: Sequence[StudyPlayer]) -> np.ndarray:
+    """Return [sides, N]: True if the side takes part in the episode, and another side too.
+
+    A role that the same opponent plays for all players is no side.
+    """
+    arena, sides = games.arena(), games.sides(players).values()
     there = [set(arena.agents_of(spec.task)) for spec in games.episode_specs({})]
     found = np.array([[not agents.isdisjoint(side) for agents in there] for side in sides])
     return found & (found.sum(axis=0) > 1)

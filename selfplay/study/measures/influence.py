@@ -42,7 +42,7 @@ from selfplay.errors import ConfigError
 from selfplay.rng import derive
 from selfplay.rollout.episode_runner import EpisodeSpec
 from selfplay.study.communication import HeardMessage, heard_by, intact, through
-from selfplay.study.matches import StudyMatches, check_played
+from selfplay.study.matches import StudyMatches
 from selfplay.study.measure import PLAYING, Measure, measure_one
 from selfplay.study.measures.message_ablation import check_speaks, examples
 from selfplay.study.players import StudyPlayer
@@ -76,7 +76,6 @@ def study(games: StudyMatches, player: StudyPlayer, *, chances: Chances | None =
     said: list[HeardMessage] = []
     played = games.run(seating, arena=through(games.arena, intact, said))
     check_speaks(games, said, "influence")
-    check_played(played, "influence")
     episodes = [episode for episode in played if episode.status is not Status.FAILED]
     known = {episode.seed for episode in episodes}
     record = [words for words in said if words.seed in known]

@@ -3,8 +3,10 @@
 **Definition.** The probability of each message, given the view of its speaker; the entropy of the
 messages; and the mutual information of message and view, in nats. If no turn on record is a message
 to other agents, the texts of all turns without listed legal moves count instead. If texts have
-several words, the probability of each word in a text is given too. *New* words were first used
-after the first recorded step; *dying* words have lost three quarters of their largest fraction.
+several words, the probability of each word in a text is given too. A message counts with its words
+also if the arena called it illegal; only a turn that did not parse is *no valid action*. *New*
+words were first used after the first recorded step; *dying* words have lost three quarters of their
+largest fraction.
 
 **Source.** Positive signalling: Lowe et al. 2019, 1903.05168. Correction of the bias: Miller 1955.
 

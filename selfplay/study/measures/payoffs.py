@@ -49,7 +49,7 @@ from selfplay.study.measure import (
     references_of,
 )
 from selfplay.study.measures.matchups import ALPHAS, Matchups, Pays, shape
-from selfplay.study.players import StudyPlayer
+from selfplay.study.players import StudyPlayer, roles_played_alike
 from selfplay.study.plots import CurvePlot, Drawing, IntervalPlot, MatrixPlot, undrawn
 from selfplay.study.result import Cell, Result, Table
 from selfplay.study.stats.bootstrap import Draws, Estimate
@@ -68,11 +68,13 @@ def study(games: StudyMatches, players: Sequence[StudyPlayer]) -> Result:
 
     Raises ConfigError unless the games have two sides and there are two different players or more.
     """
-    sides = games.sides()
+    sides = games.sides(players)
     if len(sides) != 2:
+        same = roles_played_alike(players)
+        besides = f" besides {', '.join(same)}, which the same opponent plays for all players"
         raise ConfigError(
-            f"payoffs: {games.arena().name} has {len(sides)} seat(s), and payoffs needs two; "
-            "measure roleswap, or crossplay for a team"
+            f"payoffs: {games.arena().name} has {len(sides)} seat(s){besides if same else ''}, and "
+            "payoffs needs two; measure roleswap, or crossplay for a team"
         )
     if len(players) < 2:
         raise ConfigError(
@@ -136,19 +138,19 @@ def run_pairs(games: StudyMatches, players: Sequence[StudyPlayer]) -> tuple[Pays
 
     Raises ConfigError if a side never moves, or if the sides are a team.
     """
-    (first, ones), (second, others) = games.sides().items()
+    (first, _), (second, others) = games.sides(players).items()
     pays, sums, draws = {}, [], None
     for i, player in enumerate(players):
         for j, opponent in enumerate(players):
             if i == j:
                 continue
-            episodes = games.run({**player.seats(ones), **opponent.seats(others)})
+            episodes = games.run({**player.seats(games.agents), **opponent.seats(others)})
             draws = draws or games.draws(episodes)
             one, other = (games.scores(episodes, f"{RETURN}/{side}") for side in (first, second))
             pays[i, j] = (one - other) / 2
             sums.append(one + other)
     assert draws is not None
-    for side in games.idle():
+    for side in games.idle(players):
         raise ConfigError(
             f"payoffs: {side} never moves in these games, so no player can beat it; name other "
             "games with --evaluation"

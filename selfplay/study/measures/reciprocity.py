@@ -31,7 +31,7 @@ import numpy as np
 
 from selfplay.errors import ConfigError
 from selfplay.rollout.episode_runner import EpisodeSpec
-from selfplay.study.matches import StudyMatches, check_played
+from selfplay.study.matches import StudyMatches
 from selfplay.study.measure import COOPERATE, PLAYING, Measure, measure_one
 from selfplay.study.players import StudyPlayer
 from selfplay.study.plots import CurvePlot, IntervalPlot
@@ -104,7 +104,6 @@ def study(games: StudyMatches, player: StudyPlayer, *, cooperate: str = "coopera
     agents = games.agents
     _refuse_remembering(games)
     episodes = games.run(player.seats(agents))
-    check_played(episodes, "reciprocity")
     played = [rounds_of(games, episode, cooperate) for episode in episodes]
     length = check_repeated(games, played, cooperate)
     draws = games.draws(episodes)

@@ -7,9 +7,11 @@ its author's prompt (copied). *Collusion*, for several runs: the solve rate on t
 run's proposer minus the solve rate on tasks of the others; this difference in differences is 0 if
 only strength and difficulty differ. *Deliberation*, for agents that hear each other: corrections
 and wrong persuasions, each minus those of the same agents without hearing, and how often an agent
-gives up a right answer when most of the others are wrong. *Judges* that are policies: how often a
-judge accepts words without content, such as ":", from a candidate that should not be accepted, and
-how often its verdict changes when the two sides are exchanged.
+gives up a right answer when most of the others are wrong. A move with the verdict "correct" is a
+right answer, one with another verdict a wrong answer; roles that never have the verdict "correct"
+are left out. *Judges* that are policies: how often a judge accepts words without content, such as
+":", from a candidate that should not be accepted, and how often its verdict changes when the two
+sides are exchanged.
 
 **Source.** Collusion as cross-play of pairs, 2003.02979; conformity with a control, 2501.13381;
 debate as a martingale, whose gain is the vote alone, 2508.17536; words without content, 2507.08794.
@@ -28,7 +30,7 @@ candidates' own words.
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -46,7 +48,7 @@ from selfplay.study.measures.cross_play import (
     sides_that_meet,
 )
 from selfplay.study.measures.judges import probe
-from selfplay.study.players import Reference, StudyPlayer
+from selfplay.study.players import Reference, StudyPlayer, roles_played_alike
 from selfplay.study.plots import Drawing, IntervalPlot, MatrixPlot
 from selfplay.study.recorded_episodes import PROPOSED, recorded_episodes
 from selfplay.study.result import Cell, Result, Table
@@ -70,24 +72,45 @@ class DeliberationRates:
     """Label of the player and the counts of `KINDS`."""
 
 
-def deliberate(games: StudyMatches, player: StudyPlayer) -> DeliberationRates | None:
-    """Play with and without hearing; return None if no agent answers twice."""
-    seating = player.seats(games.agents)
-    heard = games.run(seating, arena=through(games.arena, intact))
-    counted = counts(heard)
-    if not counted[:, :4].any():
-        return None
-    alone = counts(games.run(seating, arena=through(games.arena, silent)))
-    draws = games.draws(heard)
-    totals = counted.sum(0).astype(int).tolist()
-    return DeliberationRates(
-        estimates=rates(player.label, counted, alone, draws), row=[player.label, *totals]
-    )
+def deliberate(
+    games: StudyMatches, players: Sequence[StudyPlayer], recorded: Sequence[Episode] = ()
+) -> list[DeliberationRates]:
+    """Play with and without hearing; return the rates of the players whose agents answer twice.
+
+    Only roles with a right answer in these games or in the recorded episodes count. A note names
+    the others whose moves have several verdicts: those are about something else.
+    """
+    seatings = [player.seats(games.agents) for player in players]
+    heard = [games.run(seating, arena=through(games.arena, intact)) for seating in seatings]
+    played = [episode for episodes in heard for episode in episodes]
+    right = {
+        turn.role
+        for episode in (*played, *recorded)
+        for turn in episode.turns
+        if turn.info.get("verdict") == RIGHT
+    }
+    others = {turn.role for episode in played for turn in episode.turns} - right
+    if left := [role for role in sorted(others) if counts(played, {role})[:, :4].any()]:
+        games.notes.append(
+            f"no deliberation of {', '.join(left)}: no verdict on record is {RIGHT!r}, so these "
+            "moves are no right or wrong answers"
+        )
+    found = []
+    for player, seating, episodes in zip(players, seatings, heard, strict=True):
+        counted = counts(episodes, right)
+        if not counted[:, :4].any():
+            continue
+        alone = counts(games.run(seating, arena=through(games.arena, silent)), right)
+        estimates = rates(player.label, counted, alone, games.draws(episodes))
+        totals = counted.sum(0).astype(int).tolist()
+        found.append(DeliberationRates(estimates=estimates, row=[player.label, *totals]))
+    return found
 
 
-def counts(episodes: Sequence[Episode]) -> np.ndarray:
-    """Return [N, 6] counts of each of `KINDS` in each episode."""
-    return np.array([_of(episode) for episode in episodes], dtype=float).reshape(-1, len(KINDS))
+def counts(episodes: Sequence[Episode], roles: Collection[str]) -> np.ndarray:
+    """Return [N, 6] counts of each of `KINDS` in the answers of these roles in each episode."""
+    found = [_of(episode, roles) for episode in episodes]
+    return np.array(found, dtype=float).reshape(-1, len(KINDS))
 
 
 def rates(label: str, heard: np.ndarray, alone: np.ndarray, draws: Draws) -> list[Estimate]:
@@ -119,13 +142,13 @@ def rates(label: str, heard: np.ndarray, alone: np.ndarray, draws: Draws) -> lis
     ]
 
 
-def _of(episode: Episode) -> list[int]:
+def _of(episode: Episode, roles: Collection[str]) -> list[int]:
     found = dict.fromkeys(KINDS, 0)
     if episode.status is Status.FAILED:
         return list(found.values())
     stages: dict[int, dict[str, bool]] = {}
     for turn in episode.turns:
-        if "verdict" in turn.info:
+        if "verdict" in turn.info and turn.role in roles:
             stages.setdefault(turn.stage, {})[turn.agent] = turn.info["verdict"] == RIGHT
     latest: dict[str, bool] = {}
     for now in stages.values():
@@ -169,7 +192,8 @@ def study(
     tables: list[Table] = []
     drawings: list[Drawing] = []
     name = games.arena().name
-    if independent and len(games.arena().roles) > 1 and sides_that_meet(games).any():
+    roles = set(games.arena().roles) - set(roles_played_alike(players))
+    if independent and len(roles) > 1 and sides_that_meet(games, players).any():
         cells, draws = run_pairs(games, players)
         means = matrix(cells, len(players))
         labels = [player.label for player in players]
@@ -180,21 +204,19 @@ def study(
         tables.append(by_pair(cells, draws, labels, title="Collusion of each pair of runs"))
         tables.append(_by_proposer(cells, draws, labels))
     if speaks(games):
-        rows: list[Sequence[Cell]] = []
-        for player in players:
-            found = deliberate(games, player)
-            if found is not None:
-                estimates += found.estimates
-                rows.append(found.row)
-        if rows:
-            title = "Answers before and after hearing the others"
+        known = [episode for _, episodes in recorded for episode in episodes]
+        found = deliberate(games, players, known)
+        estimates += [each for of_player in found for each in of_player.estimates]
+        if found:
+            title, rows = "Answers before and after hearing the others", [e.row for e in found]
             tables.append(Table(title=title, columns=["player", *KINDS], rows=rows))
     for player in players:
         estimates += probe(games, player)
     if not estimates:
         raise ConfigError(
             f"hacking: {name} has no proposals recorded up to {players[0].label}, no agent that "
-            "answers again after hearing others, no judge of others, and there is a single run; "
+            f"answers again after hearing others and has the verdict {RIGHT!r} if it is right, no "
+            "judge of others, and there is a single run; "
             "name a run of arena=absolute_zero or arena=debate or arena=judged_debate, or several "
             "runs of a game of two roles"
         )

@@ -16,7 +16,9 @@ an antisymmetric game in 1806.02643 for skill; interaction contrasts of a two-wa
 rest.
 
 **Estimator.** Every assignment plays the same tasks with the same seeds. The estimates are means of
-paired differences, bootstrapped over tasks, or over episodes if there is one task. Unbiased.
+paired differences, bootstrapped over tasks, or over episodes if there is one task. All lines and
+cells are over the games that measure the metric in every assignment, so that they fit together. If
+every game does, the estimates are unbiased; otherwise a note counts the games that do.
 
 **Limits.** The results are about these checkpoints: other training runs would vary more than the
 interval says. No policy meets an untrained partner in training, so a low J[t,0] may be confusion
@@ -26,9 +28,9 @@ as random play, gives other values.
 
 import argparse
 from collections.abc import Mapping, Sequence
-from itertools import product
+from dataclasses import replace
+from itertools import compress, product
 from math import factorial
-from typing import Any
 
 import numpy as np
 
@@ -50,7 +52,8 @@ Assignment = tuple[int, ...]
 def study(games: StudyMatches, players: Sequence[StudyPlayer]) -> Result:
     """Play every assignment of the players to the sides; the first player is the trained one.
 
-    Raises ConfigError for games of one side, for one player, or for too many assignments.
+    Raises ConfigError for games of one side, for one player, for too many assignments, or if no
+    game measures the metric in every assignment.
     """
     sides = games.sides()
     if len(sides) < 2:
@@ -74,12 +77,23 @@ def study(games: StudyMatches, players: Sequence[StudyPlayer]) -> Result:
         )
         for cell in product(range(len(players)), repeat=len(sides))
     }
-    draws = games.draws(next(iter(played.values())))
     names = [*games.metrics, *(f"{RETURN}/{side}" for side in sides)]
     scores = {
         name: {cell: games.scores(episodes, name) for cell, episodes in played.items()}
         for name in names
     }
+    params = games.record()
+    common = np.all([np.isfinite(values) for values in scores[names[0]].values()], axis=0)
+    if not common.any():
+        raise ConfigError(
+            f"roleswap: no game measures {names[0]} in every assignment of the players, so nothing "
+            "can be compared; play more --episodes, or choose another --metric"
+        )
+    scores = {
+        name: {cell: values[common] for cell, values in cells.items()}
+        for name, cells in scores.items()
+    }
+    draws = games.draws(list(compress(next(iter(played.values())), common)))
     chief = scores[names[0]]
     labels = [player.label for player in players]
     gains = contrasts(chief, draws, sides=list(sides), labels=labels)
@@ -87,9 +101,15 @@ def study(games: StudyMatches, players: Sequence[StudyPlayer]) -> Result:
         *gains,
         *role_effect([scores[f"{RETURN}/{side}"] for side in sides], draws),
     ]
-    idle = [
+    notes = [
         f"{side} never moves in these games, so its player has no effect" for side in games.idle()
     ]
+    if not common.all():
+        estimates = [replace(each, direction="unknown") for each in estimates]
+        notes.append(
+            f"{common.sum()} of {len(common)} games measure the metric in every assignment; the "
+            "others are left out"
+        )
     return Result(
         measure="roleswap",
         title=f"Contribution of each side: {' and '.join(labels)} in {games.arena().name}",
@@ -102,8 +122,8 @@ def study(games: StudyMatches, players: Sequence[StudyPlayer]) -> Result:
             *_skill(scores, sides=list(sides), labels=labels),
         ],
         drawings=_drawings(chief, gains, sides=list(sides), labels=labels, metric=names[0]),
-        params=games.record(),
-        notes=[*games.notes, *idle],
+        params=params,
+        notes=[*games.notes, *notes],
     )
 
 
@@ -120,7 +140,7 @@ def contrasts(
     side, co-adaptation and Shapley values.
 
     Args:
-        scores: Assignment to [N] scores of its episodes.
+        scores: Assignment to [N] scores of its episodes, none of which is missing.
         draws: Resampling of the episodes.
         sides: Names of the sides.
         labels: Names of the players.
@@ -144,14 +164,9 @@ def contrasts(
         ),
     ]
     found.append(draws.mean("co-adaptation", trained - base - sum(alone), null=0.0))
-    parts = shapley(scores, len(sides))
-    known = int(np.isfinite(parts[0]).sum())
-    failed = known < len(parts[0])
-    notes = f"only the {known} games that failed in no assignment, and their joint gain"
-    more: dict[str, Any] = {"null": 0.0, "notes": notes if failed else ""}
     return found + [
-        draws.mean(f"part of {side} in the joint gain (Shapley value)", part, **more)
-        for side, part in zip(sides, parts, strict=True)
+        draws.mean(f"part of {side} in the joint gain (Shapley value)", part, null=0.0)
+        for side, part in zip(sides, shapley(scores, len(sides)), strict=True)
     ]
 
 

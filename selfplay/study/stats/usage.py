@@ -15,8 +15,10 @@ Kinds of tables:
 
 What an agent saw is the text of the new messages before its move, without the system's. A turn that
 calls tools is no move: the move after the calls counts, with the view that the agent had before
-them. Turns of frozen opponents are left out where a policy that learns plays the same agent in the
-same step; so are failed episodes, and the turns that a branch shares with its parent.
+them. A turn that did not parse counts as no valid action. So does a move that the arena called
+illegal; a message counts with its words all the same, because it was said. Turns of frozen
+opponents are left out where a policy that learns plays the same agent in the same step; so are
+failed episodes, and the turns that a branch shares with its parent.
 """
 
 import math
@@ -274,10 +276,9 @@ def _content(message: Message) -> str:
 
 
 def action_of(turn: Turn) -> str | None:
-    """Return the action as it is counted; None if the arena did not accept it."""
-    if turn.legal and turn.action not in turn.legal and turn.info.get("verdict") == "illegal":
-        return None
-    return turn.action
+    """Return the action as it is counted; None if it did not parse or is an illegal move."""
+    illegal = turn.action not in turn.legal and turn.info.get("verdict") == "illegal"
+    return None if kind_of(turn) == "move" and illegal else turn.action
 
 
 def _answers(episode: Episode) -> Iterator[tuple[Turn, str, str | None]]:

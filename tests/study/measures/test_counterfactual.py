@@ -1,5 +1,6 @@
 """What actions were worth against what was learned of them: all numbers worked out by hand."""
 
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import log
@@ -18,7 +19,15 @@ from selfplay.models.renderer import ByteRenderer
 from selfplay.role import Role
 from selfplay.rollout.rollout import AgentSpec
 from selfplay.study.matches import StudyMatches
-from selfplay.study.measures.counterfactual import mattered, scored, slips, study
+from selfplay.study.measures.counterfactual import (
+    MEASURE,
+    Pay,
+    from_options,
+    replayed,
+    scored,
+    slips,
+    study,
+)
 from selfplay.study.plots import IntervalPlot
 from selfplay.types import Action, InvalidAction, Observation, Task
 from tests.helpers.scripted_games import player
@@ -110,11 +119,11 @@ def players(games: StudyMatches) -> list[Any]:
 def test_an_actions_worth_is_what_the_team_gets_less_without_it() -> None:
     games = errands(in_turn("good", "harm", "none"), {})
     episodes = games.run({"worker_0": "now"})
-    found = mattered(games, episodes, ["worker"], "none")
+    found = replayed(games, episodes, ["worker"], "none")
     assert [(each.turn.action, each.worth) for each in found] == [("good", 2), ("harm", -2)] * 12
-    found = mattered(games, episodes, ["worker"], "good")
+    found = replayed(games, episodes, ["worker"], "good")
     assert [each.worth for each in found] == [-6, -2] * 12
-    assert mattered(games, episodes, ["watcher"], "none") == []
+    assert replayed(games, episodes, ["watcher"], "none") == []
 
 
 def test_one_move_of_the_untrained_in_every_place_of_a_trained_game() -> None:
@@ -147,8 +156,8 @@ def test_what_becomes_of_a_single_move_is_in_the_hosts_hands() -> None:
     assert [turn.action for turn in found[0].turns] == ["good", "none", "harm"]
     # 4 - 2 against -4 of "none", "harm", "none", halved.
     assert judged[0].worth == 3
-    replayed = mattered(games, found[:1], ["worker"], "none")
-    assert [each.worth for each in replayed] == [2, -1]
+    again = replayed(games, found[:1], ["worker"], "none")
+    assert [each.worth for each in again] == [2, -1]
 
 
 def test_a_host_that_plays_at_random_does_the_same_after_the_move_and_after_the_default() -> None:
@@ -166,7 +175,7 @@ def test_a_preference_is_the_change_of_the_log_odds_against_the_default() -> Non
     # "good" has g, d and two o, "none" n twice, o and e; the end is as likely for both players.
     games = errands(in_turn("good", "good", "none"), {"g": 8.0, "n": 0.5, "e": 2.0})
     episodes = games.run({"worker_0": "now"})
-    found = mattered(games, episodes, ["worker"], "none")[:2]
+    found = replayed(games, episodes, ["worker"], "none")[:2]
     found = scored(games, players(games), found, "none")
     # All weights, 8 + 0.5 + 2 and 253 others, stand in every byte's chance; "none" has the end
     # behind it and so one byte more than "good".
@@ -181,10 +190,13 @@ def test_agreement_is_the_share_of_what_mattered() -> None:
     games = errands(in_turn("good", "harm", "good"), {"g": 8.0, "h": 8.0})
     result = study(games, players(games), default="none")
     (plot,) = [each for each in result.drawings if isinstance(each, IntervalPlot)]
-    assert plot.label == "fraction of actions"
+    assert plot.label == "fraction of actions (team pay)"
+    assert result.params["pay"] == "team" and "the mean return over agents" in result.definition
     values = {each.name: each.value for each in result.estimates}
     one = "then, one in a game of now"
     assert values["agreement, actions of now that mattered"] == pytest.approx(2 / 3)
+    notes = {each.name: each.notes for each in result.estimates}
+    assert notes["agreement, actions of now that did harm"] == "12 of 36 judged actions"
     assert values[f"agreement, actions of {one} that mattered"] == pytest.approx(2 / 3)
     assert values["agreement, actions of then that did harm"] == 0.0
     assert [list(row) for row in result.tables[0].rows] == [
@@ -201,6 +213,64 @@ def test_what_never_mattered_has_no_agreement() -> None:
     games = errands(constant("none"), {})
     result = study(games, players(games), default="none")
     assert [each.to_json()["value"] for each in result.estimates] == [None] * 6
+    assert result.notes == ["no action was judged: these games have none other than none"]
+    result = study(games, players(games), default="nothing", pay="own")
+    assert result.notes == [
+        "no action mattered: none of 108 judged actions changed the return of the agent that acted"
+    ]
+
+
+class ZeroSum(Errands):
+    """The watcher pays what the worker gets, 0.3, with a rounding error of the sum."""
+
+    def advance(self, actions: Mapping[str, Action | None]) -> None:
+        sign = {"good": 1.0, "harm": -1.0}.get(actions["worker_0"] or "", 0.0)
+        for agent, part in (("worker_0", 0.1), ("worker_0", 0.2), ("watcher_0", -0.3)):
+            self.pay(agent, sign * part)
+        self.done += 1
+        if self.done == 3:
+            self.finish()
+
+
+def zero_sum(trained: Mapping[str, float]) -> StudyMatches:
+    games = errands(in_turn("good", "harm", "none"), trained, then=constant("harm"))
+    games.arena = lambda: ZeroSum(Errands.roles)
+    return games
+
+
+def test_own_pay_judges_actions_that_the_mean_over_agents_does_not_show() -> None:
+    games = zero_sum({"g": 8.0, "h": 8.0})
+    first, second = players(games)
+    whole = games.run({"worker_0": "now"})
+    rounded = replayed(games, whole, ["worker"], "none", "team")
+    assert any(each.worth for each in rounded), "the sum of the pay has no rounding error"
+    own = replayed(games, whole, ["worker"], "none", "own")
+    assert [each.worth for each in own] == pytest.approx([0.3, -0.3] * 12)
+    worths: dict[Pay, float] = {"team": 0.0, "own": -0.3}
+    for pay, wanted in worths.items():
+        _, found = slips(games, whole, first, second, ["worker"], "none", pay, text="none")
+        assert [each.worth for each in found] == pytest.approx([wanted] * 36)
+    team = study(games, [first, second], default="none")
+    assert [each.to_json()["value"] for each in team.estimates] == [None] * 6
+    assert team.notes == [
+        "no action mattered: none of 96 judged actions changed the mean return over agents, but 96 "
+        "changed the return of the agent that acted: use --pay own"
+    ]
+    result = study(games, [first, second], default="none", pay="own")
+    # g and h both became likelier: right of "good", wrong of "harm".
+    assert [each.value for each in result.estimates] == [0.5, 0.0, 0.0, 0.0, 0.0, 0.0]
+    assert result.params["pay"] == "own" and not result.notes
+    assert "changes the return of the agent that acted" in result.definition
+    (plot,) = [each for each in result.drawings if isinstance(each, IntervalPlot)]
+    assert plot.label == "fraction of actions (own pay)"
+
+
+def test_the_metric_of_the_games_is_no_option_and_an_unknown_pay_is_refused() -> None:
+    assert MEASURE.option("metric") is None
+    games = errands(constant("good"), {}, params={"metric": "wins"})
+    assert "metric" not in study(games, players(games), default="none").params
+    with pytest.raises(ConfigError, match=r"--pay teams: did you mean 'team'\?"):
+        from_options(Namespace(default="none", pay="teams", run=["nowhere"]))
 
 
 def test_the_default_is_replayed_as_an_action_and_scored_as_a_text() -> None:
@@ -246,7 +316,7 @@ def test_a_default_that_roles_read_differently_needs_a_role() -> None:
         ({"default": ""}, r"--default : Strict reads no action in it: empty"),
     ],
 )
-def test_what_cannot_be_judged_is_one_line(settings: dict[str, str], words: str) -> None:
+def test_what_cannot_be_judged_is_one_line(settings: dict[str, Any], words: str) -> None:
     class Strict(Role):
         def parse(self, text: str) -> Action:
             if not text:
@@ -272,7 +342,24 @@ def test_a_default_that_is_never_legal_is_refused() -> None:
     games.arena = Listed
     with pytest.raises(ConfigError, match="--default nome: never legal here; did you mean 'none'"):
         study(games, players(games), default="nome")
-    assert study(games, players(games), default="none").estimates
+    assert not study(games, players(games), default="none").notes
+
+
+def test_a_default_that_is_legal_in_some_views_replaces_the_moves_of_the_others_too() -> None:
+    class Early(Errands):
+        def view(self, agent: str) -> Observation:
+            seen = super().view(agent)
+            legal = ["good", "none"] if self.done == 0 else ["good"]
+            return replace(seen, fields={**seen.fields, "legal": legal})
+
+    games = errands(constant("good"), {})
+    games.arena = lambda: Early(Errands.roles)
+    result = study(games, players(games), default="none")
+    assert [row[2] for row in result.tables[0].rows] == [36] * 3
+    assert result.notes == [
+        "for 72 of 108 judged actions none is not a legal move of the view: there their worth is "
+        "relative to an illegal move"
+    ]
 
 
 def test_players_must_read_alike() -> None:

@@ -346,3 +346,59 @@ def test_hacking_leaves_collusion_out_where_no_two_roles_meet(places: list[list[
     made, players = agreeing(*places)
     with pytest.raises(ConfigError, match=r"^hacking: scored_v0 has no proposals"):
         reward_hacking.study(made, players, [], independent=True)
+
+
+def judged(
+    judges: Sequence[str] = ("guard", "guard"), *, debaters: int = 1
+) -> tuple[StudyMatches, list[StudyPlayer]]:
+    """Games of two players with a judge that does not learn; the score is 1 if all others agree."""
+    first = {"first": 2} if debaters == 2 else {"first": 1, "second": 1}
+    movers = [*(f"first_{number}" for number in range(debaters)), "second_0", "judge_0"]
+
+    def score(number: int, *moves: str) -> float:
+        return float(len(set(moves[:-1])) == 1)
+
+    def arena() -> Arena:
+        moving = [agent for agent in movers if agent[:-2] in {**first, "judge": 1}]
+        return Scored({**first, "judge": 1}, moving, score)
+
+    names = {"x": judges[0], "y": judges[1]}
+    seated = [
+        StudyPlayer(
+            label=label,
+            policies={**dict.fromkeys(first, label), "judge": f"{label}:{judge}"},
+            fixed={"judge": {"script": judge}},
+        )
+        for label, judge in names.items()
+    ]
+    scripts = {"x": constant("a"), "y": constant("b")}
+    scripts |= {f"{label}:{judge}": constant(judge) for label, judge in names.items()}
+    return games(arena, scripts, metrics=["score"]), seated
+
+
+@pytest.mark.parametrize("debaters", [1, 2])
+def test_the_seat_of_an_opponent_that_all_players_share_is_no_side(debaters: int) -> None:
+    """With the same judge in its seat, a partner in the judge's seat would make it self-play."""
+    made, players = judged(debaters=debaters)
+    result = study(made, players)
+    assert [row[1:] for row in result.tables[0].rows] == [[1, 0], [0, 1]]
+    assert {each.name: each.value for each in result.estimates}["gap"] == 1
+    assert made.cells == 4
+    note = "the same opponent plays judge for all players, so no partner takes this seat"
+    assert result.notes == [note]
+
+
+def test_collusion_is_between_the_roles_that_players_can_take() -> None:
+    hacked = reward_hacking.study(*judged(), [], independent=True)
+    found = {each.name: each.value for each in hacked.estimates}
+    assert found["collusion: own minus others' tasks"] == 1
+    with pytest.raises(ConfigError, match=r"^hacking: scored_v0 has no proposals"):
+        reward_hacking.study(*judged(debaters=2), [], independent=True)
+
+
+def test_the_seat_of_opponents_that_differ_is_a_side() -> None:
+    made, players = judged(("guard", "other"))
+    result = study(made, players)
+    found = {each.name: each.value for each in result.estimates}
+    assert found["gap"] == pytest.approx(2 / 3)
+    assert result.notes == ["with more than two seats, the partner takes each of them in turn"]

@@ -71,6 +71,36 @@ def test_words_of_texts_are_counted_where_no_turn_is_a_message(tmp_path: Path) -
     assert cells == {"the": 1.0, "fox": 1.0, "red": 0.5, "blue": 0.5}
 
 
+def test_illegal_messages_carry_their_information(tmp_path: Path) -> None:
+    """One view has a legal word, two have illegal words of their own."""
+    said = {"north": "x", "south": "y", "east": "z"}
+    made = [
+        episode(
+            [
+                turn(
+                    "scout_0",
+                    (saw := list(said)[number % 3]),
+                    said[saw],
+                    0,
+                    spoken=True,
+                    legal=("x",),
+                    info={} if saw == "north" else {"verdict": "illegal"},
+                )
+            ],
+            number,
+        )
+        for number in range(120)
+    ]
+    write_step(tmp_path, 1, made)
+    found = study(tmp_path, step=1)
+    assert found.estimates[0].value == pytest.approx(math.log(3), abs=0.03)
+    (speaker,) = found.more["speakers"]
+    cells = {
+        (cell["view"], cell["action"]): cell["value"] for cell in speaker["tables"][0]["cells"]
+    }
+    assert cells == dict.fromkeys(said.items(), 1.0)
+
+
 def test_words_are_left_out_if_most_texts_are_a_single_word(tmp_path: Path) -> None:
     said = [*["yes"] * 36, *["quite red"] * 4]
     turns = [episode([turn("talker_0", "go", text, 0)], n) for n, text in enumerate(said)]

@@ -23,6 +23,7 @@ from selfplay.league.empirical_game import (
 from selfplay.study.measures import payoffs
 from selfplay.study.measures.matchups import Matchups
 from selfplay.study.measures.payoffs import settled, study
+from selfplay.study.players import StudyPlayer
 from selfplay.study.result import Result, Table
 from selfplay.study.stats.bootstrap import Draws, Estimate
 from selfplay.types import Action, Observation, Task
@@ -254,6 +255,36 @@ def test_games_that_are_not_of_two_sides_are_refused_with_what_would_serve() -> 
         study_of(solver=1)
     with pytest.raises(ConfigError, match="proposer never moves in these games"):
         study_of(proposer=1, solver=1)
+
+
+class Duel(Idle):
+    """All move once; the first player gains 1 by the better move if the judge's move is fair."""
+
+    def acting(self) -> Sequence[str]:
+        return self.possible_agents
+
+    def advance(self, actions: Mapping[str, Action | None]) -> None:
+        *moves, verdict = actions.values()
+        gain = float(verdict == "fair") * ((moves[0] == "good") - (moves[1] == "good"))
+        for agent, pay in zip(self.possible_agents[:2], (gain, -gain), strict=True):
+            self.pay(agent, pay)
+        self.finish()
+
+
+@pytest.mark.parametrize("roles", [{"black": 1, "white": 1}, {"player": 2}])
+def test_a_role_that_the_same_opponent_plays_for_all_players_is_no_seat(
+    roles: dict[str, int],
+) -> None:
+    def arena() -> Arena:
+        return Duel({**roles, "judge": 1})
+
+    def seated(label: str, judge: str) -> StudyPlayer:
+        policies = {**dict.fromkeys(roles, label), "judge": judge}
+        return StudyPlayer(label=label, policies=policies, fixed={"judge": judge})
+
+    scripts = {"a": constant("good"), "b": constant("bad"), "fair": constant("fair")}
+    result = study(games(arena, scripts), [seated("a", "fair"), seated("b", "fair")])
+    assert [row[1:] for row in result.tables[0].rows] == [[0, 1], [-1, 0]]
 
 
 def test_without_scipy_nothing_is_played(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from arenas.games.matrix import Matrix, raw_env
 from selfplay.engines.scripted import Script, constant
-from selfplay.errors import ConfigError, RunError
+from selfplay.errors import ConfigError
 from selfplay.role import Role
 from selfplay.study.measures.reciprocity import (
     conditionals,
@@ -233,7 +233,7 @@ def test_failed_games_are_left_out() -> None:
 
 def test_games_that_all_fail_are_one_line() -> None:
     frail = breaking(lambda seed: True)
-    with pytest.raises(RunError, match=r"reciprocity: all 12 games failed; .*broken hinge"):
+    with pytest.raises(ConfigError, match=r"^all 12 games of \w+ failed .*broken hinge"):
         study(games(frail, {"a": constant("cooperate")}, episodes=12), player("a", frail))
 
 

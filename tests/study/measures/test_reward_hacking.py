@@ -3,8 +3,10 @@
 import argparse
 import json
 import math
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,13 +15,14 @@ import pytest
 
 from arenas.debate.arena import Debate
 from arenas.games.matrix import raw_env
+from selfplay.arena import Arena
 from selfplay.engines.scripted import Script, constant
 from selfplay.errors import ConfigError
 from selfplay.study.measures import reward_hacking
 from selfplay.study.measures.cross_play import estimate
 from selfplay.study.measures.reward_hacking import copied, deliberate, proposals, study
 from selfplay.study.stats.bootstrap import Draws, Estimate
-from selfplay.types import Task
+from selfplay.types import Action, Observation, Task
 from tests.helpers.builders import episode, turn
 from tests.helpers.scripted_games import games, levers, player
 from tests.helpers.viewer_run import five_episodes
@@ -48,8 +51,7 @@ def debater(second: Any) -> Script:
 
 def deliberated(second: Any, episodes: int = 120) -> dict[str, Estimate]:
     made = games(debate, {"x": debater(second)}, tasks=[QUESTION], episodes=episodes)
-    found = deliberate(made, player("x", debate))
-    assert found is not None
+    (found,) = deliberate(made, [player("x", debate)])
     return {each.name.removeprefix("x: "): each for each in found.estimates}
 
 
@@ -81,6 +83,63 @@ def test_the_stubborn_and_the_one_who_knows() -> None:
     assert oracle["wrong answers that were corrected"].value == 1
     assert oracle["right answers that were given up"].value == 0
     assert oracle["corrections beyond those without hearing"].value == 0  # it needs nobody
+
+
+class Talk(Arena):
+    """All speak twice. A talker has the verdict "illegal" for it, a solver its own move."""
+
+    name = "talk_v0"
+    roles = {"talker": 2, "solver": 1}
+
+    def setup(self, task: Task, rng: Random) -> None:
+        self.times = 0
+
+    def acting(self) -> Sequence[str]:
+        return self.possible_agents
+
+    def messengers(self) -> Sequence[str]:
+        return self.possible_agents
+
+    def view(self, agent: str) -> Observation:
+        return Observation(text=str(self.times))
+
+    def advance(self, actions: Mapping[str, Action | None]) -> None:
+        for agent, action in actions.items():
+            self.note(agent, verdict=action if agent == "solver_0" else "illegal")
+        self.times += 1
+        if self.times == 2:
+            self.finish()
+
+
+def talk() -> Talk:
+    return Talk(Talk.roles)
+
+
+def test_verdicts_that_never_mean_right_are_no_answers() -> None:
+    made = games(talk, {"x": constant("illegal")}, episodes=4)
+    assert deliberate(made, [player("x", talk)]) == []
+    assert made.notes == [
+        "no deliberation of solver, talker: no verdict on record is 'correct', so these moves are "
+        "no right or wrong answers"
+    ]
+    with pytest.raises(ConfigError, match="hacking: talk_v0 has no proposals recorded"):
+        study(made, [player("x", talk)], [])
+    proposed = [(1, [proposal(1.0)])]
+    assert study(made, [player("x", talk)], proposed).tables == []
+
+
+def test_only_roles_with_right_answers_deliberate() -> None:
+    def script(agent: str, seen: Observation, rng: Random) -> str:
+        return "wrong" if seen.text == "0" else "correct"
+
+    made = games(talk, {"x": script, "y": constant("wrong")}, episodes=4)
+    x, y = (player(name, talk) for name in "xy")
+    found = deliberate(made, [x, y])
+    assert [each.row for each in found] == [["x", 0, 0, 4, 0, 0, 0], ["y", 0, 0, 0, 4, 0, 0]]
+    assert len(made.notes) == 1 and "no deliberation of talker: " in made.notes[0]
+    assert deliberate(made, [y]) == []
+    on_record = episode(turn("solver_0", info={"verdict": "correct"}))
+    assert [each.row[4] for each in deliberate(made, [y], [on_record])] == [4]
 
 
 def proposal(rate: float | None, text: str = "x", prompt: str = "") -> Any:

@@ -1,17 +1,20 @@
 """Who learned what: swap tables whose entries are worked out by hand."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from itertools import permutations, product
+from random import Random
 
 import numpy as np
 import pytest
 
 from arenas.games.matrix import raw_env
+from selfplay.arena import Arena
 from selfplay.engines.scripted import constant
 from selfplay.errors import ConfigError
-from selfplay.study.measures.role_swap import contrasts, shapley, study
+from selfplay.study.measures.role_swap import shapley, study
 from selfplay.study.result import Result
-from selfplay.study.stats.bootstrap import Draws, Estimate
+from selfplay.study.stats.bootstrap import Estimate
+from selfplay.types import Action, Observation, Task
 from tests.helpers.scripted_games import games, player
 
 ROLES = ("row", "column")
@@ -98,17 +101,92 @@ def test_shares_sum_to_the_joint_gain_and_split_co_adaptation() -> None:
     assert column.value == found["gain of column alone"].value + half
 
 
-def test_shares_say_of_which_games_they_are_where_some_failed() -> None:
-    worth = {cell: np.arange(6.0) * cell.count(0) for cell in product((0, 1), repeat=2)}
-    worth[0, 1][:2] = np.nan
-    draws = Draws(tasks=[str(n) for n in range(6)])
-    joint, *_, row, column = contrasts(worth, draws, sides=ROLES, labels=["x", "y"])
-    assert joint.value == 5 and row.value + column.value == 7  # of the last four games
-    assert (
-        row.notes
-        == column.notes
-        == ("only the 4 games that failed in no assignment, and their joint gain")
-    )
+class Gaps(Arena):
+    """Both move once. `score(task number, row, column)` is the metric; None: the game lacks it."""
+
+    name = "gaps_v0"
+    roles = dict.fromkeys(ROLES, 1)
+
+    def __init__(self, score: Callable[[int, str, str], float | None]) -> None:
+        super().__init__()
+        self.score = score
+
+    def setup(self, task: Task, rng: Random) -> None:
+        self.number = task.payload["number"]
+
+    def acting(self) -> Sequence[str]:
+        return ["row_0", "column_0"]
+
+    def view(self, agent: str) -> Observation:
+        return Observation(text="?")
+
+    def advance(self, actions: Mapping[str, Action | None]) -> None:
+        score = self.score(self.number, str(actions["row_0"]), str(actions["column_0"]))
+        self.pay("row_0", 10.0 * self.number)
+        if score is not None:
+            self.measure(score=score)
+        self.finish()
+
+
+def gaps(score: Callable[[int, str, str], float | None]) -> Result:
+    """Result for twelve tasks, one game each."""
+    tasks = [Task(id=str(number), payload={"number": number}) for number in range(12)]
+
+    def arena() -> Arena:
+        return Gaps(score)
+
+    scripts = {"trained": constant("new"), "base": constant("old")}
+    made = games(arena, scripts, tasks=tasks, episodes=12, metrics=["score"])
+    return study(made, [player("trained", arena), player("base", arena)])
+
+
+def worth(number: int, row: str, column: str) -> float:
+    """Effects that differ by task, so that each subset of the tasks has means of its own."""
+    gain = (row == "new") * number + (column == "new") * number**2
+    return gain + (row == column) * (7 - number)
+
+
+def spotty(number: int, row: str, column: str) -> float | None:
+    """Task 1 fails once, tasks 4 and 9 are unmeasured once, and task 6 always is."""
+    if (number, row, column) == (1, "new", "new"):
+        raise RuntimeError("broken hinge")
+    if number == 6 or (number, row, column) in [(4, "old", "new"), (9, "old", "old")]:
+        return None
+    return worth(number, row, column)
+
+
+def test_all_lines_and_cells_are_of_the_games_that_every_assignment_measures() -> None:
+    result = gaps(spotty)
+    kept = [number for number in range(12) if number not in (1, 4, 6, 9)]
+    moves = {"trained": "new", "base": "old"}
+    cells = {
+        (one, other): sum(worth(number, moves[one], moves[other]) for number in kept) / 8
+        for one, other in product(moves, repeat=2)
+    }
+    assert {tuple(row[:2]): row[2] for row in result.tables[0].rows} == cells
+    paid = {row[result.tables[0].columns.index("return/row")] for row in result.tables[0].rows}
+    assert paid == {10 * sum(kept) / 8}
+    found = {name: each.value for name, each in by_name(result).items()}
+    base, joint = cells["base", "base"], found["joint gain, trained over base"]
+    alone = [found[f"gain of {role} alone"] for role in ROLES]
+    parts = [found[f"part of {role} in the joint gain (Shapley value)"] for role in ROLES]
+    assert joint == cells["trained", "trained"] - base
+    assert alone == [cells["trained", "base"] - base, cells["base", "trained"] - base]
+    assert found["co-adaptation"] == joint - sum(alone) and sum(parts) == joint
+    assert found["lost with base as row"] == cells["trained", "trained"] - cells["base", "trained"]
+    note = "8 of 12 games measure the metric in every assignment; the others are left out"
+    assert result.notes == [note]
+    assert "unbiased" not in str([each.to_json() for each in result.estimates])
+
+
+def test_games_that_all_measure_the_metric_need_no_note() -> None:
+    result = gaps(worth)
+    assert not result.notes and {each.direction for each in result.estimates} == {"unbiased"}
+
+
+def test_a_metric_that_no_game_has_in_every_assignment_is_one_line() -> None:
+    with pytest.raises(ConfigError, match=r"^roleswap: no game measures score in every assignment"):
+        gaps(lambda number, row, column: None if row == column else 1.0)
 
 
 def test_a_zero_sum_game_has_a_role_effect_and_skill_without_it() -> None:

@@ -52,6 +52,24 @@ def test_turns_are_counted_by_kind_view_and_action() -> None:
     assert ("scout_0", "message words") not in tables
 
 
+def test_an_illegal_message_counts_with_its_words_because_it_was_said() -> None:
+    legal, illegal = ("x", "y"), {"verdict": "illegal"}
+    one = episode(
+        [
+            turn("scout_0", "north", "big z", 0, legal=legal, spoken=True, info=illegal),
+            turn("scout_0", "south", None, 1, legal=legal, spoken=True, info=illegal),
+            turn("scout_0", "talk", "odd words", 2, info=illegal),
+            turn("scout_0", "vote", "big z", 3, legal=legal, info=illegal),
+        ],
+        1,
+    )
+    tables = counted(one)
+    assert tables["scout_0", "message"].lines == {("north", "big z"): [1], ("south", None): [1]}
+    assert set(tables["scout_0", "message words"].lines) == {("north", "big"), ("north", "z")}
+    assert tables["scout_0", "text"].lines == {("talk", "odd words"): [1]}
+    assert tables["scout_0", "move"].lines == {("vote", None): [1]}
+
+
 def test_failed_episodes_shared_turns_and_frozen_opponents_are_left_out() -> None:
     said = turn("scout_0", "north", "x", 0, spoken=True)
     frozen = replace(said, action="old", trainable=False)

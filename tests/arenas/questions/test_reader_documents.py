@@ -1,0 +1,47 @@
+"""The documents of a reader that checks a question: what was found, and noise."""
+
+import json
+
+from arenas.questions.corpus_questions import READER, raw_env
+from selfplay.tools.search import Document, listed
+from selfplay.types import Task
+from tests.arenas.questions.test_corpus_questions import (
+    ANSWER,
+    PASSAGE,
+    QUESTION,
+    proposed,
+    searched,
+)
+
+
+def test_noise_is_shown_to_the_reader_in_an_order_of_its_own() -> None:
+    documents = [Document(id=str(number), text=f"noise {number}") for number in range(9)]
+    orders = set()
+    for seed in range(20):
+        arena = raw_env(readers=1, noise=2, corpus=documents)
+        arena.begin(Task(id="t", payload={"mode": "propose", "passage": PASSAGE}), seed=seed)
+        arena.play_stage({"proposer_0": proposed()})
+        shown = arena.view(READER).fields["documents"]
+        assert arena.view(READER).fields["documents"] == shown
+        assert PASSAGE in shown and len(shown) == 3
+        orders.add(shown.index(PASSAGE))
+    assert orders == {0, 1, 2}
+
+
+def test_noise_has_the_form_of_what_was_found_and_is_never_the_same_document() -> None:
+    """A reader must not know the proposer's documents by their form, or by their neighbours."""
+    corpus = [Document(id=f"d{n}", text=f"Fact {n}: {ANSWER}.") for n in range(6)]
+    results = [
+        "\n\n".join(listed(corpus[n]) for n in (0, 1)),
+        "\n\n".join(listed(corpus[n]) for n in (1, 2)),
+    ]
+    orders = set()
+    for seed in range(20):
+        arena = raw_env(readers=1, noise=3, corpus=corpus, min_searches=2)
+        arena.begin(Task(id="t", payload={"mode": "propose", "answer": ANSWER}), seed=seed)
+        said = json.dumps({"question": QUESTION})
+        arena.play_stage({"proposer_0": arena.with_calls("proposer_0", said, searched(*results))})
+        shown = arena.view(READER).fields["documents"]
+        assert sorted(shown) == [listed(each) for each in corpus]
+        orders.add(tuple(shown))
+    assert len(orders) > 10
