@@ -2,6 +2,8 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from importlib.resources import as_file, files
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,7 +25,7 @@ from selfplay.config.group_choices import (
     without_settings_of_others,
 )
 from selfplay.config.instantiate import TARGET
-from selfplay.config.override_errors import first_lines, paths, refused
+from selfplay.config.override_errors import first_lines, paths, refused, with_plus
 from selfplay.config.plain_data import (
     KEYS,
     LOCAL_DEFAULTS,
@@ -112,9 +114,10 @@ def load(
         key = str(error.full_key)
         raise ConfigError(f"{key}: missing; set {key}=VALUE") from error
     except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(
-            refused(error, overrides, lambda rest: _composed(home, name, rest, search))
-        ) from error
+        composed_with = partial(_composed, home, name, search=search)
+        if added := with_plus(error, overrides, composed_with):
+            return load(added, name=name, folder=folder, search=search)  # `tell` has had its lines
+        raise ConfigError(refused(error, overrides, composed_with)) from error
     except ValueError as error:  # from Hydra, e.g. for a group that is set to null
         raise ConfigError(first_lines(error)) from error
     except RecursionError as error:
@@ -156,11 +159,15 @@ def _compose(
 
 
 def _composed(home: Path, name: str, overrides: Sequence[str], search: Sequence[str]) -> DictConfig:
-    """Compose the config, without any override if one of them has a fault."""
-    try:
-        return _compose(home, name, overrides, search)
-    except (HydraException, OmegaConfBaseException):
-        return compose(home, name, [])
+    """Compose the config; if an override has a fault, only with the overrides that choose a config
+    or begin with a plus, or with none."""
+    for given in (
+        overrides,
+        [each for each in overrides if each[:1] == "+" or "." not in each.partition("=")[0]],
+    ):
+        with suppress(HydraException, OmegaConfBaseException):
+            return _compose(home, name, given, search)
+    return compose(home, name, [])
 
 
 def _refuse_hidden(home: Path, name: str, overrides: Sequence[str], search: Sequence[str]) -> None:

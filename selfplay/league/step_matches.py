@@ -219,7 +219,7 @@ class StepMatches:
         # In a game of three or more, the player is compared with one of the others: the best of
         # them would win more than half of the games against an equal policy.
         rival = others[len(self.results) % len(others)]
-        found = result(episode, match.seat, [match.seat, rival])
+        found = result(episode, match.seat, rival)
         if found is not None:
             paid = pay_by_agent(episode).get(match.seat, 0.0)
             self.results.append(MatchResult(match=match, result=found, paid=paid))

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from selfplay.credit.base import pay_by_agent
 from selfplay.types import Episode, Status
@@ -28,46 +28,51 @@ class Match:
         return {agent: self.opponent for agent in self.seats if agent != self.seat}
 
 
-def result(episode: Episode, seat: str, seats: Sequence[str]) -> Result | None:
-    """Return the result of an episode for one agent; None if the episode failed.
+def result(episode: Episode, seat: str, other: str) -> Result | None:
+    """Return the result of an episode for one agent against another; None if the episode failed.
 
-    The agent has won if its return is above the largest return of the other agents in `seats`, has
-    drawn if both are equal except for rounding, and has lost otherwise.
+    The agent has won if its return is above that of the other agent, has drawn if both are equal
+    except for rounding, and has lost otherwise. In a team game a comparison with a teammate is
+    always a draw.
     """
     if episode.status is Status.FAILED:
         return None
     paid = pay_by_agent(episode)
-    best = max(paid.get(agent, 0.0) for agent in seats if agent != seat)
-    own = paid.get(seat, 0.0)
-    if abs(own - best) <= 1e-12 * max(1.0, abs(own), abs(best)):
+    own, theirs = paid.get(seat, 0.0), paid.get(other, 0.0)
+    if abs(own - theirs) <= 1e-12 * max(1.0, abs(own), abs(theirs)):
         return "drawn"
-    return "won" if own > best else "lost"
+    return "won" if own > theirs else "lost"
 
 
 def match_metrics(matches: Sequence[Match], episodes: Sequence[Episode]) -> dict[str, float]:
     """Return the metrics of matches, for each opponent and for each opponent and seat.
 
-    `versus/<opponent>/won`, `drawn` and `lost` are fractions of the episodes; `return` is the mean
-    return of the agent. The metrics of a seat are under `versus/<opponent>/<seat>/`. A failed
-    episode counts as lost, with the lowest return of the episodes that did not fail, so that a
-    failure never improves a metric. If all episodes failed, there are no metrics.
+    `versus/<opponent>/won`, `drawn` and `lost` are means over the episodes of the fractions of the
+    other seats against which the agent has this `result`, so that equal policies win as often as
+    they lose, whatever the number of seats. `return` is the mean return of the agent. The metrics
+    of a seat are under `versus/<opponent>/<seat>/`. A failed episode counts as lost, with the
+    lowest return of the episodes that did not fail, so that a failure never improves a metric. If
+    all episodes failed, there are no metrics.
 
     Args:
         matches: The match of each episode.
         episodes: The episodes, in the order of `matches`.
     """
     pairs = list(zip(matches, episodes, strict=True))
-    results = [result(episode, match.seat, match.seats) for match, episode in pairs]
-    gains = [pay_by_agent(episode).get(match.seat, 0.0) for match, episode in pairs]
-    known = [gain for gain, came in zip(gains, results, strict=True) if came]
+    gains = [
+        None if episode.status is Status.FAILED else pay_by_agent(episode).get(match.seat, 0.0)
+        for match, episode in pairs
+    ]
+    known = [gain for gain in gains if gain is not None]
     if not known:
         return {}
     lowest = min(known)
     values: Mapping[str, list[float]] = defaultdict(list)
-    for (match, _), came, gain in zip(pairs, results, gains, strict=True):
-        prefix = f"versus/{match.opponent}"
+    for (match, episode), gain in zip(pairs, gains, strict=True):
+        prefix, others = f"versus/{match.opponent}", [s for s in match.seats if s != match.seat]
+        results = [result(episode, match.seat, other) or "lost" for other in others]
         for path in (prefix, f"{prefix}/{match.seat}"):
-            for name in ("won", "drawn", "lost"):
-                values[f"{path}/{name}"].append(float((came or "lost") == name))
-            values[f"{path}/return"].append(gain if came else lowest)
+            for name in get_args(Result):
+                values[f"{path}/{name}"].append(results.count(name) / len(results))
+            values[f"{path}/return"].append(lowest if gain is None else gain)
     return {name: sum(numbers) / len(numbers) for name, numbers in values.items()}

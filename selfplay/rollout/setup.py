@@ -1,7 +1,7 @@
 """Build everything that a rollout needs, in this order: services, roles, arenas, policies, engine,
 rollouts."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from selfplay.rollout.rollout_settings import RolloutSettings
 from selfplay.rollout.sampling_settings import SamplingSettings
 from selfplay.rollout.schedule import make_scheduled
 from selfplay.rollout.service import Closable, HoldsModel, Measured
+from selfplay.types import role_of
 
 
 class Components:
@@ -370,7 +371,36 @@ class RolloutSetup(Components):
         built = build(rest, where=where, provided=self.services)
         checked = check_arguments(Evaluation, built, where=where, provided=("arena",))
         arena = self.arena_factory(node["arena"], where=f"{where}.arena")
+        if checked.get("opponents"):
+            checked = {**checked, "seats": self._seats(arena(), checked.get("seats"), where)}
         evaluation: Evaluation = call(Evaluation, {"arena": arena, **checked}, where=where)
         known = (*self.population.policies, *self.population.opponents)
         check_known(evaluation.opponents, known, where=f"{where}.opponents")
         return evaluation
+
+    def _seats(self, arena: Arena, named: Sequence[str] | None, where: str) -> list[str]:
+        """Return the seats of an evaluation: the named agents, or all agents whose role a policy of
+        the run plays.
+
+        Raises ConfigError if an opponent always plays a named agent, or all agents but one.
+        """
+        seats, fixed = list[str](), dict[str, str]()
+        for agent in named or arena.possible_agents:
+            role = role_of(agent)
+            name = self.population.policy_of(role)
+            if name in self.population.opponents:
+                fixed[agent] = f"population.roles gives role {role!r} to opponent {name!r}"
+            else:
+                seats.append(agent)
+        if not fixed or (len(seats) > 1 and not named):
+            return seats
+        agent, reason = next(iter(fixed.items()))
+        if named:
+            raise ConfigError(
+                f"{where}.seats: {agent!r} cannot change seats, because {reason}, which always "
+                "plays it; drop it here"
+            )
+        raise ConfigError(
+            f"{where}.opponents: a match needs two seats, and there is {seats}, because {reason}; "
+            f"drop population.roles.{role_of(agent)}, or the opponents here"
+        )

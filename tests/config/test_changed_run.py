@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from selfplay.config import compose
+from selfplay.config import compose, trust
 from selfplay.errors import ConfigError
 
 
@@ -39,6 +39,16 @@ def test_an_evaluation_of_the_runs_arena_plays_it(run: Path) -> None:
     assert found["evaluations"]["hands"]["every"] == 3
     assert {**found, "evaluations": None} == {**own, "evaluations": None}
     assert found["roles"]["player"]["template"] == "costs ${price}"
+
+
+def test_a_setting_of_an_evaluation_that_the_run_leaves_out_can_be_set(run: Path) -> None:
+    """Also under a limit of trust, which admits no `_target_` with the class of evaluations."""
+    with trust.limited(trust.TrustLimit()):
+        found = changed(run, "evaluations.hands.same_draws=false", "evaluations.hands.samples=3")
+        with pytest.raises(ConfigError, match=r"did you mean 'evaluations\.hands\.same_draws'"):
+            changed(run, "evaluations.hands.same_draw=false")
+    assert found["evaluations"]["hands"]["same_draws"] is False
+    assert found["evaluations"]["hands"]["samples"] == 3
 
 
 def test_a_reference_that_the_run_lacks_is_one_line(run: Path) -> None:

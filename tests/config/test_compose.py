@@ -61,12 +61,12 @@ def test_what_is_saved_is_read_back(values: dict[str, Any], tmp_path: Path) -> N
         (["~engine.rows"], r"^~engine\.rows: unknown key .* did you mean 'engine\.max_rows'"),
         (["~population.overrides.a"], r"no key 'population\.overrides\.a'; drop this"),
         (
-            ["+experiment=tiny/kuhn", "evaluations.hands.seats=[player_0]"],
-            r"unknown key .*; to add it, write \+evaluations\.hands\.seats=\.\.\.$",
-        ),
-        (
             ["+experiment=tiny/kuhn", "evaluations.nope.samples=3"],
             r"unknown key 'evaluations\.nope\.samples'; choose from: evaluations\.hands$",
+        ),
+        (
+            ["+experiment=tiny/kuhn", "evaluations.hands.opponent.first=x"],
+            r"unknown key .*; did you mean 'evaluations\.hands\.opponents'",
         ),
         (
             ["+experiment=tiny/kuhn", "evaluations.hands.sample=1"],
@@ -101,18 +101,48 @@ def test_what_cannot_be_composed_is_one_line(overrides: list[str], complaint: st
     assert "\n" not in str(caught.value)
 
 
-def test_a_parameter_that_a_config_leaves_out_is_added_with_a_plus(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("override", "value"),
+    [
+        ("evaluations.hands.seats=[player_0]", ["player_0"]),
+        ("rollout.patience=7", 7),
+        ("policy.chat_template=x", "x"),
+        ("population.opponents.old.dtype=bfloat16", "bfloat16"),
+        ("collapse.rules.entropy.window=3", 3),
+        ("warmstart.model.positions=64", 64),
+    ],
+)
+def test_a_parameter_that_a_config_leaves_out_can_be_set(override: str, value: Any) -> None:
+    """Its node has no `_target_`; with a plus the result is the same."""
+    given, notes = ["+experiment=tiny/kuhn", "+population.opponents.old={model: x}"], list[str]()
+    second = "evaluations.hands.same_draws=false"
+    whole = compose.load([*given, "credit=rae", override, second], tell=notes.append)
+    found: Any = whole
+    for key in override.partition("=")[0].split("."):
+        found = found[key]
+    assert found == value and whole["evaluations"]["hands"]["same_draws"] is False
+    assert whole == compose.load([*given, "credit=rae", f"+{override}", f"+{second}"])
+    assert len(notes) == 1 and "credit.group_by is dropped" in notes[0]
+    twice = compose.load([*given, second, f"{second[:-5]}true"])
+    assert twice["evaluations"]["hands"]["same_draws"] is True, "the last one holds"
+
+
+def test_a_parameter_of_the_class_that_a_node_names_can_be_set(tmp_path: Path) -> None:
     (tmp_path / "arena").mkdir()
     (tmp_path / "arena/bare.yaml").write_text("_target_: arenas.games.kuhn.Kuhn\n")
 
-    def refused(override: str) -> str:
-        with pytest.raises(ConfigError) as caught:
-            compose.load(["arena=bare", "roles=kuhn", override], search=[str(tmp_path)])
-        return str(caught.value)
+    def load(override: str) -> dict[str, Any]:
+        return compose.load(["arena=bare", "roles=kuhn", override], search=[str(tmp_path)])
 
-    assert refused("arena.illegal=lose").endswith("to add it, write +arena.illegal=...")
-    assert refused("arena.ilegal=lose").endswith("did you mean 'arena.illegal'?")
-    assert refused("arena.faces=3").endswith("choose from: arena.illegal")
+    assert load("arena.illegal=lose")["arena"]["illegal"] == "lose"
+    for override, hint in {
+        "arena.ilegal=lose": "did you mean 'arena.illegal'?",
+        "arena.faces=3": "choose from: arena.illegal",
+        "~arena.illegal": "drop this, there is nothing to remove",
+    }.items():
+        with pytest.raises(ConfigError) as caught:
+            load(override)
+        assert str(caught.value).endswith(hint)
 
 
 def test_an_experiment_without_run_experiment_has_its_own_name(tmp_path: Path) -> None:

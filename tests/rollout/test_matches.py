@@ -30,15 +30,49 @@ SEATS = ("player_0", "player_1")
 
 def test_won_drawn_lost() -> None:
     for first, second, expected in ((1, -1, "won"), (0.5, 0.5, "drawn"), (1, 2, "lost")):
-        assert result(game(first, second), "player_0", SEATS) == expected
-    assert result(game(1, 2), "player_1", SEATS) == "won"
-    three = episode(turn("player_0", 1), turn("player_1", 0), turn("player_2", 1))
-    assert result(three, "player_0", (*SEATS, "player_2")) == "drawn", "with the best of the others"
-    assert result(three, "player_0", SEATS) == "won"
-    assert result(episode(turn("player_0", -1)), "player_0", SEATS) == "lost", "1 was never asked"
-    assert result(game(1, 0, status=Status.FAILED), "player_0", SEATS) is None
+        assert result(game(first, second), *SEATS) == expected
+    assert result(game(1, 2), "player_1", "player_0") == "won"
+    assert result(episode(turn("player_0", -1)), *SEATS) == "lost", "1 was never asked"
+    assert result(game(1, 0, status=Status.FAILED), *SEATS) is None
     thirds = episode(*(turn("player_0", 0.1) for _ in range(3)), turn("player_1", 0.3))
-    assert [result(thirds, seat, SEATS) for seat in SEATS] == ["drawn", "drawn"], "not by rounding"
+    for pair in (SEATS, SEATS[::-1]):
+        assert result(thirds, *pair) == "drawn", "not by rounding"
+
+
+def shares(paid: Sequence[float], seat: int, **fields: Any) -> list[float]:
+    """The fractions won, drawn and lost of one agent, next to a game that pays nobody."""
+    seats = [f"player_{number}" for number in range(len(paid))]
+    ended = episode(*map(turn, seats, paid), **fields)
+    matches = [
+        Match(seat=seats[seat], opponent="x", seats=seats),
+        Match(seat=seats[seat], opponent="known", seats=seats),
+    ]
+    found = match_metrics(matches, [ended, episode(turn(seats[0], 0.0))])
+    names = ("won", "drawn", "lost")
+    assert [found[f"versus/x/{seats[seat]}/{name}"] for name in names] == [
+        found[f"versus/x/{name}"] for name in names
+    ]
+    return [found[f"versus/x/{name}"] for name in names]
+
+
+def test_the_agent_is_compared_with_each_of_the_others() -> None:
+    assert shares([1, 0, 1, 5], 0) == pytest.approx([1 / 3, 1 / 3, 1 / 3])
+    assert shares([1, 0, 1, 5], 3) == [1, 0, 0]
+    assert shares([1, 0, 1, 5], 1) == [0, 0, 1]
+    assert shares([7, 0, 1, 5], 0, status=Status.FAILED) == [0, 0, 1]
+    winners = [1, 1, -1, -1]
+    assert shares(winners, 0) == pytest.approx([2 / 3, 1 / 3, 0]), "a teammate is a draw"
+    assert shares(winners, 2) == pytest.approx([0, 1 / 3, 2 / 3])
+
+
+def test_equal_policies_win_as_often_as_they_lose() -> None:
+    rng, seats = Random(0), [f"player_{number}" for number in range(3)]
+    played = [episode(*(turn(seat, rng.random()) for seat in seats)) for _ in range(600)]
+    matches = [Match(seat=seats[n % 3], opponent="x", seats=seats) for n in range(600)]
+    found = match_metrics(matches, played)
+    # The deviation of one game is below 0.42, so that of the mean is 0.017.
+    assert found["versus/x/won"] == pytest.approx(0.5, abs=0.06)
+    assert found["versus/x/won"] + found["versus/x/lost"] == pytest.approx(1)
 
 
 def test_the_pay_of_an_agent_without_a_turn_counts() -> None:

@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 
+from selfplay.arena import Arena
 from selfplay.engines.scripted import ScriptedEngine
 from selfplay.engines.transformers import TransformersEngine
 from selfplay.errors import ConfigError
 from selfplay.models.policy import Policy, load_policy
 from selfplay.models.population import Population
+from selfplay.rollout.rollout import EpisodeSpec
 from selfplay.rollout.setup import RolloutSetup
-from tests.helpers.builders import save_tiny
+from tests.helpers.builders import episode, save_tiny, turn
 from tests.helpers.fault_injection import settings
 
 
@@ -145,3 +147,55 @@ def test_a_service_that_cannot_end_keeps_nothing_else_open(tmp_path: Path) -> No
         players.close()
     assert [players.services[name].closed for name in kinds] == [1, 1, 1]
     assert players.population.opponents["script"].closed == 1
+
+
+class Judged(Arena):
+    """Thinkers, and a speaker whom a script plays in every game."""
+
+    def __init__(self, *, thinkers: int) -> None:
+        super().__init__({"thinker": thinkers, "speaker": 1})
+
+
+def judged(tmp_path: Path, *, thinkers: int = 2, **evaluation: Any) -> RolloutSetup:
+    config = settings(tmp_path / "model", tmp_path / "mark")
+    config["population"]["opponents"]["other"] = {"_target_": f"{__name__}.Script"}
+    config["evaluations"]["x"] = {
+        "arena": {"_target_": f"{__name__}.Judged", "thinkers": thinkers},
+        "tasks": [{"_target_": "selfplay.types.Task", "id": "t"}],
+        "metrics": {},
+        **evaluation,
+    }
+    return RolloutSetup(config)
+
+
+def test_an_agent_that_an_opponent_always_plays_is_no_seat(tmp_path: Path) -> None:
+    asked: list[EpisodeSpec] = []
+    players = judged(tmp_path, opponents=["other"])
+    agents = ("thinker_0", "thinker_1")
+    played = [episode(turn(agent, 1.0), turn("speaker_0", 9.0)) for agent in agents]
+    found, _ = players.evaluations["x"].run("x", lambda s: asked.extend(s) or played, seed=0)  # type: ignore[func-returns-value]
+    assert [spec.policy_map for spec in asked] == [{"thinker_1": "other"}, {"thinker_0": "other"}]
+    assert found["versus/other/won"] == 1, "the speaker, who is paid more, is no rival"
+    assert "versus/other/thinker_1/won" in found and "versus/other/speaker_0/won" not in found
+
+
+def test_a_named_seat_that_an_opponent_always_plays_is_refused(tmp_path: Path) -> None:
+    line = (
+        r"^evaluations\.x\.seats: 'speaker_0' cannot change seats, because population\.roles gives "
+        r"role 'speaker' to opponent 'script', which always plays it; drop it here$"
+    )
+    seats = ["thinker_0", "thinker_1", "speaker_0"]
+    with pytest.raises(ConfigError, match=line):
+        judged(tmp_path, opponents=["other"], seats=seats)
+    assert judged(tmp_path, opponents=[], seats=seats), "nobody changes seats"
+    assert judged(tmp_path, opponents=["other"], seats=seats[:2])
+
+
+def test_opponents_without_two_seats_are_refused(tmp_path: Path) -> None:
+    line = (
+        r"^evaluations\.x\.opponents: a match needs two seats, and there is \['thinker_0'\], "
+        r"because population\.roles gives role 'speaker' to opponent 'script'; drop population"
+        r"\.roles\.speaker, or the opponents here$"
+    )
+    with pytest.raises(ConfigError, match=line):
+        judged(tmp_path, thinkers=1, opponents=["other"])
