@@ -36,7 +36,7 @@ from arenas.quotes import in_one_line
 from selfplay.arena import Arena
 from selfplay.credit.rewards import mean, normalized_answer, success_variance
 from selfplay.errors import check_choice
-from selfplay.tools.search import CHARACTERS, Document, divided, documents_of, listed
+from selfplay.tools.search import Document, divided, documents_of, listed
 from selfplay.types import Action, Metric, Observation, Task, ToolCall, well_formed
 
 READER = "reader_0"
@@ -100,7 +100,7 @@ class CorpusQuestions(Arena):
         min_searches: Minimum number of the proposer's tool calls with different results; 0 if it
             has no tools. The results of the calls are its documents.
         noise: Number of further documents of `corpus` that the reader sees. They have the form of
-            a search result or, with a passage, of the passage.
+            a result of the tool `Search` with 500 characters or, with a passage, of the passage.
         corpus: Documents for `noise`: a list, or the path of a JSON Lines file.
         verifier: Scores answers; None: 1 if the answer has the same meaning as the known
             one, else 0.
@@ -198,7 +198,8 @@ class CorpusQuestions(Arena):
         A document that occurs twice is shown once.
         """
         rng = Random(self.order)
-        found = [each for _, result in self.found for each in divided(result)]
+        ids = {document.id for document in self.corpus}
+        found = [each for _, result in self.found for each in divided(result, ids)]
         own = list(dict.fromkeys(text for text in [self.passage, *found] if text))
         every = [*own, *self._noise(own, rng)]
         rng.shuffle(every)
@@ -215,7 +216,7 @@ class CorpusQuestions(Arena):
             if index not in tried:
                 tried.add(index)
                 document = self.corpus[index]
-                if not any(document.text[:CHARACTERS] in text for text in own):
+                if not any(_shows(text, document) for text in own):
                     made.append(document.text if self.passage else listed(document))
         return made
 
@@ -327,6 +328,12 @@ def proposer_view(passage: str, answer: str) -> Observation:
         text="\n".join(line for line in lines if line),
         fields={"passage": passage, "answer": answer},
     )
+
+
+def _shows(text: str, document: Document) -> bool:
+    """Return True if a text is a part of a document, or contains the document."""
+    body = text.removeprefix(f"[{document.id}] ")
+    return body != text or body in document.text or document.text in body
 
 
 def reader_view(question: str, documents: Sequence[str]) -> Observation:

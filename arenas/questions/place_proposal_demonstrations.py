@@ -16,6 +16,8 @@ from selfplay.tools.search import BETWEEN, Document, divided, listed
 from selfplay.types import Demonstration
 
 KINDS = ("solver", "passage_proposer", "answer_proposer", "reader")
+IDS = [str(number) for number in range(len(NAMES))]
+"""Ids of documents."""
 LEADS = {
     kind: [r for each in RELATIONS.values() for r, end in each.items() if end == kind]
     for kind in ("city", "person")
@@ -131,7 +133,7 @@ class PlaceProposalDemonstrations:
 
     def _reading(self, region: Region, chain: Chain, rng: Random) -> Demonstration:
         """Return an answer from documents, some of which do not matter."""
-        results = [divided(result) for _, result in searches(region, chain, rng)]
+        results = [divided(result, IDS) for _, result in searches(region, chain, rng)]
         documents = list({text.partition("] ")[2]: text for text in chained(*results)}.values())
         others = [region.text(name) for name in region.kinds if name not in chain.names]
         documents += [_listed(text, rng) for text in rng.sample(others, rng.randint(0, 2))]
@@ -153,7 +155,7 @@ def _kind(region: Region, chain: Chain) -> str:
 
 def _listed(text: str, rng: Random) -> str:
     """Return a document as a search lists it, with a random id."""
-    return listed(Document(id=str(rng.randrange(len(NAMES))), text=text))
+    return listed(Document(id=rng.choice(IDS), text=text))
 
 
 def searches(region: Region, chain: Chain, rng: Random) -> list[tuple[str, str]]:

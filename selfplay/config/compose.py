@@ -25,7 +25,7 @@ from selfplay.config.group_choices import (
     without_settings_of_others,
 )
 from selfplay.config.instantiate import TARGET
-from selfplay.config.override_errors import first_lines, paths, refused, with_plus
+from selfplay.config.override_errors import below_list, first_lines, paths, refused, with_plus
 from selfplay.config.plain_data import (
     KEYS,
     LOCAL_DEFAULTS,
@@ -113,13 +113,17 @@ def load(
     except MissingMandatoryValue as error:
         key = str(error.full_key)
         raise ConfigError(f"{key}: missing; set {key}=VALUE") from error
-    except (HydraException, OmegaConfBaseException) as error:
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
         composed_with = partial(_composed, home, name, search=search)
+        unreadable = isinstance(error, ValueError) or "is not an int" in str(error.__cause__)
+        if unreadable and (line := below_list(overrides, composed_with)):
+            raise ConfigError(line) from error
+        if not isinstance(error, HydraException | OmegaConfBaseException):
+            # A ValueError of Hydra, such as for a group that is set to null.
+            raise ConfigError(first_lines(error)) from error
         if added := with_plus(error, overrides, composed_with):
             return load(added, name=name, folder=folder, search=search)  # `tell` has had its lines
         raise ConfigError(refused(error, overrides, composed_with)) from error
-    except ValueError as error:  # from Hydra, e.g. for a group that is set to null
-        raise ConfigError(first_lines(error)) from error
     except RecursionError as error:
         raise ConfigError(f"{home / name}.yaml: a value contains itself") from error
     except YAMLError as error:
@@ -165,7 +169,7 @@ def _composed(home: Path, name: str, overrides: Sequence[str], search: Sequence[
         overrides,
         [each for each in overrides if each[:1] == "+" or "." not in each.partition("=")[0]],
     ):
-        with suppress(HydraException, OmegaConfBaseException):
+        with suppress(HydraException, OmegaConfBaseException, ValueError):
             return _compose(home, name, given, search)
     return compose(home, name, [])
 

@@ -1,4 +1,4 @@
-"""One-line errors for overrides that Hydra refuses, with the nearest key."""
+"""Overrides that Hydra refuses: those that only lack a plus, and one-line errors for others."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, Union, get_args, get_origin
 
 from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import InterpolationKeyError
+from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
 
 from selfplay.config.group_choices import ALGORITHM
 from selfplay.config.instantiate import TARGET, Signature, import_target, signature
@@ -32,7 +32,7 @@ CLASSES = {
     "warmstart.model": "selfplay.models.tiny.build_model",
     "collapse.rules.*": "selfplay.experiment.collapse.monitor.Rule",
 }
-"""Classes and functions to which the program gives nodes without a `_target_`."""
+"""Class or function that the program builds from a node without a `_target_`, by its path."""
 MOST_HINTS = 3
 """Maximum number of keys that an error suggests."""
 
@@ -48,12 +48,47 @@ def with_plus(error: Exception, overrides: Sequence[str], composed: Composed) ->
     key = found.group(1)
     parent, _, own = key.rpartition(".")
     config = composed([override for override in overrides if key not in override])
+    if _reference_above(config, key):
+        return None
     if own not in _signature(config, parent).known or key in paths(config):
         return None
     first = next((at for at, each in enumerate(overrides) if each.startswith(f"{key}=")), None)
     if first is None:
         return None
     return [*overrides[:first], f"+{overrides[first]}", *overrides[first + 1 :]]
+
+
+def _reference_above(config: DictConfig, key: str) -> str:
+    """Return the error line for a key below a value that refers to another key, such as
+    `arena: ${arena}`; "" for other keys."""
+    node: Any = OmegaConf.to_container(config, resolve=False)
+    parts = key.split(".")
+    for place, own in enumerate(parts[:-1], 1):
+        node = node.get(own) if isinstance(node, dict) else None
+        found = re.fullmatch(r"\$\{([\w.]+)\}", node) if isinstance(node, str) else None
+        if found:
+            above, rest = ".".join(parts[:place]), ".".join(parts[place:])
+            return f"{key}: {above} is {node}; set {found[1]}.{rest}, or all of {above}"
+    return ""
+
+
+def below_list(overrides: Sequence[str], composed: Composed) -> str:
+    """Return the error line for an override of a key below a list of the config; "" without one."""
+    keys = [override.lstrip("+~").partition("=")[0] for override in overrides]
+    chosen = [each for each, key in zip(overrides, keys, strict=True) if "." not in key]
+    config = composed(chosen)
+    for key in keys:
+        parts = key.split(".")
+        for place, own in enumerate(parts[1:], 1):
+            above, node = ".".join(parts[:place]), None
+            with suppress(OmegaConfBaseException):  # for a value that is not set
+                node = OmegaConf.select(config, above)
+            if OmegaConf.is_list(node) and not own.isdigit():
+                return (
+                    f"{key}: {above} is a list, which has no key {own!r}; set the whole list, such "
+                    f"as '{above}=[...]'"
+                )
+    return ""
 
 
 def refused(error: Exception, overrides: Sequence[str], composed: Composed) -> str:
@@ -72,7 +107,9 @@ def refused(error: Exception, overrides: Sequence[str], composed: Composed) -> s
         typed = next((text for text in overrides if text.startswith(f"{group}=")), f"{group}=NAME")
         return f"{typed}: the config has no {group} yet; add one with a plus: +{typed}"
     if found and ("is not in struct" in text or "Could not override" in text):
-        return _unknown_key(found.group(1), overrides, composed)
+        key = found.group(1)
+        config = composed([override for override in overrides if key not in override])
+        return _reference_above(config, key) or _unknown_key(key, overrides, composed)
     found = re.search(r"Could not delete from config\. '([^']+)' does not exist", text)
     if found:
         key = found.group(1)

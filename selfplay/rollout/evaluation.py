@@ -47,9 +47,10 @@ class Evaluation:
     A task is played from those of the seats that take part in it (`Arena.agents_of`); a task with
     fewer than two of them is not played."""
     seats: Sequence[str] = ()
-    """Agents that an opponent may play; empty: all agents whose role is played by a policy of the
-    run. Name them if the arena has other agents too, such as a judge that learns. An agent whose
-    role `population.roles` gives to an opponent is always played by that opponent."""
+    """Agents that an opponent may play; empty: all agents or, in a config, all agents whose role is
+    played by a policy of the run. Name them if the arena has other agents too, such as a judge that
+    learns. An agent whose role `population.roles` gives to an opponent is always played by that
+    opponent."""
 
     def __post_init__(self) -> None:
         if not self.tasks:

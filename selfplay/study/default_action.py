@@ -1,4 +1,4 @@
-"""Default action of a counterfactual study, which replaces each judged move: its checks."""
+"""Checks of the default action, which replaces each judged move of a counterfactual study."""
 
 from collections.abc import Iterator, Sequence
 

@@ -172,8 +172,9 @@ class StudyMatches:
         episodes = self.count(self.rollout(arena).run(self.episode_specs(seating)))
         if episodes and all(episode.status is Status.FAILED for episode in episodes):
             default = " (they play the arena's default tasks, because the run has no evaluation)"
+            players = ", ".join(dict.fromkeys(seating.values()))
             raise ConfigError(
-                f"all {len(episodes)} games of {self.arena().name} failed"
+                f"all {len(episodes)} games of {self.arena().name} with {players} failed"
                 f"{'' if self.tasks else default}; mend the error of the first one: "
                 f"{episodes[0].error}"
             )

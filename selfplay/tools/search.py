@@ -1,7 +1,7 @@
 """Search over a corpus of documents, and reading one of them."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol, runtime_checkable
@@ -74,7 +74,7 @@ CHARACTERS = 500
 """Default maximum number of characters of a document in a result."""
 BETWEEN = "\n\n"
 """Text between two documents of a result."""
-_BEGIN = re.compile(BETWEEN + r"(?=\[[^\]\n]+\] )")
+_BEGIN = re.compile(BETWEEN + r"(?=\[([^\]\n]+)\] )")
 
 
 def listed(document: Document, characters: int = CHARACTERS) -> str:
@@ -82,9 +82,15 @@ def listed(document: Document, characters: int = CHARACTERS) -> str:
     return f"[{document.id}] {document.text[:characters]}"
 
 
-def divided(result: str) -> list[str]:
-    """Return the documents of a result of `Search`, each as `listed` returns it."""
-    return _BEGIN.split(result)
+def divided(result: str, ids: Container[str]) -> list[str]:
+    """Return the documents of a result of `Search`, each as `listed` returns it.
+
+    Only the ids in `ids` begin a document, so that a document may have a line such as "[1] Note".
+    """
+    cuts = [found for found in _BEGIN.finditer(result) if found[1] in ids]
+    begins = [0, *(found.end() for found in cuts)]
+    ends = [*(found.start() for found in cuts), len(result)]
+    return [result[begin:end] for begin, end in zip(begins, ends, strict=True)]
 
 
 class Search(Tool):

@@ -87,6 +87,11 @@ def test_what_is_saved_is_read_back(values: dict[str, Any], tmp_path: Path) -> N
             r"^warmstart\.demonstrations\.terms: its value \$\{curriculum\.tasks\.terms\} is not "
             r"set; set warmstart\.demonstrations\.terms$",
         ),
+        (
+            ["+experiment=tiny/kuhn", "evaluations.hands.arena.illegal=lose"],
+            r"^evaluations\.hands\.arena\.illegal: evaluations\.hands\.arena is \$\{arena\}; set "
+            r"arena\.illegal, or all of evaluations\.hands\.arena$",
+        ),
         (["arena=null"], "arena=null: arena takes the name of a config"),
         (["+experiment=nothing"], "no experiment named 'nothing'; choose from: .*paper/r_zero"),
         (["+experiment=nothing"], "--config-dir FOLDER adds configs of your own"),
@@ -143,6 +148,24 @@ def test_a_parameter_of_the_class_that_a_node_names_can_be_set(tmp_path: Path) -
         with pytest.raises(ConfigError) as caught:
             load(override)
         assert str(caught.value).endswith(hint)
+
+
+@pytest.mark.parametrize(
+    ("key", "above"),
+    [
+        ("population.phases.steps", "population.phases"),
+        ("evaluations.hands.opponents.x", "evaluations.hands.opponents"),
+    ],
+)
+@pytest.mark.parametrize("plus", ["", "+"])
+def test_a_key_below_a_list_is_named(key: str, above: str, plus: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        compose.load(["+experiment=tiny/kuhn", f"{plus}{key}=3"])
+    own = key.rpartition(".")[2]
+    assert str(raised.value) == (
+        f"{key}: {above} is a list, which has no key {own!r}; set the whole list, such as "
+        f"'{above}=[...]'"
+    )
 
 
 def test_an_experiment_without_run_experiment_has_its_own_name(tmp_path: Path) -> None:

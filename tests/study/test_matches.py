@@ -56,15 +56,15 @@ class Broken(Kuhn):
 def test_games_that_all_fail_are_one_line_with_the_error_of_the_first() -> None:
     given = games(Broken, {"team": constant("pass")}, tasks=[Task(id="t")], episodes=4)
     with pytest.raises(ConfigError) as caught:
-        given.run({})
+        given.run(dict.fromkeys(given.agents, "team"))
     told = str(caught.value)
     name = Broken.name
-    first = f"all 4 games of {name} failed; mend the error of the first one: KeyError: 'prompt'"
+    first = f"all 4 games of {name} with team failed; mend the error of the first one: KeyError: 'prompt'"
     assert told.startswith(first) and "\n" not in told
     drawn = games(Broken, {"team": constant("pass")}, episodes=4)
     default = r"failed \(they play the arena's default tasks, because the run has no evaluation\); "
     with pytest.raises(ConfigError, match=default):
-        drawn.run({})
+        drawn.run(dict.fromkeys(drawn.agents, "team"))
 
 
 class Measured(Kuhn):

@@ -4,10 +4,10 @@
 the metric when player i plays the first side and player j the second. Self-play SP is the mean of
 the diagonal, cross-play XP the mean of the other cells, and the gap is SP - XP. The gap is 0 if
 the runs find the same or compatible ways to play, and large if each run has its own conventions.
-A role that the same opponent (a script, a saved model) plays for all players is no side: player i
-seats it in J[i, j]. With more than two sides, J[i, j] puts j into one side and i into all others,
-averaged over the sides that take part in the task (`Arena.agents_of`). A task with fewer than two
-sides is left out.
+A role that the same opponent (a script, a saved model, a frozen model) plays for all players is no
+side: in J[i, j] it is played as in the run of player i. With more than two sides, J[i, j] puts j
+into one side and i into all others, averaged over the sides that take part in the task
+(`Arena.agents_of`). A task with fewer than two sides is left out.
 
 **Source.** Hu et al. 2020, Other-Play, 2003.02979.
 

@@ -78,7 +78,7 @@ def deliberate(
     """Play with and without hearing; return the rates of the players whose agents answer twice.
 
     Only roles with a right answer in these games or in the recorded episodes count. A note names
-    the others whose moves have several verdicts: those are about something else.
+    the other roles that have verdicts in two or more stages of a game.
     """
     seatings = [player.seats(games.agents) for player in players]
     heard = [games.run(seating, arena=through(games.arena, intact)) for seating in seatings]

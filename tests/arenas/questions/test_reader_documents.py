@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from arenas.questions.corpus_questions import READER, raw_env
 from selfplay.tools.search import Document, listed
 from selfplay.types import Task
@@ -30,7 +32,7 @@ def test_noise_is_shown_to_the_reader_in_an_order_of_its_own() -> None:
 
 def test_noise_has_the_form_of_what_was_found_and_is_never_the_same_document() -> None:
     """A reader must not know the proposer's documents by their form, or by their neighbours."""
-    corpus = [Document(id=f"d{n}", text=f"Fact {n}: {ANSWER}.") for n in range(6)]
+    corpus = [Document(id=f"d{n}", text=f"Fact {n}: {ANSWER}.\n\n[1] Note.") for n in range(6)]
     results = [
         "\n\n".join(listed(corpus[n]) for n in (0, 1)),
         "\n\n".join(listed(corpus[n]) for n in (1, 2)),
@@ -45,3 +47,16 @@ def test_noise_has_the_form_of_what_was_found_and_is_never_the_same_document() -
         assert sorted(shown) == [listed(each) for each in corpus]
         orders.add(tuple(shown))
     assert len(orders) > 10
+
+
+@pytest.mark.parametrize("most", [20, 900])
+def test_a_document_that_a_search_cut_is_not_shown_again(most: int) -> None:
+    corpus = [Document(id=f"d{n}", text=f"{ANSWER} {n} " * 100) for n in range(4)]
+    for seed in range(10):
+        arena = raw_env(readers=1, noise=2, corpus=corpus, min_searches=1)
+        arena.begin(Task(id="t", payload={"mode": "propose", "answer": ANSWER}), seed=seed)
+        said = json.dumps({"question": QUESTION})
+        result = "\n\n".join(listed(each, most) for each in corpus[:2])[:-5]
+        arena.play_stage({"proposer_0": arena.with_calls("proposer_0", said, searched(result))})
+        shown = arena.view(READER).fields["documents"]
+        assert sorted(each[1:3] for each in shown) == ["d0", "d1", "d2", "d3"]
