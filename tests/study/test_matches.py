@@ -58,9 +58,8 @@ def test_games_that_all_fail_are_one_line_with_the_error_of_the_first() -> None:
     with pytest.raises(ConfigError) as caught:
         given.run(dict.fromkeys(given.agents, "team"))
     told = str(caught.value)
-    name = Broken.name
-    first = f"all 4 games of {name} with team failed; mend the error of the first one: KeyError: 'prompt'"
-    assert told.startswith(first) and "\n" not in told
+    first = f"all 4 games of {Broken.name} with team failed; mend the error of the first one: "
+    assert told.startswith(f"{first}KeyError: 'prompt'") and "\n" not in told
     drawn = games(Broken, {"team": constant("pass")}, episodes=4)
     default = r"failed \(they play the arena's default tasks, because the run has no evaluation\); "
     with pytest.raises(ConfigError, match=default):
