@@ -1,38 +1,24 @@
 """Overrides that Hydra refuses: those that only lack a plus, and one-line errors for others."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import is_dataclass
-from importlib import import_module
-from types import UnionType
-from typing import Any, TypeAlias, Union, get_args, get_origin
+from typing import Any, TypeAlias
 
 from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
 
 from selfplay.config.group_choices import ALGORITHM
-from selfplay.config.instantiate import TARGET, Signature, import_target, signature
+from selfplay.config.instantiate import TARGET
+from selfplay.config.node_classes import signature_of
 from selfplay.config.plain_data import ADDED, GROUPS_WITH_PLUS, KEYS
-from selfplay.errors import ConfigError, closest, nearest
+from selfplay.errors import closest, nearest
 
 Composed: TypeAlias = Callable[[Sequence[str]], DictConfig]
 """Function of overrides that returns the config with them, or with fewer if one has a fault."""
 OPEN = ("roles", "services", "sampling", "evaluations", "shaping", "trackers")
 """Keys below which a config may add names of its own."""
-CLASSES = {
-    "evaluations.*": "selfplay.rollout.evaluation.Evaluation",
-    "sampling.*": "selfplay.rollout.sampling_settings.SamplingSettings",
-    "rollout": "selfplay.rollout.rollout_settings.RolloutSettings",
-    "learner": "selfplay.learner.learner_settings.LearnerSettings",
-    "policy": "selfplay.models.policy_settings.PolicySettings",
-    "population.overrides.*": "selfplay.models.policy_settings.PolicySettings",
-    "population.opponents.*": "selfplay.models.policy_settings.PolicySettings",
-    "warmstart.model": "selfplay.models.tiny.build_model",
-    "collapse.rules.*": "selfplay.experiment.collapse.monitor.Rule",
-}
-"""Class or function that the program builds from a node without a `_target_`, by its path."""
 MOST_HINTS = 3
 """Maximum number of keys that an error suggests."""
 
@@ -50,7 +36,7 @@ def with_plus(error: Exception, overrides: Sequence[str], composed: Composed) ->
     config = composed([override for override in overrides if key not in override])
     if _reference_above(config, key):
         return None
-    if own not in _signature(config, parent).known or key in paths(config):
+    if own not in signature_of(config, parent).known or key in paths(config):
         return None
     first = next((at for at, each in enumerate(overrides) if each.startswith(f"{key}=")), None)
     if first is None:
@@ -162,7 +148,7 @@ def _unknown_key(key: str, overrides: Sequence[str], composed: Composed) -> str:
         inside = [path.removeprefix(prefix) for path in known if path.startswith(prefix)]
         beside = [name for name in inside if "." not in name and name != TARGET]
         beside += [] if parent else [ALGORITHM, *ADDED]
-        taken = _signature(config, parent).known
+        taken = signature_of(config, parent).known
         # An empty mapping, such as population.overrides, or a parameter that the file leaves out.
         if own in taken or (parent in known and not inside):
             return f"unknown key {key!r}; to add it, write +{key}=..."
@@ -175,44 +161,10 @@ def _unknown_key(key: str, overrides: Sequence[str], composed: Composed) -> str:
         return f"unknown key {key!r}; did you mean {meant!r}?"
     hint = nearest(own, beside, prefix)
     # A new node of a class needs all of its keys, which one override with a plus does not add.
-    whole = rest_of_key and any(_signature(config, f"{prefix}{name}").needed for name in beside)
+    whole = rest_of_key and any(signature_of(config, f"{prefix}{name}").needed for name in beside)
     if parent in OPEN and not whole and not hint.startswith("did you mean"):
         hint = f"to add it, write +{key}=..."
     return f"unknown key {key!r}; {hint}"
-
-
-def _signature(config: DictConfig, path: str) -> Signature:
-    """Return the parameters of the class of a node; none if there is no such node or class, or if
-    the class cannot be imported."""
-    with suppress(ConfigError):  # a second fault, which is found when this one is repaired
-        kind = _kind(config, path)
-        if kind is not None and not get_origin(kind):
-            return signature(kind, path)
-    return Signature(known=(), needed=(), hints={}, anything=False)
-
-
-def _kind(config: DictConfig, path: str) -> Any:
-    """Return the class, function or mapping type from which the program makes a node's value.
-
-    It is named by the node, by `CLASSES`, or by a type hint of the class of the node above. None if
-    there is no such node or type. Raises ConfigError if the name cannot be imported.
-    """
-    node = OmegaConf.select(config, path, throw_on_resolution_failure=False) if path else None
-    if not isinstance(node, DictConfig):
-        return None
-    if named := OmegaConf.select(node, TARGET):
-        return import_target(named, path)
-    parent, _, own = path.rpartition(".")
-    if known := CLASSES.get(path) or CLASSES.get(f"{parent}.*"):
-        module, _, name = known.rpartition(".")  # a limit of trust does not apply to it
-        return getattr(import_module(module), name)
-    above = _kind(config, parent)
-    if above is None:
-        return None
-    of_mapping = get_origin(above) is Mapping
-    hint = get_args(above)[-1] if of_mapping else signature(above, parent).hints.get(own)
-    branches = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-    return next((b for b in branches if is_dataclass(b) or get_origin(b) is Mapping), None)
 
 
 def paths(node: Any, prefix: str = "") -> Iterator[str]:

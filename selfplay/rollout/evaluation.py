@@ -26,7 +26,7 @@ class Evaluation:
     """
 
     arena: Callable[[], Arena]
-    """Function that makes a new arena."""
+    """Function that makes a new arena; in a config, the config of an arena, such as ${arena}."""
     tasks: Sequence[Task]
     """Tasks to play."""
     metrics: Mapping[str, str]

@@ -401,6 +401,7 @@ class RolloutSetup(Components):
                 "plays it; drop it here"
             )
         raise ConfigError(
-            f"{where}.opponents: a match needs two seats, and there is {seats}, because {reason}; "
+            f"{where}.opponents: a match needs two seats, and there is "
+            f"{seats[0] if seats else 'none'}, because {reason}; "
             f"drop population.roles.{role_of(agent)}, or the opponents here"
         )

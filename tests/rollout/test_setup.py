@@ -193,7 +193,7 @@ def test_a_named_seat_that_an_opponent_always_plays_is_refused(tmp_path: Path) -
 
 def test_opponents_without_two_seats_are_refused(tmp_path: Path) -> None:
     line = (
-        r"^evaluations\.x\.opponents: a match needs two seats, and there is \['thinker_0'\], "
+        r"^evaluations\.x\.opponents: a match needs two seats, and there is thinker_0, "
         r"because population\.roles gives role 'speaker' to opponent 'script'; drop population"
         r"\.roles\.speaker, or the opponents here$"
     )
