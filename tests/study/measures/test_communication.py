@@ -321,7 +321,7 @@ def test_words_of_failed_games_have_no_influence() -> None:
     assert {row[2] for row in result.tables[0].rows} == {"x"}
     assert result.params["failed_episodes"] == 0.5
     made = games(failing("a", "b"), script, tasks=tasks, episodes=40)
-    with pytest.raises(ConfigError, match=r"^all 40 games of \w+ failed; .*broken hinge"):
+    with pytest.raises(ConfigError, match=r"^all 40 games of \w+ with team failed; .*broken hinge"):
         influence.study(made, player("team", made.arena), chances=flipping(0.0))
 
 

@@ -233,7 +233,7 @@ def test_failed_games_are_left_out() -> None:
 
 def test_games_that_all_fail_are_one_line() -> None:
     frail = breaking(lambda seed: True)
-    with pytest.raises(ConfigError, match=r"^all 12 games of \w+ failed .*broken hinge"):
+    with pytest.raises(ConfigError, match=r"^all 12 games of \w+ with a failed .*broken hinge"):
         study(games(frail, {"a": constant("cooperate")}, episodes=12), player("a", frail))
 
 
