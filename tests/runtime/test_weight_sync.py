@@ -88,6 +88,7 @@ class Engine:
         self.published: list[tuple[dict[str, torch.Tensor], int]] = []
         self.steps = 0
         self.in_flight_updates = True
+        self.renderer = None
 
     def publish(self, policy: str, weights: dict[str, torch.Tensor], version: int) -> None:
         self.published.append((weights, version))
