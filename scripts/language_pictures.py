@@ -307,7 +307,7 @@ SEARCHES: list[TablePicture] = [
     ),
     SeedDots(
         name="search_self_play",
-        title="Search self-play: a proposer that learns does not help the solvers",
+        title="Search self-play: a proposer that learns is not shown to help the solvers",
         label=RIGHT,
         sources=[TableSource(section="Questions about documents", table=1)],
         sets=TRAINED,

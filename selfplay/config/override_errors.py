@@ -33,7 +33,7 @@ def with_plus(error: Exception, overrides: Sequence[str], composed: Composed) ->
         return None
     key = found.group(1)
     parent, _, own = key.rpartition(".")
-    config = composed([override for override in overrides if key not in override])
+    config = _without(key, overrides, composed)
     if _reference_above(config, key):
         return None
     if own not in signature_of(config, parent).known or key in paths(config):
@@ -42,6 +42,11 @@ def with_plus(error: Exception, overrides: Sequence[str], composed: Composed) ->
     if first is None:
         return None
     return [*overrides[:first], f"+{overrides[first]}", *overrides[first + 1 :]]
+
+
+def _without(key: str, overrides: Sequence[str], composed: Composed) -> DictConfig:
+    """Return the config without the overrides that name a key."""
+    return composed([override for override in overrides if key not in override])
 
 
 def _reference_above(config: DictConfig, key: str) -> str:
@@ -94,12 +99,12 @@ def refused(error: Exception, overrides: Sequence[str], composed: Composed) -> s
         return f"{typed}: the config has no {group} yet; add one with a plus: +{typed}"
     if found and ("is not in struct" in text or "Could not override" in text):
         key = found.group(1)
-        config = composed([override for override in overrides if key not in override])
-        return _reference_above(config, key) or _unknown_key(key, overrides, composed)
+        config = _without(key, overrides, composed)
+        return _reference_above(config, key) or _unknown_key(key, config)
     found = re.search(r"Could not delete from config\. '([^']+)' does not exist", text)
     if found:
         key = found.group(1)
-        line = _unknown_key(key, overrides, composed)
+        line = _unknown_key(key, _without(key, overrides, composed))
         if "to add" in line:
             return f"~{key}: the config has no key {key!r}; drop this, there is nothing to remove"
         return f"~{key}: {line}"
@@ -132,9 +137,11 @@ def _unset(error: InterpolationKeyError) -> str:
     return f"{key}: its value ${{{named.group(1)}}} is not set; set {key}"
 
 
-def _unknown_key(key: str, overrides: Sequence[str], composed: Composed) -> str:
-    """Return the error line for an unknown key, with the nearest key of the same node."""
-    config = composed([override for override in overrides if key not in override])
+def _unknown_key(key: str, config: DictConfig) -> str:
+    """Return the error line for an unknown key, with the nearest key of the same node.
+
+    `config` is the config without the overrides that name the key.
+    """
     known = list(paths(config))
     if key in known:
         return f"{key}: to add new keys to it, write +{key}=..."

@@ -118,14 +118,14 @@ def _game(
         scripts = _scripts(players)
         pool = PolicyPool(
             roles=roles,
-            policy_of=lambda role: players.population.roles[role] if role in scripts else PLAYER,
+            policy_of=lambda role: scripts.get(role, PLAYER),
             sampling=dict.fromkeys(roles, SamplingSettings(max_tokens=1_000_000)),
             rollout=players.rollout_settings.changed(max_turns=MOST_TURNS),
         )
         odd: dict[str, None] = {}
         pool.add(PLAYER, ScriptedEngine({PLAYER: _player(roles, odd)}))
-        for role, script in scripts.items():
-            pool.add(players.population.roles[role], script)
+        for name in dict.fromkeys(scripts.values()):
+            pool.add(name, players.population.opponents[name])
         spec = EpisodeSpec(task=task, seed=derive(seed, "check", title))
         (episode,) = pool.rollout(arena).run([spec])
         faults = [*_faults_of_class(arena()), *_faults(episode), *odd]
@@ -148,11 +148,11 @@ def _game(
     )
 
 
-def _scripts(players: RolloutSetup) -> Mapping[str, Scripted]:
-    """Return the script of each role that the population gives to one."""
-    population = players.population
-    given = {role: population.opponents.get(name) for role, name in population.roles.items()}
-    return {role: engine for role, engine in given.items() if isinstance(engine, Scripted)}
+def _scripts(players: RolloutSetup) -> Mapping[str, str]:
+    """Return the name of the script of each role that the population gives to one."""
+    opponents = players.population.opponents
+    given = players.population.roles.items()
+    return {role: name for role, name in given if isinstance(opponents.get(name), Scripted)}
 
 
 def _unmeasured(title: str, evaluation: Evaluation, episode: Episode) -> Iterator[str]:

@@ -169,6 +169,13 @@ def roles_played_alike(players: Sequence[StudyPlayer]) -> list[str]:
     ]
 
 
+def besides_those(players: Sequence[StudyPlayer]) -> str:
+    """Return the end of an error about too few seats: the roles of `roles_played_alike`; "" without
+    any."""
+    same = ", ".join(roles_played_alike(players))
+    return f" besides {same}, which the same opponent plays for all players" if same else ""
+
+
 def config_of(run: Path) -> dict[str, Any]:
     """Return the config of a run.
 

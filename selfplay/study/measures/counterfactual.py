@@ -312,10 +312,10 @@ def slips(
     played, replaced = (games.count(rollout.run(each)) for each in (specs, without))
 
     def changed(metric: str) -> list[float]:
-        found: list[float] = (
+        worth: list[float] = (
             games.scores(played, metric) - games.scores(replaced, metric)
         ).tolist()
-        return found
+        return worth
 
     team = changed(RETURN)
     own = {a: changed(f"{RETURN}/{a}") for a in dict.fromkeys(turn.agent for _, turn in found)}

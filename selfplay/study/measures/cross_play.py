@@ -31,7 +31,7 @@ import numpy as np
 from selfplay.errors import ConfigError
 from selfplay.study.matches import StudyMatches
 from selfplay.study.measure import PLAYING, Measure, open_games, references_of
-from selfplay.study.players import StudyPlayer, roles_played_alike
+from selfplay.study.players import StudyPlayer, besides_those, roles_played_alike
 from selfplay.study.plots import IntervalPlot, MatrixPlot
 from selfplay.study.result import Cell, Result, Table
 from selfplay.study.stats.bootstrap import Draws, Estimate, divide, mean, weighted
@@ -59,11 +59,9 @@ def study(
             "crossplay: a single player has no partner; name runs of several seeds, such as "
             "selfplay train -m ... seed=0,1,2 makes, or checkpoints as RUN@STEP"
         )
-    same = roles_played_alike(players)
     if len(games.sides(players)) < 2:
-        besides = f" besides {', '.join(same)}, which the same opponent plays for all players"
         raise ConfigError(
-            f"crossplay: {games.arena().name} has fewer than two seats{besides if same else ''}; "
+            f"crossplay: {games.arena().name} has fewer than two seats{besides_those(players)}; "
             "name runs of a game of two or more"
         )
     cells, draws = run_pairs(games, players)

@@ -49,7 +49,7 @@ from selfplay.study.measure import (
     references_of,
 )
 from selfplay.study.measures.matchups import ALPHAS, Matchups, Pays, shape
-from selfplay.study.players import StudyPlayer, roles_played_alike
+from selfplay.study.players import StudyPlayer, besides_those
 from selfplay.study.plots import CurvePlot, Drawing, IntervalPlot, MatrixPlot, undrawn
 from selfplay.study.result import Cell, Result, Table
 from selfplay.study.stats.bootstrap import Draws, Estimate
@@ -70,11 +70,9 @@ def study(games: StudyMatches, players: Sequence[StudyPlayer]) -> Result:
     """
     sides = games.sides(players)
     if len(sides) != 2:
-        same = roles_played_alike(players)
-        besides = f" besides {', '.join(same)}, which the same opponent plays for all players"
         raise ConfigError(
-            f"payoffs: {games.arena().name} has {len(sides)} seat(s){besides if same else ''}, and "
-            "payoffs needs two; measure roleswap, or crossplay for a team"
+            f"payoffs: {games.arena().name} has {len(sides)} seat(s){besides_those(players)}, "
+            "and payoffs needs two; measure roleswap, or crossplay for a team"
         )
     if len(players) < 2:
         raise ConfigError(
