@@ -50,8 +50,9 @@ class Matrix(Arena):
     ) -> None:
         """Args:
         actions: Actions of the first player, the rows of the matrix.
-        payoffs: Rows of columns of [first player's reward, second player's reward], or of one
-            number that both get. Or such a matrix per state of the world, by the state's name.
+        payoffs: Matrix as a list of rows. An entry is [first player's reward, second player's
+            reward], or one number that both get. With several states of the world, a mapping from
+            the name of each state to its matrix.
         columns: Actions of the second player; None: those of the first.
         players: Roles of the two players. Players of the same role share a policy.
         rounds: Number of rounds per episode, all with the same matrix.
@@ -61,8 +62,10 @@ class Matrix(Arena):
         informed: Players (0, 1) that see the state of the world, if there are several.
         shared_reward: If true, both get the mean of the two payoffs: a team (Dec-POMDP).
         malformed: Reward of a player whose move is not one of its actions. That round has no
-            outcome, and the other player gets 0. It may not be above a player's smallest reward
-            in a round. If None, it is 1 less than that, and at most -1.
+            outcome, and the other player gets 0; with `shared_reward` both get half of `malformed`.
+            It may not be above the smallest reward of a legal move, and with `shared_reward` not
+            above twice this reward. If None, it is 1 less than the largest such number, and at
+            most -1.
         """
         names = list(players)
         super().__init__(dict.fromkeys(names, 1) if names[0] != names[1] else {names[0]: 2})
@@ -107,8 +110,9 @@ class Matrix(Arena):
     def _least(self, malformed: float | None) -> float:
         """Return the reward of a move that is no action.
 
-        Raises ValueError if `malformed` is more than the smallest reward of a legal move. With a
-        shared reward, each player gets half of `malformed` if one of the two has no legal move.
+        Raises ValueError if `malformed` is more than the smallest reward of a legal move or, with a
+        shared reward, more than twice this reward: each player then gets half of `malformed` if one
+        of the two makes no legal move.
         """
         paid = [self._paid(pay) for table in self.payoffs.values() for pay in table.values()]
         smallest = min(min(pay) for pay in paid)
@@ -271,7 +275,8 @@ class Matrix(Arena):
         return "\n".join([super().explain(), "", rounds, *lines])
 
     def openspiel(self, pyspiel: Any) -> Any:
-        """Return the same game in OpenSpiel, with the players' moves in turn and hidden."""
+        """Return the same game in OpenSpiel, where the players move in turn and the second one does
+        not see the first one's move. Raises ValueError for several states of the world."""
         (table,) = self.payoffs.values()
         rows, columns = self.moves
         pay = [
@@ -285,12 +290,13 @@ class Matrix(Arena):
         """Return a set per player; [] for several rounds or states, or with messages."""
         if self.rounds > 1 or self.speakers or len(self.payoffs) > 1:
             return []
-        self.begin(self.default_task(Random(0)), 0)
+        game = self.fork()  # an episode of this arena goes on
+        game.begin(game.default_task(Random(0)), 0)
         return [
             InformationSet(
                 key=f"Current player: {player}\nObserving player: {player}. Non-terminal",
                 agent=agent,
-                observation=self.view(agent),
+                observation=game.view(agent),
                 actions={move: number for number, move in enumerate(self.moves[player])},
             )
             for player, agent in enumerate(self.players)

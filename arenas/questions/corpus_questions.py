@@ -47,7 +47,7 @@ RESULT_LENGTH = 4000
 """Maximum characters of a tool result that the reader sees; the rest is cut off."""
 REFUSED = (
     "malformed", "no_answer", "too_long", "held_out", "leaks", "ungrounded", "few_searches",
-    "repeated_search", "unanswerable",
+    "repeated_search", "unanswerable", "copied",
 )  # fmt: skip
 """Reasons for which a proposal is invalid."""
 
@@ -94,16 +94,19 @@ class CorpusQuestions(Arena):
         readers: 1 if a question is valid only if the reader answers it from the proposer's
             documents, without a search; 0 for no such check.
         solvers: Number of answers per question.
-        proposer_pay: variance: SPICE's reward of the variance of the solvers' success. failures:
-            Search self-play's 1 - solve rate. learnability: Absolute Zero's. none: 0.
+        proposer_pay: Proposer's reward for a valid question. variance: SPICE's reward, largest if
+            half of the solvers are right (`success_variance`). failures: 1 minus the solve rate, as
+            in Search self-play. learnability: 1 minus the solve rate, and 0 if all or no solvers
+            are right, as in Absolute Zero. none: 0.
         invalid: Proposer's reward for an invalid question.
         min_searches: Minimum number of the proposer's tool calls with different results; 0 if it
             has no tools. The results of the calls are its documents.
-        noise: Number of further documents of `corpus` that the reader sees. They have the form of
-            a result of the tool `Search` with 500 characters or, with a passage, of the passage.
+        noise: Number of further documents of `corpus` that the reader sees. Each has the form of a
+            result of the tool `Search`: its id and its first 500 characters. If the task has a
+            passage, it is the document's whole text.
         corpus: Documents for `noise`: a list, or the path of a JSON Lines file.
-        verifier: Scores answers; None: 1 if the answer has the same meaning as the known
-            one, else 0.
+        verifier: Scores answers, which are right above 0.5; None: 1 if the answer has the same
+            meaning as the known one, else 0.
         oracle: Checks the proposer's own answer for the metrics only, without effect on rewards.
         wrong: Solver's reward for a well-formed wrong answer; a right one gets 1.
         malformed: Solver's reward for a text without an answer.
@@ -183,8 +186,8 @@ class CorpusQuestions(Arena):
         return vote(self._read(action), self.verifier)
 
     def view(self, agent: str) -> Observation:
-        """Return passage and given answer to a proposer, documents and question to a reader, and
-        the question alone to a solver."""
+        """Return, for the proposer, the passage and the given answer; for the reader, the documents
+        and the question; for a solver, the question alone."""
         if agent == PROPOSER:
             given = str(self.task.payload.get("answer") or "")
             return proposer_view(self.passage, given)

@@ -52,6 +52,7 @@ def test_what_is_saved_is_read_back(values: dict[str, Any], tmp_path: Path) -> N
         (["lr=1"], r"unknown key 'lr'; did you mean 'learner\.lr'"),
         (["steps=1"], r"unknown key 'steps'; did you mean 'run\.steps'"),
         (["population.overrides.a.learn=false"], r"write \+population\.overrides\.a\.learn="),
+        (["learner.lr.warmup=1"], r"learner\.lr is a value \(0\.0001\) and has no keys$"),
         (["sampling.solver.max_tokens=4"], r"to add it, write \+sampling\.solver\.max_tokens="),
         (["+experiment=tiny/kuhn", "roles.playr.memory=none"], r"did you mean 'roles\.player'"),
         (["engine.foo=1"], r"unknown key 'engine\.foo'; choose from: engine\.max_rows, "),

@@ -1,15 +1,16 @@
 """Role swap: the contribution of each side's training to the joint gain.
 
-**Definition.** A side is a role, or a single agent if all agents have one role. J[assignment] is
-the metric when each side is played by one of the players. With a trained player t and an untrained
-player 0, the gain of a side alone is J[t in this side, 0 elsewhere] - J[all 0]. The joint gain is
-J[all t] - J[all 0]. The co-adaptation is the joint gain minus the gains of all sides alone; for two
-sides it is J[t,t] - J[t,0] - J[0,t] + J[0,0]. It is 0 if the gains add up, and positive if the
-sides learned to work with each other. A side's Shapley value is its part in the joint gain: the
-mean gain of training this side, over all orders in which the sides could become trained. The
-Shapley values sum to the joint gain. For two sides, each value is the gain alone plus half of the
-co-adaptation. In a zero-sum game of two sides, the role effect is the mean pay of the first side
-over all ordered pairs of different players, and (J - J')/2 is the skill without the role effect.
+**Definition.** A side is a role, or a single agent if all agents have one role. A role that the
+same opponent plays for all players is no side. J[assignment] is the metric when each side is played
+by one of the players. With a trained player t and an untrained player 0, the gain of a side alone
+is J[t in this side, 0 elsewhere] - J[all 0]. The joint gain is J[all t] - J[all 0]. The
+co-adaptation is the joint gain minus the gains of all sides alone; for two sides it is
+J[t,t] - J[t,0] - J[0,t] + J[0,0]. It is 0 if the gains add up, and positive if the sides learned to
+work with each other. A side's Shapley value is its part in the joint gain: the mean gain of
+training this side, over all orders in which the sides could become trained. The Shapley values sum
+to the joint gain. For two sides, each value is the gain alone plus half of the co-adaptation. In a
+zero-sum game of two sides, the role effect is the mean pay of the first side over all ordered pairs
+of different players, and (J - J')/2 is the skill without the role effect.
 
 **Source.** Shapley 1953 (A Value for n-Person Games) for the Shapley values; the decomposition of
 an antisymmetric game in 1806.02643 for skill; interaction contrasts of a two-way table for the
@@ -37,7 +38,7 @@ import numpy as np
 from selfplay.errors import ConfigError
 from selfplay.study.matches import RETURN, StudyMatches
 from selfplay.study.measure import PLAYING, Measure, open_games, references_or_start
-from selfplay.study.players import StudyPlayer
+from selfplay.study.players import StudyPlayer, besides_those, roles_played_alike
 from selfplay.study.plots import Drawing, IntervalPlot, MatrixPlot
 from selfplay.study.result import Cell, Result, Table
 from selfplay.study.stats.bootstrap import Draws, Estimate, mean
@@ -55,10 +56,11 @@ def study(games: StudyMatches, players: Sequence[StudyPlayer]) -> Result:
     Raises ConfigError for games of one side, for one player, for too many assignments, or if no
     game measures the metric in every assignment.
     """
-    sides = games.sides()
+    sides = games.sides(players)
     if len(sides) < 2:
         raise ConfigError(
-            f"roleswap: {games.arena().name} has one seat; name a run of a game of two or more"
+            f"roleswap: {games.arena().name} has fewer than two seats{besides_those(players)}; "
+            "name a run of a game of two or more"
         )
     if len(players) < 2:
         raise ConfigError("roleswap: one player has no other to swap with; name two, or one RUN")
@@ -69,7 +71,8 @@ def study(games: StudyMatches, players: Sequence[StudyPlayer]) -> Result:
         )
     played = {
         cell: games.run(
-            {
+            players[0].seats(games.agents)
+            | {
                 agent: policy
                 for player, agents in zip(cell, sides.values(), strict=True)
                 for agent, policy in players[player].seats(agents).items()
@@ -102,8 +105,14 @@ def study(games: StudyMatches, players: Sequence[StudyPlayer]) -> Result:
         *role_effect([scores[f"{RETURN}/{side}"] for side in sides], draws),
     ]
     notes = [
-        f"{side} never moves in these games, so its player has no effect" for side in games.idle()
+        f"{side} never moves in these games, so its player has no effect"
+        for side in games.idle(players)
     ]
+    if same := roles_played_alike(players):
+        notes.append(
+            f"the same opponent plays {', '.join(same)} for all players, so "
+            f"{'it has' if len(same) == 1 else 'they have'} no gain"
+        )
     if not common.all():
         estimates = [replace(each, direction="unknown") for each in estimates]
         notes.append(

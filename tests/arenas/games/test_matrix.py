@@ -50,6 +50,17 @@ def test_a_round_is_paid_by_the_matrix(first: int, second: int) -> None:
     assert team.metrics["team_return"] == sum(paid) / 2
 
 
+def test_information_sets_leave_an_episode_in_progress_as_it_is() -> None:
+    arena = begun(Task(id="mine", payload={"names": ["a", "b"]}))
+    shown = arena.view("player_0")
+    sets = arena.information_sets()
+    assert [each.agent for each in sets] == arena.possible_agents
+    assert arena.task.id == "mine" and arena.view("player_0") == shown
+    assert play(arena, "cooperate", "defect") == [0, 5]
+    done = arena.information_sets()
+    assert arena.finished and [each.key for each in done] == [each.key for each in sets]
+
+
 @pytest.mark.parametrize("text", HOSTILE)
 def test_a_round_without_a_legal_move_has_no_outcome(text: str | None) -> None:
     arena = begun(malformed=-2.0)

@@ -159,6 +159,15 @@ def test_an_invalid_question_costs_the_penalty_and_ends_the_episode(
     assert not arena.created and not any(arena.paid[agent] for agent in arena.solvers)
 
 
+def test_a_question_that_the_proposer_was_shown_is_refused() -> None:
+    arena = raw_env(solvers=1)
+    payload = {"mode": "propose", "passage": PASSAGE, "references": [{"question": QUESTION}]}
+    arena.begin(Task(id="t", type="passage", payload=payload), seed=0)
+    arena.play_stage({"proposer_0": proposed()})
+    assert arena.finished and arena.notes["proposer_0"]["verdict"] == "copied"
+    assert arena.measures["verdict/copied"].unit == "fraction"
+
+
 @pytest.mark.parametrize(
     "said", [{"question": 5, "answer": ["a"]}, {"question": {"a": "b"}}, {"question": "\ud800"}]
 )

@@ -12,6 +12,7 @@ from selfplay.arena import Arena
 from selfplay.engines.scripted import constant
 from selfplay.errors import ConfigError
 from selfplay.study.measures.role_swap import shapley, study
+from selfplay.study.players import StudyPlayer
 from selfplay.study.result import Result
 from selfplay.study.stats.bootstrap import Estimate
 from selfplay.types import Action, Observation, Task
@@ -230,6 +231,50 @@ def test_agents_of_one_role_are_sides() -> None:
     rows = {tuple(row[:2]): row[5:] for row in result.tables[0].rows}
     assert rows["c", "d"] == [0, 5] and rows["d", "c"] == [5, 0]
     assert not [name for name in by_name(result) if name.startswith("role effect")]
+
+
+class Judged(Gaps):
+    """The third role moves too, and its move is part of the score."""
+
+    name = "judged_v0"
+    roles = dict.fromkeys((*ROLES, "judge"), 1)
+
+    def acting(self) -> Sequence[str]:
+        return ["row_0", "column_0", "judge_0"]
+
+    def advance(self, actions: Mapping[str, Action | None]) -> None:
+        row, column, judge = (str(actions[f"{role}_0"]) for role in (*ROLES, "judge"))
+        self.pay("row_0", float(row == "new"))
+        self.measure(score=2.0 * (row == "new") + (column == "new") + 10.0 * (judge == "strict"))
+        self.finish()
+
+
+@pytest.mark.parametrize("other", ["strict", "kind"])
+def test_a_role_that_the_same_opponent_plays_is_no_side(other: str) -> None:
+    def arena() -> Arena:
+        return Judged(lambda number, row, column: None)
+
+    moves = {"trained": "new", "base": "old", "one": "strict", "two": other}
+    scripts = {name: constant(move) for name, move in moves.items()}
+    tasks = [Task(id="0", payload={"number": 0})]
+    made = games(arena, scripts, tasks=tasks, metrics=["score"])
+    players = [
+        StudyPlayer(
+            label=label,
+            policies={**dict.fromkeys(ROLES, label), "judge": judge},
+            fixed={"judge": moves[judge]},
+        )
+        for label, judge in (("trained", "one"), ("base", "two"))
+    ]
+    result = study(made, players)
+    found = {name: each.value for name, each in by_name(result).items()}
+    if other == "strict":  # no gain, no column and no assignment of the judge
+        assert result.tables[0].columns[:3] == ["row", "column", "score"] and made.cells == 4
+        assert found["joint gain, trained over base"] == 3 and "gain of judge alone" not in found
+        assert {tuple(row[:2]): row[2] for row in result.tables[0].rows}["base", "base"] == 10
+        assert result.notes == ["the same opponent plays judge for all players, so it has no gain"]
+    else:
+        assert made.cells == 8 and found["gain of judge alone"] == 10 and not result.notes
 
 
 def test_what_cannot_be_swapped_is_one_line() -> None:
