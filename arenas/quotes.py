@@ -9,5 +9,6 @@ def in_one_line(text: str) -> str:
 
 
 def quoted(text: str) -> str:
-    """Return a text whose lines after the first begin with "> "; it may be a text in one line."""
+    """Return the text with "> " at the beginning of each line after the first; a text of one line
+    stays as it is."""
     return "\n> ".join(text.splitlines())

@@ -6,7 +6,7 @@ import re
 from selfplay.types import InvalidAction
 
 REFERENCE = re.compile(r"\[([0-9.]{1,20})\]")
-"""The id of a memory in square brackets."""
+"""Pattern of the id of a memory in square brackets, such as [3] or [3.1]."""
 
 
 def check_json(text: str) -> str:

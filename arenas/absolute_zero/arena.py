@@ -2,7 +2,7 @@
 
 Three types of task over a program p, an input i and an output o = p(i): *deduction* asks for o,
 *abduction* for any input that gives o, *induction* for a program from input-output pairs and a
-message. The label is the value that the executor computed, never the proposer's claim.
+message. The executor computes every output; the proposer gives none.
 
 Version history: v0, first version.
 """
@@ -32,7 +32,11 @@ ProposerPay = Literal["learnability", "random"]
 
 
 class AbsoluteZero(Arena):
-    """One proposer and n solvers. A "solve" task has only the second of the two stages."""
+    """One proposer and n solvers: first the proposal, then the attempts.
+
+    A task with the mode "propose" has both stages, and a task with the mode "solve" only the
+    attempts. `solve_task` makes tasks of the second mode.
+    """
 
     name = "absolute_zero_v0"
     services: ClassVar[tuple[str, ...]] = ("executor", "buffer")
@@ -77,8 +81,10 @@ class AbsoluteZero(Arena):
         proposer_pay: Reward for a task that is played: its learnability or, as a control
             without information, a uniform draw from [0, 1) by the episode's seed. The siblings of
             a group have the same seed, so the control needs groups of one episode.
-        wrong: Solver's reward for a well-formed wrong answer.
-        malformed: Reward for a move that is no answer, and for an invalid proposal.
+        wrong: Reward of a solver whose answer was parsed and is not correct, for example because
+            it is no literal or its program fails.
+        malformed: Reward of a solver whose answer was not parsed, and of a proposer for an invalid
+            proposal.
         forbidden: Normal forms of held-out programs; a proposal with one of them is refused.
         longest_value: Maximum characters of each input and output of a proposal and of its
             message, so that prompts stay short.
@@ -106,7 +112,10 @@ class AbsoluteZero(Arena):
         return Task(id=f"{kind}-default", type=kind, payload=payload)
 
     def setup(self, task: Task, rng: Random) -> None:
-        """Begin with the proposal or, for a "solve" task, with the attempts."""
+        """Begin with the proposal or, for a "solve" task, with the attempts.
+
+        Raises ValueError for an unknown type, and for a given problem whose program fails.
+        """
         if task.type not in TYPES:
             raise ValueError(f"no such task type: {task.type!r}")
         self.proposing = task.payload["mode"] == "propose"
@@ -286,7 +295,7 @@ def _verdict(outcomes: Sequence[Outcome], wanted: Sequence[str]) -> str:
 
 
 def proposer_view(kind: str, payload: Mapping[str, Any], *, pairs: int) -> Observation:
-    """Return a proposer's view: references to differ from, or a program that needs inputs."""
+    """Return a proposer's view: earlier tasks to differ from, or a program that needs inputs."""
     given = payload.get("given") or {}
     return Observation(
         fields={

@@ -1,8 +1,9 @@
 """Demonstrations in the tiny sub-language, for the warm start.
 
-Solvers are shown two ways to answer: directly, which is nearly always wrong for several lines, and
-worked line by line, which is nearly always right but rare at the end of the warm start. Self-play
-has to discover which way has the higher reward.
+All demonstrated answers are right. They are given in two ways: at once, or after a thought that
+works through the program line by line. A model that answers at once is nearly always wrong if the
+program has several lines. With the thought it is nearly always right, but such demonstrations are
+rare at the end of the warm start. Self-play has to discover which way has the higher reward.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -142,10 +143,10 @@ def completion(answer: str, thought: str = "") -> str:
 def solution(kind: str, program: Program, word: str, *, worked: bool) -> str:
     """Return the completion that solves a task, with or without the work.
 
-    The work is a trace: each line of the program, followed by a value. Deduction:
-    the value after each line. Abduction: the value before each line, last line first. Induction:
-    the first input through the operations that the message names, with digits for the letters
-    still unknown; the first output then gives these letters.
+    The work is a trace: each line of the program, followed by a value. Deduction: the value after
+    each line. Abduction: the value before each line, last line first. Induction: the value of the
+    first input after each operation that the message names, with a digit in place of each letter
+    that is not known; the first output shows these letters.
     """
     output = program.trace(word)[-1]
     if kind == "deduction":

@@ -66,7 +66,7 @@ def deductions(
 
 
 def _drawn(domain: Domain, rng: Random, seen: Collection[str], depth: int | None) -> Program:
-    """Return a program that is not in `seen`; one of a depth also writes a letter."""
+    """Return a program that is not in `seen`; with a `depth`, it also writes a letter."""
     for _ in range(DRAWS):
         program = domain.program(rng, seen)
         if depth is None:

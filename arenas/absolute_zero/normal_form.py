@@ -23,7 +23,7 @@ def normal_form(program: str) -> str:
     It has uniform spacing and quotes. It has no comments, docstrings, annotations, statements
     without an effect, `/` between parameters, and imports that are not used. Parameters and local
     variables are named a, b, c and so on by their first appearance, unless the program can see
-    their names.
+    their names. Raises what `ast.parse` raises for a text that is no program.
     """
     tree = parse_program(program)
     tree = _Tidy(_used(tree)).visit(tree)
@@ -65,7 +65,7 @@ def _kept(tree: ast.AST) -> set[str]:
 def _bound(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """Yield the names that nodes bind in their own scope, and not in one inside it.
 
-    An assignment expression binds outside of a comprehension.
+    An assignment expression (`:=`) within a comprehension binds its name outside of it.
     """
     for node in nodes:
         if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
@@ -95,7 +95,7 @@ def _write_letters(tree: ast.AST, taken: set[str]) -> None:
 
 
 class _Tidy(ast.NodeTransformer):
-    """Removes everything from a program that has no effect on its results."""
+    """Transformer that removes everything from a program that has no effect on its results."""
 
     def __init__(self, used: set[str]) -> None:
         self.used = used
@@ -112,7 +112,7 @@ class _Tidy(ast.NodeTransformer):
         return node
 
     def visit_arguments(self, node: ast.arguments) -> ast.AST:
-        """Remove the mark of parameters by position only."""
+        """Make positional-only parameters ordinary ones, which removes the `/`."""
         node.args, node.posonlyargs = [*node.posonlyargs, *node.args], []
         return self.generic_visit(node)
 
@@ -156,7 +156,7 @@ def _is_idle(node: ast.AST) -> bool:
 
 
 class _Numbered(ast.NodeTransformer):
-    """Numbers the parameters and local variables by their first appearance."""
+    """Transformer that numbers the parameters and local variables by their first appearance."""
 
     def __init__(self, kept: set[str]) -> None:
         self.kept = kept
@@ -234,6 +234,6 @@ class _Numbered(ast.NodeTransformer):
     visit_MatchAs = visit_MatchStar = _visit_pattern
 
     def visit_MatchMapping(self, node: ast.MatchMapping) -> ast.AST:
-        """Number the name of the rest."""
+        """Number the name after `**` in a pattern of a mapping."""
         node.rest = node.rest and self._name(node.rest)
         return self.generic_visit(node)

@@ -120,7 +120,7 @@ def _module(name: str) -> ModuleType | None:
 
 
 def _leads_out(module: ModuleType | None, names: Iterable[str]) -> bool:
-    """Return True if a dotted path leads from a pure module to one that is not, as `re.enum.sys`.
+    """Return True if a dotted path leads out of the pure modules, as `re.enum.sys` does.
 
     The modules are those of this interpreter; only their names are looked up.
     """

@@ -1,7 +1,8 @@
 """Programs in which some kinds of line are rare, so that a proposer can choose what to practise.
 
-The demonstrations are the same for both roles: a line that only moves letters (RARE) is seldom in
-a program. So the warm start leaves solvers weak at these lines, and proposers seldom write them.
+In the demonstrations of both roles, a line that only moves or copies letters (RARE) seldom occurs
+in a program. So after the warm start solvers are weak at these lines, and proposers seldom write
+them.
 """
 
 from collections.abc import Collection, Iterator
@@ -90,6 +91,8 @@ def held_out(*, rare_lines: int, count: int = 60, seed: int = 20261129) -> list[
         rare_lines: Number of rare lines of a program, one of HELD_OUT.
         count: Number of tasks.
         seed: Seed of the draw.
+    Raises:
+        ConfigError: For another number of rare lines.
     """
     if rare_lines not in HELD_OUT:
         raise ConfigError(f"rare_lines: {rare_lines} is not one of {HELD_OUT}")

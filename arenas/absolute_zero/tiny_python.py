@@ -269,9 +269,10 @@ def held_out(*, per_type: int = 100, pairs: int = 4, seed: int = 20261121) -> li
 def fixed_tasks(*, per_type: int, pairs: int, seed: int, exclude: Sequence[Task]) -> list[Task]:
     """Return tasks to solve, `per_type` of each type, with different programs.
 
-    They are distributed as the programs of the demonstrations. `held_out` draws the evaluation
-    with this function, and `curriculum=tiny_programs` the fixed tasks that are compared with
-    self-play. The tasks have no outputs: the arena's executor computes them in `setup`.
+    The programs have the distribution of those in the demonstrations. `held_out` draws the tasks of
+    the evaluation with this function, and `curriculum=tiny_programs` draws the fixed tasks that are
+    compared with self-play. The tasks have no outputs: the arena's executor computes them in
+    `setup`.
 
     Args:
         per_type: Tasks of each type.

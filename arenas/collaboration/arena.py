@@ -85,9 +85,11 @@ class Collaboration(Arena):
         return problems(count=1, seed=rng.randrange(2**32))[0]
 
     def setup(self, task: Task, rng: Random) -> None:
-        """Read the tests of the task; its payload has `text`, `entry` and `tests`.
+        """Read the tests of the task.
 
-        It may have `before`, `after` and `called`, see `Frame`.
+        The payload has `text`, `entry` (name of the main function) and `tests`, a list of
+        [arguments, expected result] as Python literals; it may have `before`, `after` and `called`,
+        see `Frame`. Raises ValueError for a task without tests.
         """
         self.tests = [
             Test(arguments=str(arguments), expected=str(expected))

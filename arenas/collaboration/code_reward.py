@@ -1,9 +1,10 @@
 """MAGRPO's reward for two functions that two agents write at once (2508.04652), in [0, 4].
 
-A helper writes `aux`, a main agent writes the function that the task names and should call `aux`.
-Levels: 0.4 if `aux` is defined and returns something, 0.6 if the main function is defined, 0.5 if
-the joined program parses, up to 1 for the fraction of passed tests. If at least one test passes:
-0.5 if the main agent's code uses the result of `aux`, and 1 more if it does more than call `aux`.
+A helper writes the function `aux`. A main agent writes the function that the task names, which
+should call `aux`. The reward is a sum: 0.4 if `aux` is defined and returns something, 0.6 if the
+main function is defined, 0.5 if the joined program parses, and the fraction of passed tests. If at
+least one test passes, 0.5 is added if the main agent's code uses the result of `aux`, and then 1
+more if its function does more than return that result.
 
 The result counts as used if a passed test fails with another `aux` that returns other results of
 the same types, and passes with one that returns the same results (`arenas.collaboration.code_use`).
@@ -112,7 +113,16 @@ def grade(
     executor: Executor,
     frame: Frame | None = None,
 ) -> Grade:
-    """Return the grade of the two texts; any text is accepted."""
+    """Return the grade of the two agents' code; any text is accepted.
+
+    Args:
+        helper: Code of the helper.
+        main: Code of the main agent.
+        entry: Name of the main function.
+        tests: Tests of the joined program.
+        executor: Runs the tests.
+        frame: Code of the problem around the agents' code; None: no such code.
+    """
     frame = frame or Frame()
     aux_tree, main_tree = _tree(helper), _tree(main)
     aux, function = _function(aux_tree, AUX), _function(main_tree, entry)

@@ -78,8 +78,8 @@ def other(function, kind):
 
 The replacing function returns results of the given `Kind`, of the types of `function`'s results.
 Equal arguments give equal results. Unless the kind is same, `function` gets copies of its arguments
-and cannot change the originals, and after `LIMIT` calls the last result is returned again, because
-each new one takes time."""
+and cannot change the originals. After `LIMIT` calls the last result is returned again, because each
+call of `function` takes time."""
 HOLDER = "_the_other_function_of_the_test"
 """Name of the namespace of `OTHER`, which no program is expected to use."""
 

@@ -60,8 +60,8 @@ class Delegation(Arena):
     ) -> None:
         """Args:
         workers: Largest number of workers in an episode; 0 for a planner alone.
-        turns: Largest number of moves of the planner. An episode without an answer by then is
-            paid like a wrong answer.
+        turns: Largest number of moves of the planner. If the planner has not answered by then, the
+            episode is paid like one with a wrong answer.
         cost: Cost of each worker, subtracted from the reward of every agent of the episode.
         verifier: Scores the planner's answer; None: the score is 1 if the answer's values equal
             those of the task's `answer`, in order (`SameValues`).

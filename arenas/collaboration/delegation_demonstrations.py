@@ -1,10 +1,10 @@
 """Demonstrations of a planner that calls workers, and workers that use a calculator, at random.
 
-Whatever the question is, the planner mostly answers at once, nearly always wrong; sometimes it
-calls workers for some parts or for all, at once or one after the other. A worker answers at once,
-or calls its calculator first. Both copy the answers that they get, right or wrong. So training has
-to discover that calls raise the reward, for planner and workers. The first part of the warm start
-practises calls.
+The choice between an answer and a call does not depend on the question. The planner mostly answers
+at once, and is then nearly always wrong; sometimes it calls workers for some parts or for all, at
+once or one after the other. A worker answers at once, or calls its calculator first. Both copy the
+answers that they get, right or wrong. So training has to discover that calls raise the reward of
+planner and workers. In the first part of the warm start, calls are frequent.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

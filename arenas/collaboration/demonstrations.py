@@ -1,11 +1,11 @@
 """Demonstrations of two agents that divide the work on one program, without a convention.
 
 A problem of `arenas.collaboration.problems` applies a step to every number and folds the results.
-There are several correct divisions between the helper's `aux` and the main function. Each half
-fits its own other half and nearly always fails with the half of another division. No prompt says
-which division to use. The warm start shows all of them equally often, and each agent draws its half
-independently. Some programs of the main agent do not use the helper, which is safe and has a lower
-reward.
+There are several correct ways to divide the work between the helper's `aux` and the main function.
+The two halves of one division fit each other; halves of different divisions nearly always fail
+together. No prompt says which division to use. The warm start shows all divisions equally often,
+and each agent draws its division independently. Some programs of the main agent do not use the
+helper: they always pass the tests, and have a lower reward.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

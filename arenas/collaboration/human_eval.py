@@ -26,12 +26,12 @@ CALLED = "_passes_all_assertions"
 
 
 def problems(*, count: int | None = None) -> list[Task]:
-    """Return the first `count` problems; None: all 164.
+    """Return the first problems as tasks of the arena `arenas.collaboration.arena`.
 
-    Raises ConfigError if the package is missing or has other data.
+    Raises ConfigError if `count` is less than 1, and if the package is missing or has other data.
 
     Args:
-        count: Number of problems; None: all.
+        count: Number of problems; None: all 164.
     """
     if count is not None and count < 1:
         raise ConfigError(f"human_eval: count is at least 1, not {count}")

@@ -2,8 +2,8 @@
 
 This is the pipeline of MALT (2412.01928). All three agents are paid the score of the refiner's
 answer. With tree sampling (n branches at each of the three stages) and `credit: preference`, the
-value of a generation is the mean of its critiques, and that of a critique the mean of its
-refinements.
+value of a critique is the mean score of its refinements, and the value of a generation is the mean
+value of its critiques.
 
 Version history: v0, first version.
 """

@@ -34,8 +34,9 @@ class PipelineDemonstrations:
         """Args:
         terms: Numbers in a question, as in `arenas.questions.arithmetic.questions`.
         largest: Largest number in a question.
-        worked: Fraction of generations and critiques that are worked out.
-        heard: Fraction of refinements that adopt the answer which the critique names.
+        worked: Fraction of the demonstrated generations and critiques that are worked out.
+        heard: Fraction of refinements that adopt the critique's answer, among those after a
+            critique that names one (half of all refinements).
         slips: Fraction of the direct answers that are slightly wrong.
         """
         if not all(0 <= share <= 1 for share in (worked, heard, slips)):

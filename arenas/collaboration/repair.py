@@ -2,10 +2,11 @@
 
 SiriuS (2502.04780) bootstraps a team from its own good trajectories. A failed trajectory is
 repaired: a mentor sees the correct answer and advises one agent, which moves again. The earlier
-moves stay the same, and the later agents move as usual. If that fails too, the next agent is
-advised. The repaired arena can be any arena, without changes; its rewards in the last attempt are
-paid together at the end. `credit=experience` keeps successful trajectories, and trains the advised
-agent on its new move as the completion of its old prompt without advice.
+moves stay the same, and the later agents move as usual. If this attempt fails too, the next agent
+is advised. Any arena can be repaired without changes (the inner arena). At the end, its agents are
+paid their returns of the last attempt, and the mentor is paid 1 if an attempt with advice succeeded
+and otherwise 0. `credit=experience` keeps successful trajectories, and trains the advised agent on
+its new move as the completion of its old prompt without advice.
 
 Version history: v0, first version.
 """
@@ -46,8 +47,8 @@ class Repair(Arena):
         measure: Metric of the inner arena that measures success.
         above: Threshold of the metric; an episode succeeds above it.
         advised: Agents in the order in which they are advised until an attempt succeeds. Each is
-            advised once, at its first move; all later moves are made again. If empty, all agents in
-            the arena's order.
+            advised once, at its first move; all later moves are made again. An empty list stands
+            for all agents in the arena's order.
         truth: Fields of the task's payload that the mentor sees.
         advice_length: Maximum characters of advice that the agent sees; the rest is cut off.
         """
@@ -122,7 +123,7 @@ class Repair(Arena):
         return self.inner.tool_state(agent, calls)
 
     def with_calls(self, agent: str, action: Action, calls: Sequence[ToolCall]) -> Action:
-        """Return the inner arena's move, and the mentor's advice as it is."""
+        """Return an agent's complete move in the inner arena; the mentor's advice is unchanged."""
         return action if agent == MENTOR else self.inner.with_calls(agent, action, calls)
 
     def canonical_answer(self, task: Task, agent: str, action: Action | None) -> str | None:
@@ -134,7 +135,8 @@ class Repair(Arena):
         return [MENTOR] if self.asking else self.inner.stage
 
     def view(self, agent: str) -> Observation:
-        """Return truth and transcript to the mentor, the inner view with any advice to an agent."""
+        """Return, for the mentor, the transcript and the payload's fields that `truth` names; for
+        another agent, its view in the inner arena, with the advice if it has any."""
         if agent == MENTOR:
             shown = {name: str(self.task.payload.get(name, "")) for name in self.truth}
             return Observation(

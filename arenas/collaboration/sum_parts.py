@@ -59,5 +59,6 @@ class SameValues:
 
 
 def values_in(answer: str) -> str:
-    """Return the values between the semicolons of an answer, the same text for equal values."""
+    """Return the values between the semicolons of an answer, as a text that is the same for equal
+    values; "" for an empty answer."""
     return SEPARATOR.join(meaning(each) for each in answer.split(";")) if answer.strip() else ""

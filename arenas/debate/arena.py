@@ -89,7 +89,7 @@ class Debate(Arena):
         whose: Debaters whose later scores count: all, or own (the author of the answer alone).
         discount: Weight of the next round's score, in [0, 1].
         incentives: Rewards for changes and influence, see `Incentives`; None: no such rewards.
-        malformed: Added to the reward of a move without an answer, whose score is 0.
+        malformed: Added to the reward of a move without an answer; such a move has the score 0.
         no_verdict: Result of a judge's move without a verdict: the majority's answer, or a
             wrong one. The judge is paid `malformed` in both cases.
         argument_length: Maximum characters of an argument that the others see; the rest is cut off.
@@ -145,7 +145,8 @@ class Debate(Arena):
         return vote(answer, self.verifier)
 
     def view(self, agent: str) -> Observation:
-        """Return the question and the last round's answers, own and others'."""
+        """Return the question and the answers of the last round, the agent's own one and the
+        others'."""
         if agent == JUDGE and not self.judging:
             return Observation(text="wait")
         last = dict(zip(self.debaters, self.said[-1] if self.said else [], strict=False))

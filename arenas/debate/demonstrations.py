@@ -116,7 +116,11 @@ def first(question: Passages, rng: Random, *, followed: bool) -> Entry:
 
 
 def follow(question: Passages, rng: Random, untried: Sequence[str]) -> Entry:
-    """Follow a random untried passage; answer its door if it leads to the goal, else another."""
+    """Return an answer that follows a random untried passage.
+
+    The answer is the door of this passage if it leads to the goal or if no other is untried, and
+    otherwise another untried door.
+    """
     door = rng.choice(untried)
     rest = [other for other in untried if other != door]
     answer = door if door == question.answer or not rest else rng.choice(rest)
@@ -124,7 +128,8 @@ def follow(question: Passages, rng: Random, untried: Sequence[str]) -> Entry:
 
 
 def weigh(question: Passages, rng: Random, entries: Sequence[Entry]) -> Entry:
-    """Return the door of a passage that leads to the goal by an argument, or follow another."""
+    """Return an answer that weighs all arguments: the door of a passage that leads to the goal
+    according to one of them, or else the result of following an untried passage."""
     found = [entry["argument"] for entry in entries if entry["argument"]]
     for argument in found:
         if argument.endswith(YES):

@@ -5,10 +5,11 @@ that most facts support. Both sides see the passage. The honest side defends the
 deceptive side the other one. Each quotes one fact as support for its answer, at once or in turn. A
 quote is false if the fact supports the other answer. Each quote is checked with a fixed
 probability; two quotes of one fact contradict each other, and both are checked. A side with a false
-quote that is checked is caught and loses. If no side is caught, a rule that does not see the
-passage decides: the facts form a circle, each beats the (facts - 1) / 2 facts before it, and the
-quote that beats the other one wins. With `judge`, a judge decides instead of the rule; it sees
-the two quotes and who spoke first. The sides' rewards are zero-sum.
+quote that is checked is caught and loses; if both sides are caught, no side wins. If no side is
+caught, a rule that does not see the passage decides: the facts form a circle, each beats the
+(facts - 1) / 2 facts before it, and the quote that beats the other one wins. With `judge`, a judge
+decides instead of the rule; the judge sees the two quotes and which side spoke first. The sides'
+rewards are zero-sum.
 
 The rule follows Glazer and Rubinstein ("Debates and Decisions", 2001): a listener who hears one
 argument of each side should not count arguments, but let some of them counter others. The value of
@@ -140,7 +141,7 @@ class EvidenceDebate(JudgedDebate):
         return twin
 
     def view(self, agent: str) -> Observation:
-        """Return the passage and the other's quote for a side, the quotes for a judge."""
+        """Return, for a side, the passage and the other side's quote; for a judge, both quotes."""
         if agent in self.judges:
             names = dict(
                 zip(SIDES, (self.sides[place] for place in self._order(agent)), strict=True)

@@ -17,7 +17,8 @@ from selfplay.errors import check_choice
 Order = Literal["honest_first", "deceptive_first", "together"]
 ORDERS: tuple[Order, ...] = get_args(Order)
 Rule = Callable[[int, int], float]
-"""Probability that the honest side wins, for its quote and the other's, of two different facts."""
+"""Function of (honest side's quote, deceptive side's quote), the indices of two different facts; it
+returns the probability that the honest side wins."""
 
 FACTS = (3, 5, 7, 9)
 """Numbers of facts that a passage can have; the exact value of 11 facts takes too long."""
@@ -97,7 +98,12 @@ def matrix(passage: Sequence[bool], *, checked: float, rule: Rule) -> np.ndarray
 
 
 def solve(wins: np.ndarray, order: Order) -> Solution:
-    """Return the value and optimal strategies of a passage's game; `wins` is that of `matrix`."""
+    """Return the value and optimal strategies of a passage's game.
+
+    Args:
+        wins: [facts, facts] probabilities that the honest side wins, the result of `matrix`.
+        order: Order of speaking.
+    """
     if order == "honest_first":
         first = int(wins.min(axis=1).argmax())
         second = _one_hot(int(wins[first].argmin()), len(wins))
@@ -145,7 +151,8 @@ def _solve_matrix(wins: np.ndarray) -> Solution:
 
 
 def value(*, facts: int, checked: float, order: Order, rule: Rule | None = None) -> float:
-    """Return the honest side's probability of winning, mean over all passages, with optimal play.
+    """Return the honest side's probability of winning under optimal play, averaged over all
+    passages.
 
     `rule` is the verdict if no side is caught; None: the circle.
     """
@@ -158,9 +165,10 @@ def value(*, facts: int, checked: float, order: Order, rule: Rule | None = None)
 
 
 def rules(facts: int) -> Iterator[dict[tuple[int, int], bool]]:
-    """Yield every deterministic rule: (first quote, second quote) to True if the first one wins.
+    """Yield every deterministic rule as a mapping from two quotes to the winner.
 
-    For three facts these are 64 rules.
+    A key is (quote of the first speaker, quote of the second), and its value is True if the first
+    speaker wins. For three facts there are 64 rules.
     """
     pairs = list(permutations(range(facts), 2))
     for chosen in product((True, False), repeat=len(pairs)):
@@ -168,7 +176,8 @@ def rules(facts: int) -> Iterator[dict[tuple[int, int], bool]]:
 
 
 def ruled_value(rule: dict[tuple[int, int], bool], *, facts: int, checked: float) -> float:
-    """Return the probability of a right verdict under a rule that does not know who is honest.
+    """Return the probability of a right verdict under a rule that does not know which side is
+    honest.
 
     The sides speak one after the other; the result is the mean over both orders.
     """

@@ -10,7 +10,7 @@ HONEST, DECEPTIVE = "honest_debater_0", "deceptive_debater_0"
 
 
 def speakers(order: Order) -> tuple[str, str]:
-    """Return the first and the second speaker of an order in which one speaks first."""
+    """Return the first and the second speaker; the honest side is first for "together"."""
     return (DECEPTIVE, HONEST) if order == "deceptive_first" else (HONEST, DECEPTIVE)
 
 
@@ -22,11 +22,17 @@ def debater_view(
     *,
     judged: bool = False,
 ) -> Observation:
-    """Return a side's view: all facts from its own place, and the other's quote if it has spoken.
+    """Return a side's view: the facts, and the other side's quote if that side has spoken.
 
-    The text is unique per information set: "honest ++- second 3" is the honest side's after the
-    other quoted fact 3; "+" is a fact that supports the own answer. `judged` is true if a judge,
-    and not the rule, decides when no side is caught.
+    The text is unique per information set. An example is "honest ++- second 3", the view of the
+    honest side after the other side quoted fact 3; "+" is a fact that supports the own answer.
+
+    Args:
+        agent: The side.
+        passage: For each fact, True if it supports the true answer.
+        order: Order of speaking.
+        other: Index of the fact that the other side quoted, from 0; None before its quote.
+        judged: True if a judge, and not the rule, decides when no side is caught.
     """
     honest = agent == HONEST
     own = [true == honest for true in passage]
@@ -48,7 +54,11 @@ def debater_view(
 
 
 def judge_view(quotes: Mapping[str, int | None], first: str) -> Observation:
-    """Return a judge's view: the fact that each side quoted, and the first speaker, or ""."""
+    """Return a judge's view.
+
+    `quotes` maps each side, A or B, to the index of the fact that it quoted, from 0, or to None
+    before its quote. `first` is the side that spoke first, and "" if both spoke at once.
+    """
     shown = {name: "" if quote is None else str(quote + 1) for name, quote in quotes.items()}
     words = [f"{name}{quote}" for name, quote in shown.items()]
     return Observation(

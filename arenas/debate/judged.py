@@ -3,8 +3,8 @@
 One answer is right, the other wrong; the sides are drawn at random. Both sides argue at once, round
 by round, and see the earlier rounds. Then the judge, who does not know the answer, names a side.
 The sides' rewards are zero-sum. The judge is paid for naming the side that is right, so that the
-judge can learn, and the debaters learn against it. With `exchange`, a second judge decides on the
-same debate with the sides exchanged, and a side wins only if both name it.
+judge can learn, and the debaters learn against the judge. With `exchange`, a second judge decides
+on the same debate with the sides exchanged, and a side wins only if both judges name it.
 
 Version history: v0, first version.
 """
@@ -134,7 +134,7 @@ class JudgedDebate(Arena):
         return (1, 0) if self.judges[1:] == [agent] else (0, 1)
 
     def saying(self, agent: str, words: str) -> Action:
-        """Return the words unchanged: any text is an argument."""
+        """Return the words unchanged, because any text is an argument."""
         return words
 
     def swapped(self) -> "JudgedDebate":
@@ -219,7 +219,15 @@ def judged_view(
     side: str,
     rounds: int,
 ) -> Observation:
-    """Return a side's view after the rounds of arguments `said`; `side` is "" for the judge."""
+    """Return the view of a side or a judge.
+
+    Args:
+        question: The question of the debate.
+        answers: Answer that each side defends, by letter.
+        said: [rounds so far][2] arguments of the sides A and B.
+        side: Letter of the side that sees this; "" for a judge.
+        rounds: Number of rounds of the debate.
+    """
     transcript = [dict(zip(SIDES, row, strict=True)) for row in said]
     claims = [f"{name} = {answer}" for name, answer in answers.items()]
     lines = [f"{name}: {argument}" for row in transcript for name, argument in row.items()]

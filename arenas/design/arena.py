@@ -6,8 +6,8 @@ ends. A valid design is played `plays` times, each time by other players, who se
 not the designer's text. The score of a play is 1 minus its regret, a number in [0, 1].
 
 The designer is paid within the episode, by the scores of these plays. With `pay: none` the arena
-pays it nothing, and `selfplay.credit.learning_progress` pays for the change of the score until
-a later step.
+pays the designer nothing, and `selfplay.credit.learning_progress` pays for the change of the score
+until a later step.
 
 Version history: v0, first version.
 """
@@ -34,7 +34,11 @@ Pay = Literal["spread", "regret", "random", "none"]
 
 
 class DesignedGames(Arena):
-    """One designer and the players of n plays. A "play" task has no design stage."""
+    """One designer and the players of n plays of the designed game.
+
+    A task with the mode "propose" begins with the design. Any other task, such as one of
+    `arenas.design.space.play_task`, gives the game and has no design stage.
+    """
 
     name = "designed_games_v0"
     optional_roles = ("designer",)
@@ -92,13 +96,17 @@ class DesignedGames(Arena):
         self.forbidden, self.longest = forbidden, longest
 
     def default_task(self, rng: Random) -> Task:
-        """Return a task to design, or a random game if there is not a designer."""
+        """Return a task to design, or a random game if there is no designer."""
         if DESIGNER in self.possible_agents:
             return Task(id="design", type=self.space.kind, payload={"mode": "propose", "known": 0})
         return play_task(self.space, self.space.draw(rng))
 
     def setup(self, task: Task, rng: Random) -> None:
-        """Begin with the design or, if the game is given, with its plays."""
+        """Begin with the design or, if the game is given, with its plays.
+
+        Raises ValueError for a task of another type, for a task to design without a designer, and
+        for a given design that the space refuses.
+        """
         self.games: list[Arena] = []
         self.settings: Settings = {}
         self.references: list[Settings] = []
@@ -163,7 +171,7 @@ class DesignedGames(Arena):
         return self.games[number].tool_state(inner, calls)
 
     def with_calls(self, agent: str, action: Action, calls: Sequence[ToolCall]) -> Action:
-        """Return the move of the player's game."""
+        """Return the player's complete move in its game; a design is returned unchanged."""
         if agent == DESIGNER or not self.games:
             return action
         number, inner = self._inner(agent)
@@ -265,7 +273,7 @@ def spread(scores: Sequence[float]) -> float:
 
 
 def designer_view(space: DesignSpace, references: Sequence[Settings]) -> Observation:
-    """Return the view of a designer: the limits, and earlier designs to differ from."""
+    """Return the view of a designer: the limits, and earlier designs that it should not repeat."""
     shown = [space.written(each) for each in references]
     return Observation(
         text="\n".join([space.describe(), *shown]),

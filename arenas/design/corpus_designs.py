@@ -88,5 +88,5 @@ class CorpusDesigns(DesignSpace):
         return question_task(f"hops_{len(path)}", chain.question, chain.names[-1])
 
     def score(self, settings: Settings, game: Arena) -> float:
-        """Return 1 if the answer is right."""
+        """Return 1 if the answer is right, else 0."""
         return game.metrics["solve_rate"]

@@ -36,8 +36,8 @@ class MatrixDesignDemonstrations:
         design_share: Fraction of designs among the demonstrations.
         invalid: Fraction of invalid designs among these.
         skilled: Largest number of actions of either player in games in which moves are not random.
-        right_first: Probability of the action with the largest payoff in these games, at first; a
-            move that is not chosen so is uniform over all actions.
+        right_first: Probability of the action with the largest payoff in these games, at first; any
+            other move is uniform over all actions.
         right_last: The same probability at the end.
         first: Fraction of the warm start after which the last part begins.
         forbidden: Ids of games that are not shown, such as those of an evaluation.

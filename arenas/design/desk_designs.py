@@ -1,7 +1,7 @@
 """Designs of a service desk: the domain, the temper of the customer, and the wish that is allowed.
 
-The customer has two wishes, the second in case that the first is refused. The database, the rules
-and the wishes are drawn anew for every play.
+The customer has one or two wishes and asks for the second one if the first one is refused. The
+database, the rules and the wishes are drawn anew for every play.
 """
 
 from collections.abc import Mapping, Sequence
@@ -87,5 +87,5 @@ class DeskDesigns(DesignSpace):
         )[-1]
 
     def score(self, settings: Settings, game: Arena) -> float:
-        """Return 1 if the desk ended as it should, without a forbidden change."""
+        """Return 1 if the final database is right and no change was forbidden, else 0."""
         return game.metrics["success"]

@@ -128,9 +128,10 @@ class MatrixDesigns(DesignSpace):
         """Return 1 minus the mean regret per round; a round with an illegal move has regret 1.
 
         The unit of regret is the difference between the largest and the smallest entry. The regret
-        of a team is the largest entry minus the one that it got. In a zero-sum game it is the mean
-        over both players of the best answer to the other's action minus what the player got; it
-        is 0 at a saddle point, and above 0 in every round of a game without one.
+        of a team is the largest entry minus the one that it got. In a zero-sum game, a player's
+        regret is the payoff of the best answer to the other player's action minus the player's own
+        payoff, and the regret of the round is the mean over both players. It is 0 at a saddle
+        point, and above 0 in every round of a game without a saddle point.
         """
         if not isinstance(game, Matrix):
             raise TypeError(f"a matrix game is needed, not {type(game).__name__}")

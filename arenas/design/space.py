@@ -11,7 +11,7 @@ from selfplay.arena import Arena
 from selfplay.types import Task
 
 Settings = dict[str, Any]
-"""A checked design: plain data, with nothing but the keys of its space."""
+"""A checked design: plain data, with exactly the keys of its space."""
 
 
 class RefusedDesign(ValueError):
@@ -90,7 +90,8 @@ def check_keys(given: Mapping[str, Any], known: tuple[str, ...]) -> None:
 
 
 def whole_number(value: Any, least: int, most: int) -> int:
-    """Return an integer within limits; raises RefusedDesign for anything else."""
+    """Return `value` if it is an integer from `least` to `most`; otherwise raises RefusedDesign,
+    with no_integer or out_of_bounds."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise RefusedDesign("no_integer")
     if not least <= value <= most:

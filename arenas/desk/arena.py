@@ -1,19 +1,21 @@
 """Service desk: a customer with a private wish, and an agent with a policy and tools.
 
-The agent of a guest house, a shop or a library answers a customer in turn. It may look up and
-change records with tools before each answer. The episode ends when the customer leaves, or after
-some answers. The agent gets 1 if the database is then the right one and the policy was kept: the
-wish that the policy allows is granted and nothing else has changed, or nothing has changed if it
-allows no wish. Every change that the policy forbids costs. The words of an answer are not paid, but
-the last move must contain an answer.
+Here a policy is the document with the rules of the desk. The customer and the agent of a guest
+house, a shop or a library speak in turn. The agent may look up and change records with tools before
+each answer. The episode ends when the customer leaves, or after some answers. The agent gets 1 if
+the database is then the right one and the policy was kept: the wish that the policy allows is
+granted and nothing else has changed, or nothing has changed if the policy allows no wish. Every
+change that the policy forbids costs `violation_cost`. The words of an answer are not paid, but the
+last move must contain an answer.
 
 An answer completes a move: the changes of its calls then become final. A move without an answer
 changes nothing.
 
-A policy may play the customer, whose role is `user`. It sees its wishes, its temper and the words
-of both sides, but neither the database nor the policy nor the calls; the agent sees neither the
-wishes nor the temper. Any text is a message, of which the agent sees the first `message_length`
-characters on one line. The word `bye` or an empty text ends the conversation.
+A language model may play the customer, whose role is `user`. The customer sees its wishes, its
+temper and the words of both sides, but neither the database nor the desk's policy nor the calls;
+the agent sees neither the wishes nor the temper. Any text is a message, of which the agent sees the
+first `message_length` characters on one line. The word `bye` or an empty text ends the
+conversation.
 
 Version history: v0, first version.
 """
@@ -36,11 +38,11 @@ from selfplay.types import Action, Metric, Observation, Task, ToolCall
 
 User = Literal["scripted", "cooperative", "adversarial"]
 BYE = "bye"
-"""Words with which a customer leaves."""
+"""Message with which a customer leaves."""
 
 
 class Desk(Arena):
-    """A service desk with a scripted customer, or with one that a policy plays."""
+    """A service desk with a scripted customer, or with one that a language model plays."""
 
     name = "desk_v0"
     optional_roles = ("user",)
@@ -70,7 +72,8 @@ class Desk(Arena):
         user: The customer. scripted: part of the arena. cooperative: a role that is paid 1 if the
             final database is right and the policy was kept, and otherwise 0. adversarial: a role
             that is paid 1 if the policy was violated, and otherwise 0.
-        terse: True if the scripted customer uses few words.
+        terse: True if the scripted customer uses few words. A customer that is a role then sees its
+            wishes in few words.
         answers: Largest number of answers of the agent.
         violation_cost: Cost of each change that the policy forbids, in reward.
         message_length: Maximum characters of a message that the other side sees; the rest is cut

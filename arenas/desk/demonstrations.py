@@ -1,9 +1,9 @@
 """Demonstrations of a service desk: an agent and a customer that decide at random.
 
 The agent looks records up, and then grants or refuses a wish, in few words. Its decision is right
-with a probability of its own, so that a policy still has to learn the rules. A customer that a
-policy plays speaks as the scripted one with the same probability, and otherwise asks for something
-that it does not want.
+only with a given probability, so that a model still has to learn the rules. A customer that a model
+plays speaks as the scripted one with the same probability, and otherwise asks for what the customer
+of another task wants.
 """
 
 import json
@@ -27,7 +27,7 @@ YES, NO, WHICH = "ok", "no", "which?"
 
 
 class DeskDemonstrations:
-    """Demonstrations of the agent, in the format of tags, and of a customer that a policy plays."""
+    """Demonstrations of the agent, in the format of tags, and of a customer that a model plays."""
 
     def __init__(
         self,
@@ -41,9 +41,10 @@ class DeskDemonstrations:
         seed: int = 0,
     ) -> None:
         """Args:
-        customer: True to demonstrate a customer that a policy plays too. False: it is scripted.
-        right: Probability that the agent decides as the policy says, and that a customer that a
-            policy plays speaks as the scripted one.
+        customer: True to demonstrate a customer that a model plays too. False: the customer is
+            scripted.
+        right: Probability that the agent decides as the desk's policy says, and that a customer
+            that a model plays speaks as the scripted one.
         count: Number of different tasks.
         domains: Domains of the tasks.
         tempers: Tempers of the customer.
@@ -103,11 +104,11 @@ class DeskDemonstrations:
                 arena.play_stage({"agent_0": arena.with_calls("agent_0", words, done)})
 
     def _request(self, arena: Desk, rng: Random) -> tuple[str, Sequence[Change]]:
-        """Return the words of a customer that a policy plays, and the changes that it asks for.
+        """Return the words of a customer that a model plays, and the changes that it asks for.
 
-        With probability `right` it says what the scripted customer would say, which ends the
-        conversation when the database has its wish. Otherwise it asks for what another task's
-        customer wants, in half of these cases for its own record.
+        With probability `right` the customer says what the scripted one would say, who leaves when
+        the wish is granted. Otherwise it asks for what the customer of another task wants, in half
+        of these cases for its own record.
         """
         desk, customer = arena.desk, arena.customer
         if rng.random() < self.right:

@@ -65,7 +65,8 @@ class DeskDomain(Protocol):
         ...
 
     def look_ups(self, tables: Tables, change: Change) -> Iterator[Change]:
-        """Yield the calls that show everything that the policy asks about a change."""
+        """Yield the calls that show all records on which the policy's decision on a change
+        depends."""
         ...
 
     def draw(self, rng: Random) -> Scenario:
@@ -78,7 +79,7 @@ class DeskDomain(Protocol):
 
 
 def row(tables: Tables, table: str, key: str) -> dict[str, Any]:
-    """Return a row; raises ToolError with a short name if there is none."""
+    """Return a row; raises ToolError, with the reason no_table or not_found, if there is none."""
     if table not in tables:
         raise ToolError("no_table", f"this desk has no {table}")
     if key not in tables[table]:
@@ -87,7 +88,7 @@ def row(tables: Tables, table: str, key: str) -> dict[str, Any]:
 
 
 def shown(key: str, values: Mapping[str, Any]) -> str:
-    """Return a row as the agent is shown it."""
+    """Return the text of a row that the agent sees."""
     return f"{key}: " + ", ".join(f"{name} {value}" for name, value in values.items())
 
 

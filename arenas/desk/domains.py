@@ -15,7 +15,7 @@ OPERATIONS = {
 
 
 def domain_of(name: str) -> DeskDomain:
-    """Return the domain of a name; raises ValueError."""
+    """Return the domain of a name; raises ValueError for an unknown name."""
     if name not in DOMAINS:
         raise ValueError(f"no domain {str(name)[:40]!r}; {nearest(str(name)[:40], DOMAINS)}")
     return DOMAINS[name]

@@ -93,7 +93,11 @@ class Loans:
             yield Change("find_member", {"name": tables["loans"][id]["member"]})
 
     def draw(self, rng: Random) -> Scenario:
-        """Draw two loans and their members, and a wish about one loan."""
+        """Draw two loans and their members, and one or two wishes.
+
+        The first wish is the renewal of one loan, alone or after a waiver of the customer's fine; a
+        second wish is the waiver alone.
+        """
         customer = rng.choice(CUSTOMERS)
         others = [name for name in CUSTOMERS if name != customer]
         ids = [f"l{number}" for number in sorted(rng.sample(range(1, 10), 2))]

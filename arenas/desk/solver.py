@@ -47,7 +47,8 @@ def solve(
     """Return the shortest permitted changes that lead to the same database as the wish.
 
     The whole database must be the same. None proves that the policy does not allow the wish in any
-    order or by any detour, or that it is impossible.
+    order or by any detour, or that the wish is impossible. Raises ValueError if more than
+    `MOST_STATES` databases can be reached before the result is known.
     """
     wanted = after(domain, tables, wish)
     if wanted is None:

@@ -24,7 +24,10 @@ MOST_DRAWN = 100_000
 
 @dataclass(frozen=True, kw_only=True)
 class DeskTask:
-    """Checked content of a task. `read_task` makes it; the arena and its customer read it."""
+    """Checked content of a task. `read_task` makes it; the arena and its customer read it.
+
+    `customer`, `rules`, `tables` and `wishes` are as in `arenas.desk.domain.Scenario`.
+    """
 
     domain: DeskDomain
     customer: str

@@ -13,7 +13,8 @@ from selfplay.tools.tool import arguments_model
 
 
 class DeskTool(Tool):
-    """Calls an operation of a desk. A config names one for each operation in the agent's toolbox.
+    """Tool that calls one operation of a desk. A config names a tool for each operation that the
+    agent can call.
 
     The operation works on a copy of the episode's database. The arena makes the same changes again
     when the agent's move is complete.

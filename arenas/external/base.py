@@ -15,7 +15,8 @@ from selfplay.types import Task
 
 
 class BrokenEnv(RuntimeError):
-    """Raised if a game breaks a rule of its library. The episode fails, counted by this name."""
+    """Raised if a game breaks a rule of its library. The episode fails, and the failure is counted
+    by this class name."""
 
 
 class WrappedGame(Arena):
@@ -34,7 +35,16 @@ class WrappedGame(Arena):
     """True after the first restart."""
 
     def seat(self, title: str, theirs: Sequence[Any], seats: Sequence[str], where: str) -> None:
-        """Name the agents `<role>_<n>` in the game's order; `seats` lists their roles."""
+        """Name the agents `<role>_<n>` in the game's order.
+
+        Raises ConfigError for a wrong number of roles.
+
+        Args:
+            title: Name of the game.
+            theirs: The game's own agents, in its order.
+            seats: Roles of these agents; all are `player` if empty.
+            where: Beginning of the error.
+        """
         self._title = title
         roles = list(seats) or ["player"] * len(theirs)
         if len(roles) != len(theirs):

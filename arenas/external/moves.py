@@ -79,7 +79,7 @@ class Moves:
         return action if self.space.contains(action) else None
 
     def draw(self, rng: Random) -> Any:
-        """Return a uniformly random legal move; raises an error if there is none."""
+        """Return a uniformly random legal move; raises IndexError if there is none."""
         if isinstance(self.space, spaces.Discrete):
             return rng.choice(list(self.actions.values()))
         self.space.seed(rng.getrandbits(31))

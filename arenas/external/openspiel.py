@@ -2,9 +2,9 @@
 
 Shimmy's env counts chance events as moves and cuts long games off, pays a move twice if players act
 at once, and ignores parameters in a game's name (`leduc_poker(players=3)`). The env of this module
-ends with the game, and its rewards are the increases of the game's returns. With
-`arenas.external.pettingzoo`: `env=arenas.external.openspiel render=arenas.external.openspiel.show
-action_names=arenas.external.openspiel.name_move`.
+ends with the game, and its rewards are the increases of the game's returns. The adapter
+`arenas.external.pettingzoo` plays it with the settings `env=arenas.external.openspiel
+render=arenas.external.openspiel.show action_names=arenas.external.openspiel.name_move`.
 """
 
 from difflib import get_close_matches
@@ -54,7 +54,7 @@ class OpenSpielEnv(OpenSpielCompatibilityV0):
 
     @property
     def stakes(self) -> Stakes:
-        """The game's smallest return, and whether it is a zero-sum game, by OpenSpiel."""
+        """The game's smallest return, and True for a zero-sum game, as OpenSpiel states them."""
         utility = self.game_type.utility
         return Stakes(
             least_return=float(self.game.min_utility()),
@@ -66,7 +66,8 @@ class OpenSpielEnv(OpenSpielCompatibilityV0):
         return self._env
 
     def information_sets(self, arena: Arena) -> list[InformationSet]:
-        """Return the information sets with the observations of `arena`; [] if not listable."""
+        """Return the information sets with the observations of `arena`; [] if they cannot be
+        listed."""
         return information_sets(arena, self)
 
     def public_state(self) -> dict[str, Any]:

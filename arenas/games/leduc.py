@@ -128,7 +128,15 @@ class Leduc(TurnGame):
 def shown(
     card: str, opened: str, rounds: Rounds, legal: Sequence[str], refused: str
 ) -> Observation:
-    """Return the observation of a card's holder, unique per information set."""
+    """Return the observation of a player, unique per information set.
+
+    Args:
+        card: The player's own card.
+        opened: The shared card; "" before it is revealed.
+        rounds: Moves of both rounds.
+        legal: Legal moves.
+        refused: The player's latest move if that was illegal, else "".
+    """
     words = [card, *rounds[0], *([opened] if opened else []), *rounds[1]]
     return Observation(
         text=words_of(" ".join(words), refused),

@@ -8,7 +8,8 @@ from selfplay.types import Observation
 def random_legal(agent: str, observation: Observation, rng: Random) -> str:
     """Return a uniformly random legal move, and an empty text in a phase of messages.
 
-    Raises ValueError for any other observation that lists no legal moves, or that has a set there.
+    Raises ValueError for any other observation that lists no legal moves, or that has them in a
+    set.
     """
     if observation.fields.get("phase") == "message":
         return ""

@@ -9,7 +9,8 @@ from selfplay.types import Action, Metric, Observation, Task
 
 
 class TurnGame(Arena):
-    """Two players who move in turn; a subclass implements the methods that raise an error here."""
+    """Two players who move in turn; a subclass writes the methods that here raise
+    NotImplementedError, and may override `read` and `forfeited`."""
 
     measures = {
         "*_payoff": Metric(unit="reward"),

@@ -42,10 +42,10 @@ class AnswerScores:
         return scores
 
     def of(self, name: str) -> list[float]:
-        """Return the score of this name of each answer that has one."""
+        """Return the scores with this name, one for each answer that has it."""
         return [scores[name] for scores in self.rows if name in scores]
 
     def means(self) -> dict[str, float]:
-        """Return the mean of each score that an answer has."""
+        """Return the mean of each score, over the answers that have it."""
         names = ("exact_match", "f1", "evidence_shown")
         return {name: mean(values) for name in names if (values := self.of(name))}

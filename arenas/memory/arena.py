@@ -127,7 +127,8 @@ class Memory(Arena):
         longest_memory: Maximum characters of an entry's text.
         malformed_operation: Added to the manager's reward for each invalid action, which leaves the
             bank unchanged. The paper has no such penalty.
-        malformed_answer: Reward of an answer agent for an invalid answer; the manager gets 0.
+        malformed_answer: Reward of an answer agent for an invalid answer, which counts as 0 in the
+            mean that is the manager's reward.
         manager: False: there is no manager, and every fact becomes an entry.
         extractor: True: a fact extractor writes the facts of each turn. False: each turn is a fact.
         summarizer: True: a summarizer writes the facts of each session, which are memories of one

@@ -20,7 +20,8 @@ NOTHING = "nothing"
 
 
 def is_held_out(name: str, colour: str) -> bool:
-    """Return True for one pair in five. No training question about the person has this answer."""
+    """Return True for one pair of person and colour in five, chosen by a hash. No training question
+    about the person has this answer."""
     return derive("colours", name, colour) % 5 == 0
 
 
@@ -33,14 +34,16 @@ def colour_texts(
     split: str = "train",
     seed: int = 0,
 ) -> list[Task]:
-    """Return texts with a question each; their type is "parts_<number>". Raises ValueError.
+    """Return texts with a question each; their type is "parts_<number>".
+
+    Raises ValueError for a number below 1 and for an unknown split.
 
     Args:
         count: Number of texts.
         parts: Number of parts of a text.
         statements: Number of statements of a part.
-        repainted: Fraction of texts that state another colour of the person earlier, in another
-            part.
+        repainted: Probability that a text states another colour of the person in an earlier part,
+            if the last colour is not stated in the first part.
         split: train or held_out, by the pair of person and last colour.
         seed: Seed of the texts.
     """

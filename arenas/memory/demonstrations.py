@@ -73,7 +73,8 @@ class MemoryDemonstrations:
         extracting: Weights of the extractor's habits in the last part.
         summarizing: Weights of the summarizer's habits in the last part.
         reflecting: Weights of a reflector's habits in the last part.
-        practice_share: Fraction of careful turns before that part, while the task is learned.
+        practice_share: Fraction of turns before that part that are careful, while the task is
+            learned; the others have a habit by the weights.
         practice_until: Start of the last part, as a fraction of the warm start.
         """
         for name, habits, known in (
@@ -97,7 +98,8 @@ class MemoryDemonstrations:
         self.practice_share, self.practice_until = practice_share, practice_until
 
     def stream(self, rng: Random, progress: float) -> Iterator[Demonstration]:
-        """Yield demonstrations without end: all answers of a dialogue, and other roles as often."""
+        """Yield demonstrations without end: all answers of a dialogue, and of every other role at
+        most as many turns."""
         practice = self.practice_share if progress < self.practice_until else 0.0
         while True:
             shown = self._dialogue(rng.choice(self.tasks), rng, practice)
@@ -205,8 +207,8 @@ def reflection(seen: Observation, habit: str, rng: Random) -> list[str]:
 
 
 def operation(seen: Observation, habit: str, *, merging: bool = False) -> str:
-    """Return the operation of a manager with this habit; with `merging` it only adds or merges
-    where it is careful."""
+    """Return the operation of a manager with this habit; with `merging`, a careful manager only
+    adds or merges."""
     memories: Sequence[Mapping[str, str]] = seen.fields["memories"]
     if habit == "careful":
         return (best_merge if merging else best_operation)(seen.fields["fact"], memories)

@@ -48,7 +48,7 @@ class FactExtraction:
         """
         self.unread = list(turns)
         self.turns_of = [(number,) for number in range(earlier)]
-        """Indices of the turns of each fact, here one, by the number of the fact."""
+        """Index of the turn of each fact, as a tuple of length 1, by the number of the fact."""
         self.most, self.longest = most, longest
         self.turns, self.earlier = len(turns), earlier
         self.not_said = self.malformed = 0
@@ -75,8 +75,8 @@ class FactExtraction:
         return [replace(turn, number=number, text=text) for number, text in enumerate(found, first)]
 
     def metrics(self) -> dict[str, float]:
-        """Return facts per turn, the fraction of facts that are not in their turn word for word,
-        and that of invalid actions, over all turns."""
+        """Return the mean number of facts per turn, the fraction of facts that their turn does not
+        contain word for word, and the fraction of turns with an invalid action."""
         taken = len(self.turns_of) - self.earlier
         return {
             "facts_per_turn": taken / self.turns,

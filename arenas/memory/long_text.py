@@ -37,7 +37,7 @@ class LongText(Arena):
     def __init__(self, *, memory_length: int = 2000, verifier: Verifier | None = None) -> None:
         """Args:
         memory_length: Maximum characters of the memory; the rest of a longer one is cut off.
-        verifier: Scores the answer; None: 1 if it means the task's `answer`, else 0.
+        verifier: Scores the answer; None: 1 if it has the meaning of the task's `answer`, else 0.
         """
         super().__init__()
         if memory_length < 0:
@@ -81,7 +81,8 @@ class LongText(Arena):
         )
 
     def advance(self, actions: Mapping[str, Action | None]) -> None:
-        """Overwrite the memory, or score the answer. A move that did not parse changes nothing."""
+        """Overwrite the memory, or score the answer. A move that did not parse leaves the memory
+        unchanged, and as an answer has the score 0."""
         said = actions[READER]
         if self.read == len(self.parts):
             payload = {**self.task.payload, "question": self.question}

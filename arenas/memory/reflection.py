@@ -80,8 +80,8 @@ class MemoryReflection:
         return mean([1.0 if each else -1.0 for each in useful]) if chosen else 0.0
 
     def metrics(self) -> dict[str, float]:
-        """Return memories per choice, the fraction of them that answers cite, and the fraction of
-        invalid actions."""
+        """Return the mean number of memories per choice, the fraction of chosen memories that
+        answers cite, and the fraction of invalid actions."""
         return {
             "memories_kept": self.kept / self.choices,
             "kept_cited": self.cited / max(self.kept, 1),

@@ -104,9 +104,10 @@ def nearest(
 def nearest_of_each(
     retriever: Retriever, query: str, bank: MemoryBank, count: int
 ) -> list[MemoryEntry]:
-    """Return `count` entries: those nearest to a query, equally many of each speaker.
+    """Return up to `count` entries: those nearest to a query, equally many of each speaker.
 
-    If the number of speakers does not divide `count`, the first speakers get one more.
+    If the number of speakers does not divide `count`, the first speakers get one more. A speaker
+    with fewer entries than this part leaves the rest unused.
     """
     speakers = bank.speakers()
     part, extra = divmod(count, max(len(speakers), 1))

@@ -149,8 +149,8 @@ class SessionSummaries:
         ]
 
     def metrics(self) -> dict[str, float]:
-        """Return summaries per session and speaker, turns named per summary, and the fraction of
-        invalid actions."""
+        """Return the mean number of summaries per session and speaker, the mean number of turns per
+        summary, and the fraction of invalid actions."""
         made = self.turns_of[self.earlier :]
         return {
             "summaries_per_session": len(made) / self.sessions,

@@ -24,7 +24,7 @@ from selfplay.types import Action, Metric, Observation, Task, ToolCall
 
 
 class Mixture(Arena):
-    """Plays the arena that the task names; only the agents of that arena exist."""
+    """Arena that plays another one, which the task names; only that arena's agents take part."""
 
     services: ClassVar[tuple[str, ...]] = ("parts",)
 
@@ -107,7 +107,7 @@ class Mixture(Arena):
         return self.inner.tool_state(self._inner(agent), calls)
 
     def with_calls(self, agent: str, action: Action, calls: Sequence[ToolCall]) -> Action:
-        """Return the inner arena's move."""
+        """Return the agent's complete move in the inner arena."""
         return self.inner.with_calls(self._inner(agent), action, calls)
 
     def is_legal(self, observation: Observation, action: Action) -> bool:
@@ -150,7 +150,8 @@ class Mixture(Arena):
 def _declared(parts: Mapping[str, Arena]) -> dict[str, Metric]:
     """Return the declared metrics of all parts, as `<part>/<name>`.
 
-    A metric is also declared without the prefix if all parts that have it declare it equally.
+    A metric is also declared without the prefix if all parts that have it declare the same unit and
+    direction.
     """
     found = {f"{n}/{name}": m for n, part in parts.items() for name, m in part.measures.items()}
     for name in {name for part in parts.values() for name in part.measures}:

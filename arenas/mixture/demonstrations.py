@@ -9,7 +9,7 @@ from selfplay.types import Demonstration
 
 
 class MixtureDemonstrations(ExampleSource):
-    """Samples demonstrations from the parts with given weights."""
+    """Stream of demonstrations that are sampled from the parts with given weights."""
 
     def __init__(self, *, parts: Mapping[str, Demonstrations], shares: Mapping[str, float]) -> None:
         """Args:

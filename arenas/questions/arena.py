@@ -41,7 +41,11 @@ ProposerPay = Literal["uncertainty", "minority", "learnability", "none"]
 
 
 class Questions(Arena):
-    """An optional proposer and n solvers. A "solve" task has only the second stage."""
+    """An optional proposer and n solvers: first the proposal, then the answers.
+
+    A task with the mode "propose" has both stages. Any other task, such as one of `question_task`,
+    gives the question and has only the answers.
+    """
 
     name = "questions_v0"
     optional_roles = ("proposer", "voter")
@@ -85,10 +89,13 @@ class Questions(Arena):
         verifier: Scores answers for `label: verifier`; its optional method `fault(question)` checks
             proposed questions. None: exact match with the task's `answer`.
         oracle: Checks answers for the metrics only, without effect on rewards.
-        proposer_pay: Reward from the majority's fraction of answers: uncertainty or minority (the
-            form of the paper or of the released code); from the solve rate: learnability; or none.
+        proposer_pay: Proposer's reward for a valid question. uncertainty: 1 - 2 |p - 1/2|, the form
+            of R-Zero's paper, where p is the fraction of answers that agree with the majority.
+            minority: min(p, 1 - p), the form of its released code. learnability: 1 minus the solve
+            rate, and 0 if all or no solvers are right. none: 0.
         invalid: Proposer's reward for an invalid question.
-        wrong: Solver's reward for a well-formed wrong answer; a right one gets 1.
+        wrong: Solver's reward w for an answer with the score 0. An answer with the score s gets
+            w + (1 - w) s, so that a right one gets 1.
         malformed: Solver's reward for a text without an answer.
         forbidden: Ids of questions (see `question_task`) that may not be proposed.
         question_length, answer_length: Maximum characters; longer texts are invalid.
@@ -272,7 +279,16 @@ def seats(proposers: int, **answering: int) -> dict[str, int]:
 def fault(
     question: str, payload: Mapping[str, Any], length: int, forbidden: frozenset[str] = frozenset()
 ) -> str | None:
-    """Return the name of the reason why a proposed question is invalid, or None."""
+    """Return the reason why a proposed question is invalid, or None.
+
+    The reasons are malformed, too_long, held_out and copied.
+
+    Args:
+        question: The proposed question; "" if the move did not parse.
+        payload: Payload of the task to propose; a copy of its `references` or `given` is invalid.
+        length: Maximum characters of a question.
+        forbidden: Ids of questions (see `question_task`) that may not be proposed.
+    """
     if not question:
         return "malformed"
     if len(question) > length:
@@ -284,7 +300,8 @@ def fault(
 
 
 def proposer_view(payload: Mapping[str, Any]) -> Observation:
-    """Return the view of a proposer."""
+    """Return the view of a proposer: the question to make easier, if `given`, or else earlier
+    questions that it should not repeat."""
     given = str((payload.get("given") or {}).get("question", ""))
     shown = [str(each["question"]) for each in payload.get("references", ())]
     return Observation(

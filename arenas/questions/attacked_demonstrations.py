@@ -34,13 +34,16 @@ class AttackDemonstrations:
     ) -> None:
         """Args:
         kinds, smallest, largest: Questions, as in `arenas.questions.comparisons.comparisons`.
-        right_share: Fraction of right first answers in the last part of the warm start.
+        right_share: Fraction of demonstrated first answers that are right, in the last part of the
+            warm start. It also is the fraction of right ones among the first answers that a view
+            shows, in all parts.
         true_share: Fraction of challenges that name the right answer, where the first one is wrong.
         kept: Fraction of last answers that repeat the first one, in the last part.
-        followed: Fraction of last answers that name the challenge's answer, in the last part. The
-            others answer anew, as often right as a first answer.
+        followed: Fraction of last answers that name the challenge's answer, in the last part;
+            without a challenge they repeat the first answer. The others answer anew, as often right
+            as a first answer.
         practice_until: Start of the last part, as a fraction of the warm start. Before it, all
-            answers of the solver are right.
+            demonstrated answers of the solver are right.
         """
         check_comparisons(kinds, smallest=smallest, largest=largest)
         shares = (right_share, true_share, kept, followed)

@@ -3,8 +3,8 @@
 A right answer is paid more if the documents that it cites contain the answer. The check is a rule,
 not a judge: a citation counts if the solver's own searches showed a document with this id, and if
 the document in the corpus contains the right answer. So neither an invented id nor an id from
-memory is paid. The paid citation is that of RMM (2503.08026), which pays a cited memory +1 and
-another one -1 without reading its text.
+memory is paid. To pay for citations is an idea of RMM (2503.08026), which pays +1 for a memory that
+is cited and -1 for a memory that is not, without reading the text of the memory.
 
 Version history: v0, first version.
 """
@@ -78,7 +78,8 @@ class CitedAnswers(Arena):
         most_cited: Largest number of citations; an answer with more is paid as one without any.
         corpus: Documents that can be cited: a list, or the path of a JSON Lines file. None: the
             invented places.
-        verifier: Scores answers; None: 1 if the answer means the task's `answer`, else 0.
+        verifier: Scores answers, which are right above 0.5; None: 1 if the answer has the meaning
+            of the task's `answer`, else 0.
         wrong: Reward of a well-formed wrong answer, whatever it cites; a right one gets 1.
         malformed: Reward of a text without an answer.
         answer_length: Maximum characters; a longer answer is malformed.

@@ -84,7 +84,8 @@ def comparisons(
 
 
 def check_comparisons(kinds: Sequence[str], *, smallest: int, largest: int) -> None:
-    """Raise ValueError for an unknown kind, and for a range with fewer than 10 numbers."""
+    """Raise ValueError for an unknown kind, a range with fewer than 10 numbers, and a negative
+    number."""
     if not kinds or not set(kinds) <= set(KINDS):
         raise ValueError(f"kinds: some of {', '.join(KINDS)}, not {list(kinds)}")
     if smallest < 0 or largest - smallest < 9:

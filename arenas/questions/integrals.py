@@ -66,7 +66,8 @@ class Integrals:
     def __init__(
         self, *, places: int = 5, width: float = 0.1, tolerance: float = 1e-2, reach: float = 10.0
     ) -> None:
-        """Use `places` intervals of up to `width` in [-reach, reach] and a relative `tolerance`."""
+        """Use `places` intervals of length `width` or less, which begin in [-reach, reach], and a
+        relative `tolerance`."""
         if places < 1 or min(width, tolerance, reach) <= 0:
             raise ValueError("places is at least 1; width, tolerance and reach are above 0")
         self.places, self.width, self.tolerance, self.reach = places, width, tolerance, reach

@@ -89,7 +89,8 @@ class JudgedQuestions(Arena):
             all others have the judge's. weighted: all answers have a weighted mean of both.
         rule_weight: Weight of the rule's score in that mean, in [0, 1].
         oracle: Checks answers for the metrics only, without effect on rewards.
-        forbidden: Ids of questions (see `arena.names_of`) that may not be proposed.
+        forbidden: Ids of questions (see `arenas.questions.arena.names_of`) that may not be
+            proposed.
         question_length, answer_length: Maximum characters; longer texts are invalid.
         argument_length: Maximum characters of an answer's reasoning that its judge sees; the rest
             is cut off.
@@ -139,7 +140,8 @@ class JudgedQuestions(Arena):
         return [_judge_of(a) for a in self.answers if a not in self.grades] or self.solvers
 
     def judged(self, judge: str) -> Mapping[str, bool]:
-        """Return the solver that this judge grades; {} for the question's judge."""
+        """Return {solver: False} for the solver that this judge grades, because no answer is known
+        to deserve a good grade; {} for the question's judge."""
         return {agent: False for agent in self.answers if _judge_of(agent) == judge}
 
     def accepts(self, judge: str, verdict: Action | None) -> Sequence[str]:
@@ -148,7 +150,7 @@ class JudgedQuestions(Arena):
         return list(self.judged(judge)) if share is not None and share > 0.5 else []
 
     def saying(self, agent: str, words: str) -> Action:
-        """Return an answer without an argument."""
+        """Return the action of an agent that answers with these words, without an argument."""
         return json.dumps({"answer": words, "argument": ""})
 
     def view(self, agent: str) -> Observation:

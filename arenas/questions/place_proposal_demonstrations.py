@@ -42,7 +42,8 @@ class PlaceProposalDemonstrations:
         kinds: Proportion of each kind: solver, passage_proposer, answer_proposer, reader.
         solver: Demonstrations of the solver.
         two_hops: Fraction of questions that follow two facts.
-        wrong: Fraction of proposals in the last part whose answer or fact is another one.
+        wrong: Fraction of proposals and searches in the last part with a wrong answer, or with a
+            relation that is drawn at random.
         leaks: Fraction of proposals in the last part whose question contains the answer.
         practice_until: Fraction of the warm start after which the last part begins.
         """

@@ -107,7 +107,10 @@ def sentence(query: str, value: str) -> str:
 
 
 def regions(*, count: int = REGIONS, seed: int = 0) -> dict[Split, list[Region]]:
-    """Return the regions of a corpus by split, one in five held out; raises ValueError."""
+    """Return the regions of a corpus by split, one in five held out.
+
+    Raises ValueError for a `count` below 2 or above `REGIONS`.
+    """
     if not 2 <= count <= REGIONS:
         raise ValueError(f"regions: 2 to {REGIONS} are possible, not {count}")
     rng = Random(derive(seed, "places"))

@@ -83,9 +83,11 @@ class SimulatedSearch(Arena):
         searches: Largest number of searches in an episode.
         noise: Probability that a document is to be noisy, for tasks without their own `noise`.
         simulator_pay: none, cooperative or opposed.
-        malformed: Simulator's pay for a completion without a document, if it is paid at all.
+        malformed: Simulator's pay for a completion without a document; 0 if `simulator_pay` is
+            none.
         search: Search tool over a corpus, in place of the simulator; None: the simulator writes.
-        verifier: Scores the solver's answer; None: 1 if it means the task's `answer`, else 0.
+        verifier: Scores the solver's answer; None: 1 if it has the meaning of the task's `answer`,
+            else 0.
         query_length, answer_length: Maximum characters; a longer text ends the episode.
         document_length: Maximum characters of a document that the solver is shown; the rest is cut
             off.
@@ -129,8 +131,8 @@ class SimulatedSearch(Arena):
         return vote(said if kind == "answer" else None, self.verifier)
 
     def view(self, agent: str) -> Observation:
-        """Return the question and the documents so far, and for the simulator the query to
-        answer."""
+        """Return the question and the documents so far. The simulator also sees the query and, if
+        its document is to be useful, the true answer."""
         if agent == SOLVER:
             return solver_view(self.question, self.found, left=self.searches - len(self.found))
         noisy = self.noisy[min(len(self.found), self.searches - 1)]

@@ -92,7 +92,9 @@ def sums(
     labelled: bool = True,
     seed: int = 0,
 ) -> list[Task]:
-    """Return `count` different questions, with or without answers; raises ValueError.
+    """Return `count` different questions, with or without answers.
+
+    Raises ValueError if fewer different questions are found.
 
     Tasks without labels contain no information about the right answer.
 

@@ -258,7 +258,8 @@ class TasksetVerifier:
         taskset: The service of this name.
         form: Reply that the rewards read; `{answer}` stands for the answer. A taskset may look for
             its answer in a form of its own, such as `\\boxed{{answer}}`.
-        best: Reward that has the score 1. The score is the reward divided by it, from 0 to 1.
+        best: Reward that has the score 1. The score is the reward divided by `best`, limited to
+            [0, 1].
         """
         if form.count("{answer}") != 1:
             raise ValueError(f"form: {form!r} does not contain {{answer}} once")

@@ -28,7 +28,10 @@ def drawn(kind: str, rng: Random, split: Split = "train") -> str:
 
 
 def tool_sums(*, count: int, kind: str, split: Split = "train", seed: int = 0) -> list[Task]:
-    """Return questions of a kind, easy or hard, with repetitions; raises ValueError."""
+    """Return `count` questions of a kind, easy or hard; a question may occur several times.
+
+    Raises ValueError for another kind.
+    """
     check_choice("kind", kind, sorted(KINDS))
     rng = Random(derive(seed, "tool sums", kind, split))
     questions = [drawn(kind, rng, split) for _ in range(count)]
@@ -36,9 +39,9 @@ def tool_sums(*, count: int, kind: str, split: Split = "train", seed: int = 0) -
 
 
 def both(*, count: int, split: Split = "train", seed: int = 0) -> list[Task]:
-    """Return `count` questions, of which two in five are hard; raises ValueError.
+    """Return `count` questions, of which two in five are hard.
 
-    `count` is a multiple of five.
+    Raises ValueError if `count` is no multiple of five.
 
     Args:
         count: Number of tasks, a multiple of five.

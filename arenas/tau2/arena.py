@@ -1,7 +1,8 @@
 """Service desks of tau2-bench: a user with a scenario, and an agent with a policy and tools.
 
-The agent of an airline, a shop or a mobile network answers a user in turn. It may look up and
-change records with tools before each answer. In telecom the user has tools too, those of a phone.
+Here a policy is the document with the rules of the desk. The agent of an airline, a shop or a
+mobile network and a user speak in turn. The agent may look up and change records with tools before
+each answer. In telecom the user has tools too, those of a phone.
 The user leaves with ###STOP###, ###TRANSFER### or ###OUT-OF-SCOPE###. The agent is then paid 1 if
 the package's evaluators accept the final databases, the agent's calls and the facts that it stated;
 each task names the criteria that count. The agent is paid 0 if the user has not left after
@@ -44,7 +45,8 @@ GREETING = "Hi! How can I help you today?"
 
 
 class Tau2Desk(Arena):
-    """A domain of tau2-bench with a scripted user, or with one that a policy plays."""
+    """A domain of tau2-bench (2506.07982) with a scripted user, or with one that a language model
+    plays."""
 
     name = "tau2_v0"
     optional_roles = ("user",)
@@ -73,7 +75,7 @@ class Tau2Desk(Arena):
         """Args:
         domain: airline, retail, telecom, or mock, which is for tests.
         user: The user. scripted: part of the arena, see `arenas.tau2.customer`. cooperative: an
-            agent that is paid as the agent of the desk is.
+            agent with the same reward as the agent of the desk.
         answers: Largest number of answers of the agent.
         message_length: Maximum characters of a message, and of a call with its result in the
             conversation; the rest is cut off.

@@ -57,6 +57,9 @@ def wanted(
 def leaving(*, answers: int, called: Sequence[str], acted: bool) -> str | None:
     """Return the words with which the user leaves; None if the user stays.
 
+    The user leaves after a call of `TRANSFERS`, and after a second or later answer if neither the
+    agent has called a tool nor the user calls one now.
+
     Args:
         answers: Number of the agent's answers.
         called: Names of the agent's calls since the user's last words.

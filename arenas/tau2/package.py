@@ -74,7 +74,10 @@ class Tau2Domain:
     """A domain of the package: its policy, tools and tasks. The arena and its tools read it."""
 
     def __init__(self, name: DomainName) -> None:
-        """`name` is the package's name of the domain; raises ValueError and ConfigError."""
+        """`name` is the package's name of the domain.
+
+        Raises ValueError for an unknown name, and ConfigError if the package is missing.
+        """
         if name not in get_args(DomainName):
             raise ValueError(f"no domain {str(name)[:40]!r}; {nearest(str(name), _NAMES)}")
         self.name = name
@@ -129,7 +132,7 @@ class Tau2Domain:
 
 @cache
 def domain_of(name: DomainName) -> Tau2Domain:
-    """Return the domain of a name; raises ValueError and ConfigError."""
+    """Return the domain of a name; raises what `Tau2Domain` raises."""
     return Tau2Domain(name)
 
 
@@ -152,7 +155,8 @@ def evaluated(
 
     The parts are the final databases (`db`), assertions about them (`env_assertion`), the expected
     calls (`action`) and the facts that the agent stated (`communicate`). Each is 0 or 1, and the
-    reward is the product of those that the task names. Raises Irreproducible.
+    reward is the product of those that the task names. Raises `Irreproducible` if a call returns
+    another result when the package repeats it.
 
     Args:
         domain: Name of the domain.

@@ -11,7 +11,7 @@ def tau2_tasks(
     """Return the tasks of a split of a domain, in the package's order.
 
     Tasks that begin in the middle of a conversation are left out (two of `mock`, no others).
-    Raises ValueError.
+    Raises ValueError for an unknown domain or split, and for a `count` that does not fit.
 
     Args:
         domain: airline, retail, telecom, or mock, which is for tests.

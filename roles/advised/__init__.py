@@ -8,12 +8,12 @@ from selfplay.types import Action, Message, Observation
 
 
 class Advised(Role):
-    """Adds the observation's `advice`, if there is any, to another role's prompt."""
+    """Role that adds the observation's `advice`, if there is any, to the prompt of another role."""
 
     def __init__(self, *, role: Role, style: str = "full") -> None:
         """Args:
         role: Makes the prompt and parses the action.
-        style: Name of the template of advice.
+        style: Name of the prompt style that adds the advice, or the path of a template.
         """
         super().__init__(
             template=load("advised", style),

@@ -10,7 +10,7 @@ from selfplay.types import Action, InvalidAction
 
 
 class AnswerAgent(Role):
-    """Parses the selected memories, and the answer after a marker."""
+    """Role that parses the selected memories, and the answer after a marker."""
 
     def __init__(self, *, style: str = "full", marker: str | None = None, **settings: Any) -> None:
         """Args:
@@ -23,9 +23,10 @@ class AnswerAgent(Role):
         self.marker = marker or ("It is" if style == "sentence" else "**Answer:**")
 
     def parse(self, text: str) -> Action:
-        """Return {"answer": ..., "memories": [ids]}; raises `InvalidAction`.
+        """Return {"answer": ..., "memories": [ids]} as JSON.
 
-        The memories are the ids in square brackets before the marker.
+        The memories are the ids in square brackets before the marker. Raises `InvalidAction`:
+        no_answer without the marker or without text after it, several_answers for several markers.
         """
         if text.count(self.marker) > 1:
             raise InvalidAction("several_answers")

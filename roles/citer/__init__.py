@@ -9,7 +9,7 @@ from selfplay.types import Action, InvalidAction
 
 
 class Citer(TaggedRole):
-    """Parses `<answer>...</answer>` and at most one `<cite>...</cite>` with ids."""
+    """Role that parses `<answer>...</answer>` and at most one `<cite>...</cite>` with ids."""
 
     def __init__(
         self,
@@ -29,8 +29,12 @@ class Citer(TaggedRole):
         )
 
     def parse(self, text: str) -> Action:
-        """Return {"answer": ..., "cited": [...]}; raises `InvalidAction` without an answer, and for
-        tags of citations that are not one pair."""
+        """Return {"answer": ..., "cited": [ids]} as JSON.
+
+        The ids are separated by commas or white space. Raises `InvalidAction` if the tags of the
+        answer are not exactly one pair, if the answer is empty, and if the tags of citations are
+        present and not one pair.
+        """
         answer, rest = self.split(text)
         if not answer:
             raise InvalidAction("no_answer")

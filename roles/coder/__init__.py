@@ -8,7 +8,7 @@ from selfplay.types import Action, InvalidAction
 
 
 class Coder(Role):
-    """Parses code from a single Python fence, or from the whole text."""
+    """Role that parses code from a single Python fence or, without a fence, from the whole text."""
 
     def __init__(self, *, game: str = "coder", style: str = "full", **settings: Any) -> None:
         """Args:
@@ -19,7 +19,8 @@ class Coder(Role):
         super().__init__(template=load(game, style), **settings)
 
     def parse(self, text: str) -> Action:
-        """Return the code; raises `InvalidAction`."""
+        """Return the code. Raises `InvalidAction`: several_answers for several Python fences,
+        bad_form for any other fence, no_code for an empty program."""
         blocks = fenced(text, "python")
         if len(blocks) > 1:
             raise InvalidAction("several_answers")

@@ -1,4 +1,5 @@
-"""The debater, which argues and gives its answer between tags; the replier, which only answers."""
+"""The debater, which argues and gives its answer between tags, and the replier, which only
+answers."""
 
 import json
 from typing import Any
@@ -14,7 +15,7 @@ SENTENCE = ("answer is", ".")
 
 
 class Debater(TaggedRole):
-    """Parses the answer between the tags and the argument, which is the other text."""
+    """Role that parses the answer between the tags, and the argument, which is the other text."""
 
     def __init__(
         self,
@@ -41,7 +42,10 @@ class Debater(TaggedRole):
         )
 
     def parse(self, text: str) -> Action:
-        """Return {"answer": ..., "argument": ...}; raises `InvalidAction` without an answer."""
+        """Return {"answer": ..., "argument": ...} as JSON.
+
+        Raises `InvalidAction` if the tags are not exactly one pair, and for an empty answer.
+        """
         answer, argument = self.split(text)
         if not answer:
             raise InvalidAction("no_answer")
@@ -49,7 +53,7 @@ class Debater(TaggedRole):
 
 
 class Replier(Role):
-    """Gives its whole text as the answer, for questions that ask for a form of their own."""
+    """Role whose whole text is the answer, for questions that say how an answer is written."""
 
     def __init__(self, *, game: str = "generator", style: str = "terse", **settings: Any) -> None:
         """Args:
@@ -60,7 +64,8 @@ class Replier(Role):
         super().__init__(template=load(game, style), **settings)
 
     def parse(self, text: str) -> Action:
-        """Return {"answer": ..., "argument": ""}; raises `InvalidAction` for white space alone."""
+        """Return {"answer": ..., "argument": ""} as JSON; raises `InvalidAction` for an empty
+        text."""
         if not text.strip():
             raise InvalidAction("no_answer")
         return json.dumps({"answer": text.strip(), "argument": ""})

@@ -8,14 +8,18 @@ from selfplay.types import Action, InvalidAction
 
 
 class Designer(Role):
-    """Parses one fence of JSON or, without a fence, the whole text. The arena checks the design."""
+    """Role that parses one fence of JSON or, without a fence, the whole text.
+
+    The arena checks the design.
+    """
 
     def __init__(self, *, style: str = "full", **settings: Any) -> None:
         """`style` is the name of a prompt style of the role, or the path of a template."""
         super().__init__(template=load("designer", style), **settings)
 
     def parse(self, text: str) -> Action:
-        """Return the text of the design; raises `InvalidAction` for none and for several."""
+        """Return the text of the design. Raises `InvalidAction`: several_designs for several
+        fences of JSON, no_design for an empty text."""
         found = fenced(text, "json")
         if len(found) > 1:
             raise InvalidAction("several_designs")

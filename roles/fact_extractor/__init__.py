@@ -11,11 +11,12 @@ from selfplay.types import Action, InvalidAction
 
 Form = Literal["json", "lines"]
 NOTHING = "none"
-"""Whole text of an extractor that finds no fact, in the form of lines."""
+"""Whole text of an extractor that finds no fact, with `form: lines`."""
 
 
 class FactExtractor(Role):
-    """Parses a text that is only JSON, or a line for each fact; the arena checks the facts."""
+    """Role that parses a text that is only JSON, or one line per fact; the arena checks the
+    facts."""
 
     def __init__(self, *, style: str = "full", form: Form = "json", **settings: Any) -> None:
         """Args:
@@ -28,7 +29,8 @@ class FactExtractor(Role):
         self.form = form
 
     def parse(self, text: str) -> Action:
-        """Return the facts in JSON; raises `InvalidAction` "not_json" or "no_facts"."""
+        """Return the facts as JSON. Raises `InvalidAction`: with `form: json` not_json, with
+        `form: lines` no_facts for an empty text."""
         text = text.strip()
         if self.form == "lines":
             if not text:

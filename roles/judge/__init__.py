@@ -8,7 +8,7 @@ from selfplay.types import Action, InvalidAction
 
 
 class Judge(ThinkingRole):
-    """Parses the verdict after the thoughts; the arena checks the verdict."""
+    """Role that parses the verdict after the thoughts; the arena checks the verdict."""
 
     def __init__(self, *, game: str = "judge", style: str = "full", **settings: Any) -> None:
         """Args:

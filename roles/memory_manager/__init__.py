@@ -15,7 +15,7 @@ WORDS = re.compile(r"(?:(ADD|NOOP)|(UPDATE|DELETE) ([0-9.]{1,20}))")
 
 
 class MemoryManager(Role):
-    """Parses a text that is only JSON, or one operation in words; the arena checks the
+    """Role that parses a text that is only JSON, or one operation in words; the arena checks the
     operation."""
 
     def __init__(self, *, style: str = "full", form: Form | None = None, **settings: Any) -> None:
@@ -30,7 +30,8 @@ class MemoryManager(Role):
         check_choice("form", self.form, get_args(Form))
 
     def parse(self, text: str) -> Action:
-        """Return the operation in JSON; raises `InvalidAction` "not_json" or "no_operation"."""
+        """Return the operation as JSON. Raises `InvalidAction`: with `form: json` not_json, with
+        `form: words` no_operation for any other text."""
         text = text.strip()
         if self.form == "words":
             if not (said := WORDS.fullmatch(text)):

@@ -12,9 +12,9 @@ TAG = re.compile(r"</?(?:worker|answer)>")
 
 
 class Planner(Role):
-    """Parses one `<answer>...</answer>`, or one `<worker>...</worker>` for each call.
+    """Role that parses one `<answer>...</answer>`, or one `<worker>...</worker>` for each call.
 
-    Text outside the tags is thought, which no other agent sees.
+    Text outside the tags is the planner's reasoning, which no other agent sees.
     """
 
     def __init__(self, *, style: str = "full", **settings: Any) -> None:
@@ -22,7 +22,11 @@ class Planner(Role):
         super().__init__(template=load("planner", style), **settings)
 
     def parse(self, text: str) -> Action:
-        """Return {"answer": ...} or {"calls": [...]}; raises `InvalidAction` for anything else."""
+        """Return {"answer": text} or {"calls": [texts]} as JSON.
+
+        Raises `InvalidAction`: no_answer without a tag or with an empty answer, malformed_tags,
+        several_answers for an answer with another answer or with a call.
+        """
         found: dict[str, list[str]] = {"worker": [], "answer": []}
         tags = list(TAG.finditer(text))
         if not tags:

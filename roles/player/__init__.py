@@ -8,7 +8,7 @@ from selfplay.types import Action, InvalidAction
 
 
 class Player(Role):
-    """Uses the whole text as the action; the arena checks if the move is legal."""
+    """Role whose whole text is the action; the arena checks if the move is legal."""
 
     def __init__(self, *, game: str, style: str = "full", **settings: Any) -> None:
         """Args:

@@ -9,14 +9,18 @@ from selfplay.types import Action, InvalidAction
 
 
 class Proposer(ThinkingRole):
-    """Parses a program and an input, or inputs and a message for a given program."""
+    """Role that parses a program and an input, or inputs and a message for a given program."""
 
     def __init__(self, *, style: str = "full", **settings: Any) -> None:
         """`style` is the name of a prompt style of the role, or the path of a template."""
         super().__init__(template=load("proposer", style), **settings)
 
     def parse(self, text: str) -> Action:
-        """Return JSON with `inputs`, and `program`, `message` or both, from the answer's fences."""
+        """Return JSON with `inputs`, and `program`, `message` or both, from the answer's fences.
+
+        Raises `InvalidAction`, with the reason bad_form if there is no input, neither a program nor
+        a message, or more than one of either.
+        """
         answer = super().parse(text)
         programs, inputs = fenced(answer, "python"), fenced(answer, "input")
         messages = fenced(answer, "message")

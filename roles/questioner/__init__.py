@@ -1,4 +1,4 @@
-"""The questioner, which asks a question and knows its answer."""
+"""The questioner, which writes a question and, if it is not given, the answer."""
 
 import json
 from typing import Any
@@ -9,7 +9,7 @@ from selfplay.types import Action, InvalidAction
 
 
 class Questioner(TaggedRole):
-    """Parses `<question>...</question>` and, with `answers`, `<answer>...</answer>`."""
+    """Role that parses `<question>...</question>` and, with `answers`, `<answer>...</answer>`."""
 
     def __init__(
         self,
@@ -33,8 +33,11 @@ class Questioner(TaggedRole):
         self.answers = answers
 
     def parse(self, text: str) -> Action:
-        """Return {"question": ..., "answer": ...}, the answer only with `answers`; raises
-        `InvalidAction`, also for an empty part."""
+        """Return {"question": ..., "answer": ...} as JSON, the answer only with `answers`.
+
+        Raises `InvalidAction` if the tags of a part are not exactly one pair, and for an empty
+        part.
+        """
         question, rest = self.split(text)
         if not question:
             raise InvalidAction("empty")

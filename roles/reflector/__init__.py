@@ -13,7 +13,7 @@ NOTHING = "none"
 
 
 class Reflector(Role):
-    """Parses the chosen memories, the best one first, after a marker."""
+    """Role that parses the chosen memories, the best one first, after a marker."""
 
     def __init__(
         self, *, style: str = "full", marker: str = "**Memories:**", **settings: Any
@@ -27,9 +27,10 @@ class Reflector(Role):
         self.marker = marker
 
     def parse(self, text: str) -> Action:
-        """Return {"memories": [ids]}; raises `InvalidAction`.
+        """Return {"memories": [ids]} as JSON.
 
-        The choice is one line of ids in square brackets, or the one word none.
+        The choice consists of ids in square brackets, or of the one word none. Raises
+        `InvalidAction`: several_choices for several markers, no_choice for anything else.
         """
         if self.marker:
             if text.count(self.marker) > 1:

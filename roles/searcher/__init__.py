@@ -12,14 +12,20 @@ TAG = re.compile(r"<(/?)(search|answer)>")
 
 
 class Searcher(Role):
-    """Parses one `<search>...</search>` or one `<answer>...</answer>`; the rest is thought."""
+    """Role that parses one `<search>...</search>` or one `<answer>...</answer>`.
+
+    Other text is ignored.
+    """
 
     def __init__(self, *, style: str = "full", **settings: Any) -> None:
         """`style` is the name of a prompt style of the role, or the path of a template."""
         super().__init__(template=load("searcher", style), **settings)
 
     def parse(self, text: str) -> Action:
-        """Return {"search": ...} or {"answer": ...}; raises `InvalidAction` for anything else."""
+        """Return {"search": ...} or {"answer": ...} as JSON.
+
+        Raises `InvalidAction`: no_action, several_actions, malformed_tags, or empty.
+        """
         tags = list(TAG.finditer(text))
         if not tags:
             raise InvalidAction("no_action")

@@ -8,7 +8,7 @@ from selfplay.types import Action, InvalidAction
 
 
 class Simulator(TaggedRole):
-    """Parses the document between the tags."""
+    """Role that parses the document between the tags."""
 
     def __init__(
         self,
@@ -28,7 +28,8 @@ class Simulator(TaggedRole):
         )
 
     def parse(self, text: str) -> Action:
-        """Return the document; raises `InvalidAction` if there is none."""
+        """Return the document. Raises `InvalidAction` if the tags are not exactly one pair, and for
+        an empty document."""
         document, _ = self.split(text)
         if not document:
             raise InvalidAction("empty")

@@ -13,13 +13,15 @@ from selfplay.types import Action, InvalidAction
 
 Form = Literal["json", "lines"]
 NOTHING = ("NO_TRAIT", "none")
-"""Whole texts of a summarizer that finds nothing to remember; the first one is the paper's."""
+"""Whole texts of a summarizer that finds nothing to remember; the paper uses the first one."""
 PLACES = re.compile(r"(?:\][0-9]{1,6}\[)+")
-"""Numbers of turns at the end of a line. The line is matched in reverse, without backtracking."""
+"""Pattern of the numbers of turns at the end of a line, for the line written backwards: the match
+then needs no backtracking."""
 
 
 class Summarizer(Role):
-    """Parses a text that is only JSON, or a line for each memory; the arena checks the memories."""
+    """Role that parses a text that is only JSON, or a line for each memory; the arena checks the
+    memories."""
 
     def __init__(self, *, style: str = "full", form: Form = "json", **settings: Any) -> None:
         """Args:
@@ -33,7 +35,8 @@ class Summarizer(Role):
         self.form = form
 
     def parse(self, text: str) -> Action:
-        """Return the memories in JSON; raises `InvalidAction` "not_json" or "no_memories"."""
+        """Return the memories as JSON. Raises `InvalidAction`: with `form: json` not_json, with
+        `form: lines` no_memories for an empty text and for a line without numbers of turns."""
         text = text.strip()
         if text in NOTHING:
             return json.dumps({"extracted_memories": []})

@@ -8,7 +8,7 @@ from selfplay.types import Action, InvalidAction
 
 
 class Tagged(TaggedRole):
-    """Parses the text between the tags: a question, a score or a piece of advice."""
+    """Role that parses the text between the tags: a question, a score or a piece of advice."""
 
     def __init__(self, *, game: str, style: str = "full", **settings: Any) -> None:
         """Args:
@@ -19,7 +19,8 @@ class Tagged(TaggedRole):
         super().__init__(template=load(game, style), **settings)
 
     def parse(self, text: str) -> Action:
-        """Return the text between the tags; raises `InvalidAction`, also for an empty one."""
+        """Return the text between the tags. Raises `InvalidAction` if the tags are not exactly one
+        pair, and for an empty text."""
         said = super().parse(text)
         if not said:
             raise InvalidAction("empty")

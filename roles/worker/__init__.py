@@ -8,7 +8,7 @@ from selfplay.types import Action, InvalidAction
 
 
 class Worker(TaggedRole):
-    """Parses the answer between the tags."""
+    """Role that parses the answer between the tags."""
 
     def __init__(
         self,
@@ -28,7 +28,8 @@ class Worker(TaggedRole):
         )
 
     def parse(self, text: str) -> Action:
-        """Return the answer; raises `InvalidAction` if there is none."""
+        """Return the answer. Raises `InvalidAction` if the tags are not exactly one pair, and for
+        an empty answer."""
         answer, _ = self.split(text)
         if not answer:
             raise InvalidAction("no_answer")
