@@ -139,7 +139,7 @@ GAMES: list[TablePicture] = [
     ),
     CellIntervals(
         name="leduc_leagues",
-        title="Leduc poker with a KL term: no league helps",
+        title="Leduc poker with a KL term: no league is shown to help",
         label="exploitability, chips a hand",
         sources=[TableSource(section="Leduc poker", table=4)],
         rows={"no league": "league=none", "pfsp": "", "nash": "", "uniform": "", "alphastar": ""},
@@ -322,7 +322,7 @@ TIC_TAC_TOE: list[TablePicture] = [
     ),
     CellIntervals(
         name="tic_tac_toe_kl_leagues",
-        title="Tic-tac-toe with a KL term: no league helps",
+        title="Tic-tac-toe with a KL term: no league is shown to help",
         label="exploitability, mean of both seats",
         sources=[TableSource(section="Tic-tac-toe: pure self-play", table=3)],
         rows={"no league": "none", "pfsp": "", "nash": "", "uniform": "", "alphastar": ""},
@@ -330,7 +330,7 @@ TIC_TAC_TOE: list[TablePicture] = [
     ),
     SeedDots(
         name="rae",
-        title="RAE does not prevent the collapse; a KL term does",
+        title="Collapse with and without RAE and a KL term",
         label="mean return against random play",
         sources=[TableSource(section="Does RAE prevent")],
         rows={

@@ -241,7 +241,7 @@ def _refuse_empty(overrides: Sequence[str], plain: Mapping[str, Any]) -> None:
             optional = "none" in known and key not in REQUIRED
             none = [f"choose {key}=none"] if optional else []
             other = none or ([f"choose a config, such as {key}={known[0]}"] if known else [])
-            advice = " or ".join([*other, f"remove single keys with ~{key}.{next(iter(node))}"])
+            advice = ", or ".join([*other, f"remove single keys with ~{key}.{next(iter(node))}"])
             raise ConfigError(
                 f"{text}: does not empty {key}, because {{}} adds nothing to its settings; {advice}"
             )
