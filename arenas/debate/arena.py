@@ -85,7 +85,7 @@ class Debate(Arena):
         aggregate: Method that turns the answers of the last round into one.
         stop_on_consensus: If true, the debate ends when all give the same answer.
         horizon: Rounds whose scores determine the reward of an answer: discounted (this and later
-            ones), last, or current; see `debate_return`.
+            ones), last, or current; docs/curricula.md has the formulas.
         whose: Debaters whose later scores count: all, or own (the author of the answer alone).
         discount: Weight of the next round's score, in [0, 1].
         incentives: Rewards for changes and influence, see `Incentives`; None: no such rewards.

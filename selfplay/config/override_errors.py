@@ -156,7 +156,8 @@ def _unknown_key(key: str, config: DictConfig) -> str:
         beside = [name for name in inside if "." not in name and name != TARGET]
         beside += [] if parent else [ALGORITHM, *ADDED]
         taken = signature_of(config, parent).known
-        if parent in known and isinstance(value := OmegaConf.select(config, parent), str | int | float):
+        value = OmegaConf.select(config, parent) if parent in known else None
+        if isinstance(value, str | int | float):
             return f"unknown key {key!r}; {parent} is a value ({value}) and has no keys"
         # An empty mapping, such as population.overrides, or a parameter that the file leaves out.
         if own in taken or (parent in known and not inside):

@@ -289,6 +289,12 @@ def check_temperatures(players: RolloutSetup, steps: int) -> None:
 def check_extra_policies(population: Population, league: LeagueConfig | None) -> None:
     """Raise ConfigError for a policy that never plays."""
     for name in population.extra_policies:
+        playing = [role for role in population.roles if population.policy_of(role) == name]
+        if playing:
+            raise ConfigError(
+                f"population.extra_policies: {name!r} is no extra policy, because it plays the "
+                f"role {playing[0]} (population.roles); leave it out of extra_policies"
+            )
         if league is None or name not in league.players:
             raise ConfigError(
                 f"population.extra_policies: {name!r} has no role, and no league.players names "

@@ -23,6 +23,7 @@ from selfplay.study.stats.bootstrap import Estimate
 from selfplay.study.stats.proportions import clopper_pearson, effective_trials
 from selfplay.study.stats.text import shared_words
 from selfplay.study.stats.usage import (
+    SPEECH,
     WHOLE,
     Kind,
     UsageSummary,
@@ -173,7 +174,7 @@ def table_of(usage: AgentUsage, step: int, whole: UsageTable | None, title: str)
     `whole` is the table of the texts if `usage` is about their words, see `chance`.
     """
     table = usage.chosen[step]
-    views, actions = _common(whole or table, part=0)[:MOST_VIEWS], _columns(table)
+    views, actions = _common(whole or table, part=0)[:MOST_VIEWS], _columns(table, usage.kind)
     rows: list[list[Cell]] = []
     for view in sorted(views):
         cells: list[Cell] = []
@@ -242,10 +243,13 @@ MOST_ACTIONS = 12
 """Largest number of actions in a table of the result."""
 
 
-def _columns(table: UsageTable) -> list[str | None]:
-    """Return the actions of a table: legal moves in their order first, invalid actions last."""
-    common = _common(table, part=1)
-    legal = list(dict.fromkeys(move for moves in table.legal.values() for move in moves))
+def _columns(table: UsageTable, kind: Kind) -> list[str | None]:
+    """Return the actions of a table: legal moves in their order first, invalid actions last.
+
+    Messages and texts are in the order of their frequency, and those without a use are left out.
+    """
+    common, moves = _common(table, part=1), kind not in SPEECH
+    legal = list(dict.fromkeys(move for row in table.legal.values() for move in row if moves))
     listed = [*legal, *(action for action in common if action not in legal and action is not None)]
     kept: list[str | None] = [action for action in listed if action in common or action in legal]
     return [*kept[:MOST_ACTIONS], *([None] if None in common else [])]

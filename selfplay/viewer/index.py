@@ -27,7 +27,7 @@ from selfplay.viewer.group_list import GroupList
 from selfplay.viewer.index_files import IndexFiles, is_damaged
 from selfplay.viewer.usage_index import UsageIndex
 
-VERSION = 6
+VERSION = 7
 """Version of the tables; an index of another version is rebuilt."""
 NEWEST = 200
 """Number of newest steps whose files are looked at for each page, even if no file came or went."""

@@ -83,6 +83,10 @@ def test_every_league_composes_and_validates(name: str) -> None:
             r"league\.players: no policy 'exploiter' that learns; .* population\.extra_policies",
         ),
         (
+            ["population.extra_policies=[spare]", "+population.roles.player=spare"],
+            r"population\.extra_policies: 'spare' is no extra policy, because it plays the role",
+        ),
+        (
             ["population.extra_policies=[spare]"],
             r"population\.extra_policies: 'spare' has no role, and no league",
         ),

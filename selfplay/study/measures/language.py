@@ -8,16 +8,22 @@ also if the arena called it illegal; only a turn that did not parse is *no valid
 words were first used after the first recorded step; *dying* words have lost three quarters of their
 largest fraction.
 
-**Source.** Positive signalling: Lowe et al. 2019, 1903.05168. Correction of the bias: Miller 1955.
+**Source.** Positive signalling: Lowe et al. 2019, 1903.05168. Adjustment for chance: Vinh, Epps and
+Bailey 2010 (JMLR 11).
 
 **Estimator.** The records alone: nothing is played, and no model is loaded. At every step the
-plug-in estimate minus its leading bias, and the mean plug-in estimate of random pairings. At
-the chosen steps the jackknife with its interval and a permutation test. Probabilities have the
-interval of Clopper and Pearson at the effective number of uses, over episodes.
+plug-in estimate of the information, adjusted for chance, and the mean plug-in estimate of random
+pairings. At the chosen steps also an interval, whose width is that of the jackknife, and a
+permutation test. The adjusted information is 0 in the mean if messages do not depend on the views,
+and is that of the plug-in for a code without errors; between the two it can be too low if many
+messages are rare. Probabilities have the interval of Clopper and Pearson at the effective number
+of uses, over episodes.
 
 **Limits.** A word that depends on the view need not be understood: measure `influence` and
-`ablate`. Messages of one episode depend on each other, so the interval of the information is too
-narrow where a speaker speaks several times. Texts that are all different carry no measurable
+`ablate`. The information and its interval are about the views of the step: the episodes of a group
+share their deal, so a step of few groups shows few views, and the information of such a step is at
+most the logarithm of their number. Messages of one episode depend on each other, so the interval is
+too narrow where a speaker speaks several times. Texts that are all different carry no measurable
 information.
 """
 

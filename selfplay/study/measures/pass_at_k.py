@@ -155,8 +155,7 @@ def study(
         gained = votes(after, ks[-1], comparable) - votes(before, ks[-1], comparable)
         gains.append(gain(f"gain of majority@{ks[-1]}", gained))
     new, lost = discovered(after, before), discovered(before, after)
-    crossing = first_crossing(*([e.value for e in each] for each in passed.values()))
-    crosses = f"at k = {ks[crossing]}" if crossing is not None else f"nowhere up to k = {ks[-1]}"
+    mine, theirs = ([each.value for each in curve] for curve in passed.values())
     shown = {"pass@k": passed, **({"majority@k": voted} if any(comparable) else {})}
     return Result(
         measure="passk",
@@ -174,7 +173,7 @@ def study(
         params={**games.record(), "samples_per_task": most, "role": role or "the whole episode"},
         notes=[
             *games.notes,
-            f"the untrained curve reaches the trained one {crosses}",
+            crossing_note(mine, theirs, ks),
             f"a task without a right answer in {most} samples may still be solved with a "
             f"probability of up to {1 - 0.05 ** (1 / most):.3g}",
             *_incomparable(comparable),
@@ -302,6 +301,15 @@ def votes(counted: AttemptCounts, k: int, comparable: Sequence[bool]) -> np.ndar
 def cover(counted: AttemptCounts, tau: float) -> np.ndarray:
     """Return [T] 1 if at least this fraction of the samples is right, else 0."""
     return (counted.right >= tau * counted.samples - 1e-9).astype(float)
+
+
+def crossing_note(trained: Sequence[float], base: Sequence[float], ks: Sequence[int]) -> str:
+    """Return the note that says where the untrained curve reaches the trained one."""
+    if all(theirs >= mine for mine, theirs in zip(trained, base, strict=True)):
+        return "the trained curve is above the untrained one at no k"
+    crossing = first_crossing(trained, base)
+    where = f"at k = {ks[crossing]}" if crossing is not None else f"nowhere up to k = {ks[-1]}"
+    return f"the untrained curve reaches the trained one {where}"
 
 
 def first_crossing(trained: Sequence[float], base: Sequence[float]) -> int | None:

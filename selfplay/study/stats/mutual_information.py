@@ -1,9 +1,10 @@
 """Mutual information of two discrete variables from few samples, in nats.
 
-The plug-in estimate from counts is biased up by about (K_x - 1)(K_y - 1) / 2N. The jackknife
-removes most of this bias and gives the interval. A permutation test decides if there is any
-information at all, because the interval of a quantity that cannot be negative is poor at zero.
-There is no estimate if nearly every value occurs once: any two variables would then seem dependent.
+The plug-in estimate from counts is biased up by about (K_x - 1)(K_y - 1) / 2N, and by less than
+that if many values are rare. It is therefore adjusted for chance (Vinh, Epps and Bailey 2010, JMLR
+11): the mean information of random pairings becomes 0, and the information of a code without errors
+stays what it is. A permutation test decides if there is any information at all. There is no
+estimate if nearly every value occurs once: any two variables would then seem dependent.
 """
 
 import math
@@ -16,6 +17,11 @@ from selfplay.study.stats.bootstrap import Estimate
 
 PERMUTATIONS = 1000
 """Number of random pairings of the permutation test."""
+MOST_BY_CHANCE = 1 / 2
+"""Largest information of random pairings with an estimate, as a fraction of what is possible."""
+MOST_FOR_INTERVAL = 1 / 4
+"""Largest information of random pairings with an interval, as a fraction of what is possible. Above
+it, the estimate can be too low by more than the interval says."""
 
 
 def plug_in(x: Sequence[Hashable], y: Sequence[Hashable]) -> float:
@@ -25,22 +31,32 @@ def plug_in(x: Sequence[Hashable], y: Sequence[Hashable]) -> float:
     return _from_counts(Counter(zip(x, y, strict=True)), Counter(x), Counter(y), len(x))
 
 
-def miller_madow(x: Sequence[Hashable], y: Sequence[Hashable]) -> float:
-    """Return the plug-in estimate minus its leading bias, in nats; NaN without samples.
+def adjusted(whole: float, chance: float, most: float) -> float:
+    """Return information adjusted for chance, in nats; it may be negative.
 
-    The bias is estimated from the numbers of different values of x, of y and of their pairs.
+    Args:
+        whole: Plug-in estimate.
+        chance: Mean plug-in estimate of random pairings, which becomes 0.
+        most: Largest possible information, which stays as it is: the smaller of both entropies.
+    Returns:
+        NaN if random pairings have all of the possible information.
     """
-    if not x:
-        return math.nan
-    cells = len(set(zip(x, y, strict=True)))
-    return plug_in(x, y) - (cells - len(set(x)) - len(set(y)) + 1) / (2 * len(x))
+    if most == 0:
+        return 0.0
+    return most * (whole - chance) / (most - chance) if chance < most else math.nan
+
+
+def largest(x: Sequence[Hashable], y: Sequence[Hashable]) -> float:
+    """Return the largest possible information of x and y in nats: the smaller of both entropies."""
+    return min(_entropy(_codes(x)), _entropy(_codes(y))) if x else math.nan
 
 
 def mutual_information(name: str, x: Sequence[Hashable], y: Sequence[Hashable]) -> Estimate:
-    """Return the jackknife estimate with its interval and the p of a permutation test.
+    """Return the information adjusted for chance, its interval and the p of a permutation test.
 
-    NaN for fewer than three samples, or if random pairings have more than half of the largest
-    possible information.
+    The interval is about other samples with these values of x: its width is that of the jackknife.
+    The value is NaN for fewer than three samples, or if the information of random pairings is above
+    `MOST_BY_CHANCE`; above `MOST_FOR_INTERVAL` there is no interval.
     """
     count, joint, rows, columns = len(x), Counter(zip(x, y, strict=True)), Counter(x), Counter(y)
     whole = plug_in(x, y)
@@ -53,18 +69,22 @@ def mutual_information(name: str, x: Sequence[Hashable], y: Sequence[Hashable]) 
         weight.append(times)
         joint[a, b], rows[a], columns[b] = times, rows[a] + 1, columns[b] + 1
     pseudo, weights = count * whole - (count - 1) * np.array(left), np.array(weight)
-    value = float((weights * pseudo).sum() / count)
-    variance = float((weights * (pseudo - value) ** 2).sum() / (count - 1))
-    half = 1.959964 * math.sqrt(variance / count)
-    # Mutual information is at most the entropy of either variable.
-    most = min(_entropy(_codes(x)), _entropy(_codes(y)))
-    low, value, high = (min(end, most) for end in (value - half, value, value + half))
+    middle = float((weights * pseudo).sum() / count)
+    variance = float((weights * (pseudo - middle) ** 2).sum() / (count - 1))
+    most = largest(x, y)
     p, chance = _permuted(x, y, whole)
+    value, low, high = adjusted(whole, chance, most), math.nan, math.nan
     values = f"{len(rows)} x {len(columns)} different values"
     notes = f"nats; plug-in {whole:.4g}, {chance:.4g} by chance, of {values}"
-    if chance > most / 2:
-        low = value = high = math.nan
+    if chance > MOST_BY_CHANCE * most:
+        value = math.nan
         notes += ": too many for so few samples"
+    elif chance > MOST_FOR_INTERVAL * most:
+        notes += ": too many for an interval"
+    else:
+        scale = most / (most - chance) if most else 1.0
+        half = 1.959964 * scale * math.sqrt(variance / count)
+        low, high = value - half, min(value + half, most)
     return Estimate(
         name=name,
         value=value,
@@ -73,6 +93,7 @@ def mutual_information(name: str, x: Sequence[Hashable], y: Sequence[Hashable]) 
         method="jackknife, normal",
         unit="episode",
         count=count,
+        direction="unknown",
         null=0.0,
         p=p,
         notes=notes,

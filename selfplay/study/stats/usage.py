@@ -31,8 +31,10 @@ from typing import Literal, TypeAlias, cast, get_args
 import numpy as np
 
 from selfplay.study.stats.mutual_information import (
+    MOST_BY_CHANCE,
+    adjusted,
     entropy,
-    miller_madow,
+    largest,
     plug_in,
     random_pairings,
 )
@@ -90,8 +92,8 @@ class UsageSummary:
     entropy: float
     """Plug-in entropy of the actions."""
     information: float
-    """Mutual information of action and view with the Miller-Madow correction; it may be negative.
-    NaN for tables of words, whose uses depend on each other."""
+    """Mutual information of action and view, adjusted for chance; it may be negative. NaN for
+    tables of words, whose uses depend on each other."""
     plug_in: float
     """Plug-in estimate of the same, which is biased up."""
     chance: float
@@ -103,7 +105,7 @@ class UsageSummary:
 
         False for tables of words.
         """
-        return self.chance <= min(self.entropy, math.log(max(self.views, 1))) / 2
+        return self.chance <= MOST_BY_CHANCE * min(self.entropy, math.log(max(self.views, 1)))
 
 
 def usage_of(episodes: Iterable[tuple[int, Episode]]) -> dict[tuple[str, Kind], UsageTable]:
@@ -155,14 +157,16 @@ def summary_of(table: UsageTable, kind: Kind) -> UsageSummary:
     views, actions = [view for view, _ in pairs], [action for _, action in pairs]
     used = np.array(list(Counter(actions).values())) / max(len(pairs), 1)
     whole = kind not in WHOLE
+    found = plug_in(views, actions) if whole else math.nan
+    chance = _chance(views, actions) if whole and pairs else math.nan
     return UsageSummary(
         uses=len(pairs),
         views=len(set(views)),
         actions=len(used),
         entropy=float(entropy(used)),
-        information=miller_madow(views, actions) if whole and pairs else math.nan,
-        plug_in=plug_in(views, actions) if whole else math.nan,
-        chance=_chance(views, actions) if whole and pairs else math.nan,
+        information=adjusted(found, chance, largest(views, actions)) if whole else math.nan,
+        plug_in=found,
+        chance=chance,
     )
 
 

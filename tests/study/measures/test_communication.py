@@ -1,5 +1,6 @@
 """Ablation and influence in signalling games whose truths are enumerated."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from math import comb, log
 from random import Random
@@ -17,7 +18,7 @@ from selfplay.study.matches import StudyMatches
 from selfplay.study.measures import influence, message_ablation
 from selfplay.study.result import Result
 from selfplay.study.stats.bootstrap import Estimate
-from selfplay.study.stats.mutual_information import miller_madow, mutual_information, plug_in
+from selfplay.study.stats.mutual_information import adjusted, entropy, mutual_information, plug_in
 from selfplay.types import Action, Observation, Task
 from tests.helpers.scripted_games import STATES, code, games, lewis, lewis_tasks, player
 
@@ -350,20 +351,55 @@ def test_plug_in_information() -> None:
     assert plug_in(x, x) == pytest.approx(log(4))
     y = [*"aaaaaaaaab", *"bbbbbbbbba"]
     assert plug_in([*"a" * 10, *"b" * 10], y) == pytest.approx(0.368064, abs=1e-6)
-    assert miller_madow(x, x) == pytest.approx(log(4) + 3 / 200)
-    assert np.isnan([plug_in([], []), miller_madow([], [])]).all()
+    assert math.isnan(plug_in([], []))
 
 
-def test_no_information_is_found_where_there_is_none() -> None:
-    """The plug-in is biased up; the jackknife covers 0 about as often as it says."""
-    rng, hits, biased = np.random.default_rng(0), 0, 0.0
-    for _ in range(60):
-        x, y = rng.integers(4, size=(2, 100)).tolist()
-        found = mutual_information("x", x, y)
-        hits += covers(found, 0.0)
-        biased += plug_in(x, y) / 60
-    assert hits >= 54
-    assert biased == pytest.approx(9 / 200, abs=0.01)
+def test_adjusted_information_by_hand() -> None:
+    """Of the six pairings of aabb with 0011 two have ln 2 and four have nothing."""
+    chance = log(2) / 3
+    assert adjusted(log(2), chance, log(2)) == pytest.approx(log(2))
+    assert adjusted(chance, chance, log(2)) == 0
+    assert adjusted(0.0, chance, log(2)) == pytest.approx(-log(2) / 2)
+    assert adjusted(0.0, 0.0, 0.0) == 0 and math.isnan(adjusted(log(2), log(2), log(2)))
+    code = mutual_information("x", [*"aabb"] * 8, [*"0011"] * 8)
+    assert code.value == code.low == code.high == pytest.approx(log(2))
+
+
+@pytest.mark.parametrize(
+    ("kinds", "uses", "interval"),
+    [((4, 4), 100, True), ((8, 8), 80, True), ((8, 8), 40, False), ((16, 12), 64, False)],
+)
+def test_no_information_is_found_where_there_is_none(
+    kinds: tuple[int, int], uses: int, interval: bool
+) -> None:
+    """The plug-in is biased up, with many rare values by most of what is possible."""
+    rng, found, biased = np.random.default_rng(0), [], 0.0
+    for _ in range(40):
+        x, y = (rng.integers(kind, size=uses).tolist() for kind in kinds)
+        found.append(mutual_information("x", x, y))
+        biased += plug_in(x, y) / 40
+    assert biased > 0.04
+    assert np.mean([each.value for each in found]) == pytest.approx(0, abs=biased / 10)
+    assert all(math.isfinite(each.low) == interval for each in found)
+    assert all(("too many for an interval" in each.notes) != interval for each in found)
+    assert sum(covers(each, 0.0) for each in found) >= 36 * interval
+
+
+@pytest.mark.parametrize("uses", [64, 256])
+def test_information_of_noisy_codes_is_in_the_interval(uses: int) -> None:
+    """Messages that depend on the view, with the information of the views that occurred."""
+    rng, held, values = np.random.default_rng(1), 0, 0.0
+    for _ in range(40):
+        chances = rng.dirichlet(np.full(8, 0.3), size=8)
+        x = rng.integers(8, size=uses)
+        y = [int(rng.choice(8, p=chances[view])) for view in x]
+        seen = np.bincount(x, minlength=8) / uses
+        joint = seen[:, None] * chances
+        truth = float(entropy(joint.sum(0)) - seen @ entropy(chances))
+        found = mutual_information("x", x.tolist(), y)
+        held += covers(found, truth)
+        values += (found.value - truth) / 40
+    assert held >= 36 and abs(values) < 0.05
 
 
 @pytest.mark.parametrize("kinds", [60, 100])
@@ -380,5 +416,5 @@ def test_words_that_are_all_different_have_no_information_to_estimate(kinds: int
 def test_what_chance_shows_is_told() -> None:
     x = [*"ab"] * 50
     found = mutual_information("x", x, x)
-    assert found.value == pytest.approx(log(2), abs=0.01)
+    assert found.value == pytest.approx(log(2)) and found.direction == "unknown"
     assert "0.00" in found.notes and "by chance, of 2 x 2 different values" in found.notes

@@ -101,6 +101,19 @@ def test_illegal_messages_carry_their_information(tmp_path: Path) -> None:
     assert cells == dict.fromkeys(said.items(), 1.0)
 
 
+def test_a_table_has_the_messages_that_were_said_the_most_frequent_first(tmp_path: Path) -> None:
+    """Not the legal words in their order, of which a terminal would show the first ones."""
+    legal = ("a", "b", "c", "d", "e", "f", "g")
+    said = ["g"] * 20 + ["d"] * 12
+    made = [
+        episode([turn("scout_0", "go", text, 0, spoken=True, legal=legal)], number)
+        for number, text in enumerate(said)
+    ]
+    write_step(tmp_path, 1, made)
+    (table,) = study(tmp_path, step=1).tables
+    assert list(table.columns) == ["view", "uses", "g", "d"]
+
+
 def test_words_are_left_out_if_most_texts_are_a_single_word(tmp_path: Path) -> None:
     said = [*["yes"] * 36, *["quite red"] * 4]
     turns = [episode([turn("talker_0", "go", text, 0)], n) for n, text in enumerate(said)]

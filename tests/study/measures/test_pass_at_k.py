@@ -19,6 +19,7 @@ from selfplay.study.measures.pass_at_k import (
     AttemptCounts,
     counts,
     cover,
+    crossing_note,
     discovered,
     first_crossing,
     fisher,
@@ -56,6 +57,11 @@ def test_where_the_curves_cross() -> None:
     assert (base[0], trained[0]) == pytest.approx((0.2, 0.45))
     assert first_crossing(trained, base) == 3
     assert first_crossing([1, 1], [0.5, 0.5]) is None
+    assert crossing_note([1, 1], [0.5, 1], [1, 2]).endswith("reaches the trained one at k = 2")
+    assert crossing_note([1, 1], [0.5, 0.5], [1, 2]).endswith("nowhere up to k = 2")
+    for lower in ([1, 1], [0.5, 1]):
+        note = crossing_note(lower, [1, 1], [1, 2])
+        assert note == "the trained curve is above the untrained one at no k"
 
 
 def test_fishers_exact_test() -> None:
