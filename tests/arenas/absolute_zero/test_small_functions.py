@@ -1,17 +1,22 @@
 """Small functions of ordinary Python: what is said of them is what Python computes."""
 
+from collections.abc import Mapping
 from itertools import islice
 from random import Random
+from statistics import mean
+from typing import Any
 
 import pytest
 
 from arenas.absolute_zero.arena import IDENTITY, AbsoluteZero, programs_of
 from arenas.absolute_zero.program_checks import fault
 from arenas.absolute_zero.small_functions import (
+    KINDS,
+    SmallFunction,
     SmallFunctionDemonstrations,
+    function,
     held_out,
     is_held_out,
-    problem,
     proposals,
     seeds,
 )
@@ -24,7 +29,9 @@ from selfplay.types import InvalidAction
 
 def test_outputs_are_those_of_the_isolated_executor() -> None:
     rng = Random(0)
-    found = [problem(rng, held_out=number % 2 == 0) for number in range(400)]
+    kinds = list(KINDS)
+    drawn = [function(rng, kinds=kinds, held_out=number % 2 == 0) for number in range(400)]
+    found = [each.problem() for each in drawn]
     assert not any(fault(each["program"]) for each in found)
     assert [is_held_out(each["program"]) for each in found] == [True, False] * 200
     calls = [Call(program=each["program"], arguments=each["inputs"][0]) for each in found]
@@ -48,11 +55,12 @@ def test_splits_share_no_function() -> None:
 
 def test_demonstrations_are_valid_proposals_and_right_answers() -> None:
     proposer = Proposer(style="short", thinking=False)
-    solver = Solver(style="short", thinking=False)
+    solver = Solver(style="short")
+    worked = []
     with Executor() as executor:
         arena = AbsoluteZero(executor=executor, solvers=1)
-        source = SmallFunctionDemonstrations(references=1)
-        for each in islice(source.stream(Random(0), 0.0), 30):
+        source = SmallFunctionDemonstrations(references=1, worked_share=0.5)
+        for each in islice(source.stream(Random(0), 0.0), 200):
             if each.role == "proposer":
                 task = proposals(count=1)[0]
                 arena.begin(task, seed=0)
@@ -62,12 +70,41 @@ def test_demonstrations_are_valid_proposals_and_right_answers() -> None:
                 assert each.observation.fields["references"][0]["program"] in str(text)
             else:
                 fields = each.observation.fields
-                arena.problem = {"outputs": [each.completion]}
-                assert arena._judge_output(str(solver.parse(each.completion))) == "correct"
+                answer = str(solver.parse(each.completion))
+                arena.problem = {"outputs": [_output(executor, fields)]}
+                assert arena._judge_output(answer) == "correct"
+                worked.append(solver.metrics(each.completion)["worked"])
                 text = str(solver.prompt(each.observation)[0]["content"])
                 assert fields["program"] in text and f"f({fields['input']})" in text
     with pytest.raises(ValueError, match="at least 0"):
         SmallFunctionDemonstrations(references=-1)
+    with pytest.raises(ValueError, match="worked_share is a fraction"):
+        SmallFunctionDemonstrations(worked_share=1.5)
+    assert len(worked) == 160 and 0.4 < mean(worked) < 0.6
+
+
+def _output(executor: Executor, fields: Mapping[str, Any]) -> str:
+    call = Call(program=fields["program"], arguments=fields["input"])
+    return str(executor.run([call])[0].value)
+
+
+def test_work_shows_the_value_after_each_line() -> None:
+    drawn = SmallFunction("xs", [3, 1], (("sorted(xs)", [1, 3]), ("xs[1:]", [3])), ("len(xs)", 1))
+    assert drawn.program == ("def f(xs):\n    xs = sorted(xs)\n    xs = xs[1:]\n    return len(xs)")
+    assert drawn.trace() == "xs = [3, 1]\nxs = [1, 3]\nxs = [3]"
+    assert drawn.problem()["outputs"] == ["1"] and drawn.problem()["inputs"] == ["[3, 1]"]
+
+
+def test_kinds_of_arguments_are_chosen() -> None:
+    words = held_out(count=30, kinds=["word"])
+    assert all(task.payload["program"].startswith("def f(s):") for task in words)
+    shown = [task.payload["program"] for task in seeds(count=300)]
+    lists = sum(program.startswith("def f(xs):") for program in shown)
+    assert not any(program.startswith("def f(s):") for program in shown)
+    assert 170 < lists < 230  # 200 expected
+    for kinds in ([], ["word", "letter"]):
+        with pytest.raises(ValueError, match="kinds are one or more of number, word, list"):
+            held_out(kinds=kinds)
 
 
 def test_a_role_without_thinking_reads_its_whole_text() -> None:
