@@ -80,6 +80,18 @@ SMOLLM2: list[TablePicture] = [
         sets=TRAINED,
     ),
     SeedDots(
+        name="smollm2_absolute_zero",
+        title="SmolLM2-135M proposes functions and predicts outputs",
+        label="% of the held-out functions, or of the proposals",
+        sources=[TableSource(section="A real language model proposes functions")],
+        rows={
+            "right outputs, self-play": "right outputs after self-play",
+            "right outputs, fixed tasks": "right outputs after training on fixed tasks",
+            "valid proposals, self-play": "valid proposals",
+        },
+        sets=TRAINED,
+    ),
+    SeedDots(
         name="smollm2_memory",
         title="SmolLM2-135M keeps a memory",
         label=PERCENT_OF_QUESTIONS,
