@@ -179,7 +179,6 @@ def held_out(*, count: int = 200, kinds: Sequence[str] = SHOWN, seed: int = 2026
         kinds: Kinds of arguments: `number`, `word`, `list`. A kind that is named twice is drawn
             twice as often.
         seed: Seed of the draw.
-
     Raises:
         ValueError: A kind is unknown, or none is named.
     """

@@ -156,7 +156,7 @@ def _unknown_key(key: str, config: DictConfig) -> str:
         beside = [name for name in inside if "." not in name and name != TARGET]
         beside += [] if parent else [ALGORITHM, *ADDED]
         taken = signature_of(config, parent).known
-        value = OmegaConf.select(config, parent) if parent in known else None
+        value = OmegaConf.select(config, parent, throw_on_resolution_failure=False)
         if isinstance(value, str | int | float):
             return f"unknown key {key!r}; {parent} is a value ({value}) and has no keys"
         # An empty mapping, such as population.overrides, or a parameter that the file leaves out.

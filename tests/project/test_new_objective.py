@@ -1,9 +1,19 @@
 """The page about a new objective: what it prints passes its test and is trained with."""
 
+import math
 import subprocess
 import sys
+import textwrap
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from selfplay import PolicyLoss
+from selfplay.types import Sample
+from tests.helpers.builders import sample
 from tests.helpers.command_process import metrics, run
 from tests.helpers.repository import ROOT
 from tests.project.test_documentation import commands, files
@@ -29,6 +39,27 @@ def test_the_printed_objective_passes_its_test_and_trains(tmp_path: Path) -> Non
     assert outcome.code == 0, outcome.err
     rows = metrics(tmp_path / "runs/gate")
     assert any(row.get("policy/base/policy_kl", 0) > 0 for row in rows)
+
+
+def test_the_printed_prepare_asks_for_the_probability_of_another_text() -> None:
+    """The best completion has two tokens, whose log-probability is -1 each after any prompt."""
+    page = (ROOT / "docs" / PAGE).read_text(encoding="utf-8")
+    printed = page.partition("## The probability of another text")[2].partition("```python\n")[2]
+    body = textwrap.indent(printed.partition("```")[0], "    ")
+    names: dict[str, Any] = {"math": math, "replace": replace, "PolicyLoss": PolicyLoss}
+    exec(f"class Belief(PolicyLoss):\n{body}", names)
+    asked: list[Sample] = []
+
+    def score(samples: Sequence[Sample]) -> list[list[float]]:
+        asked.extend(samples)
+        return [[-1.0] * len(each.turn.completion_ids) for each in samples]
+
+    samples = [sample([1], [7], -0.5), sample([2], [8, 9], 0.5)]
+    prepared, metrics = names["Belief"]().prepare(samples, score)
+    assert [each.turn.completion_ids for each in asked[:2]] == [(8, 9)] * 2
+    assert [len(each.turn.loss_mask) for each in asked[:2]] == [2, 2]
+    assert [each.turn.prompt_ids for each in asked[:2]] == [(1,), (2,)]
+    assert metrics["belief"] == pytest.approx(math.exp(-2)) and len(prepared) == 2
 
 
 def test_the_page_names_all_that_the_library_reads_from_an_objective() -> None:

@@ -35,7 +35,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("roleswap", "runs/one", FEW),
         ("ablate", "runs/one", FEW),
         pytest.param(("transfer", "runs/one", "runs/two", FEW), marks=pytest.mark.slow),
     ],
@@ -53,6 +52,7 @@ def test_a_measure_that_plays_games_seats_the_opponent(
     ("measure", "told"),
     [
         ("crossplay", "fewer than two seats besides partner, which the same opponent plays"),
+        ("roleswap", "fewer than two sides besides partner, which the same opponent plays"),
         pytest.param("payoffs", "1 seat(s) besides partner, which", marks=pytest.mark.slow),
         pytest.param("hacking", "hacking: matrix_v0 has no proposals", marks=pytest.mark.slow),
     ],

@@ -21,8 +21,8 @@ listener's policy, conditioned on legal moves. The bootstrap of listening and ch
 with their words, so the pool of words varies too. The bias from the size of the pool is estimated
 from the resamples and removed. Only words that occurred are tried, so both are still biased down.
 CIC with M draws is too small by a fraction of about 1 / M; the jackknife over the draws corrects
-this. All intervals are about these tasks. The mutual information is adjusted for chance, see
-`language`, with a permutation test.
+this. All intervals are about these tasks. The mutual information is estimated as in `language`,
+with a permutation test.
 
 **Limits.** Words that move a listener may also mislead it: read the result with `ablate`. Only
 moves of the stage right after the words can be read, and only of listeners with listed legal moves

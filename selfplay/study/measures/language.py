@@ -12,12 +12,13 @@ largest fraction.
 Bailey 2010 (JMLR 11).
 
 **Estimator.** The records alone: nothing is played, and no model is loaded. At every step the
-plug-in estimate of the information, adjusted for chance, and the mean plug-in estimate of random
-pairings. At the chosen steps also an interval, whose width is that of the jackknife, and a
-permutation test. The adjusted information is 0 in the mean if messages do not depend on the views,
-and is that of the plug-in for a code without errors; between the two it can be too low if many
-messages are rare. Probabilities have the interval of Clopper and Pearson at the effective number
-of uses, over episodes.
+information, which is the smaller of two corrections of the plug-in estimate, the adjustment for
+chance and the jackknife; and the mean plug-in estimate of random pairings. At the chosen steps also
+an interval from both corrections and the jackknife's standard error, and a permutation test. The
+information is about 0 in the mean if messages do not depend on the views, and is that of the
+plug-in for a code without errors; for noisy codes with many rare messages it is too high or too
+low. Probabilities have the interval of Clopper and Pearson at the effective number of uses, over
+episodes.
 
 **Limits.** A word that depends on the view need not be understood: measure `influence` and
 `ablate`. The information and its interval are about the views of the step: the episodes of a group

@@ -59,14 +59,14 @@ def study(games: StudyMatches, players: Sequence[StudyPlayer]) -> Result:
     sides = games.sides(players)
     if len(sides) < 2:
         raise ConfigError(
-            f"roleswap: {games.arena().name} has fewer than two seats{besides_those(players)}; "
-            "name a run of a game of two or more"
+            f"roleswap: {games.arena().name} has fewer than two sides{besides_those(players)}; "
+            "name a run of a game with two or more"
         )
     if len(players) < 2:
         raise ConfigError("roleswap: one player has no other to swap with; name two, or one RUN")
     if len(players) ** len(sides) > MOST_CELLS:
         raise ConfigError(
-            f"roleswap: {len(players)} players in {len(sides)} seats are more than {MOST_CELLS} "
+            f"roleswap: {len(players)} players in {len(sides)} sides are more than {MOST_CELLS} "
             "assignments; name fewer players"
         )
     played = {
@@ -298,7 +298,7 @@ def from_options(options: argparse.Namespace) -> Result:
 
 MEASURE = Measure(
     name="roleswap",
-    help="trained and untrained policies in every combination of seats",
+    help="trained and untrained policies in every combination of sides",
     target="players",
     run=from_options,
     options=PLAYING,

@@ -31,10 +31,8 @@ from typing import Literal, TypeAlias, cast, get_args
 import numpy as np
 
 from selfplay.study.stats.mutual_information import (
-    MOST_BY_CHANCE,
-    adjusted,
+    corrected,
     entropy,
-    largest,
     plug_in,
     random_pairings,
 )
@@ -92,20 +90,12 @@ class UsageSummary:
     entropy: float
     """Plug-in entropy of the actions."""
     information: float
-    """Mutual information of action and view, adjusted for chance; it may be negative. NaN for
-    tables of words, whose uses depend on each other."""
+    """Mutual information of action and view, see `corrected`; it may be negative. NaN for tables of
+    words, whose uses depend on each other, and for tables with too many rare values."""
     plug_in: float
     """Plug-in estimate of the same, which is biased up."""
     chance: float
     """Mean plug-in estimate of `PAIRINGS` random pairings of actions and views."""
-
-    @property
-    def measurable(self) -> bool:
-        """True if random pairings have at most half of the largest possible information.
-
-        False for tables of words.
-        """
-        return self.chance <= MOST_BY_CHANCE * min(self.entropy, math.log(max(self.views, 1)))
 
 
 def usage_of(episodes: Iterable[tuple[int, Episode]]) -> dict[tuple[str, Kind], UsageTable]:
@@ -164,7 +154,7 @@ def summary_of(table: UsageTable, kind: Kind) -> UsageSummary:
         views=len(set(views)),
         actions=len(used),
         entropy=float(entropy(used)),
-        information=adjusted(found, chance, largest(views, actions)) if whole else math.nan,
+        information=corrected(views, actions, chance=chance) if whole else math.nan,
         plug_in=found,
         chance=chance,
     )
