@@ -63,6 +63,6 @@ def test_a_context_keeps_what_was_left_out_before() -> None:
         with present_objects_kept():
             pass
         # Frozen objects may end meanwhile; without frozen objects the count is 0.
-        assert 0 < before and gc.get_freeze_count() > before / 2
+        assert before > 0 and gc.get_freeze_count() > before / 2
     finally:
         gc.unfreeze()
