@@ -209,7 +209,11 @@ def proposals(*, count: int = 40, references: int = 1, seed: int = 20261122) -> 
 
 
 class SmallFunctionDemonstrations:
-    """Stream of proposals and of right outputs, without held-out functions."""
+    """Stream of proposals and of right outputs, without held-out functions.
+
+    The solutions have the form of a solver with `thinking: true`, the proposals that of a proposer
+    with `thinking: false`.
+    """
 
     def __init__(self, *, references: int = 1, worked_share: float = 0.5) -> None:
         """Args:

@@ -248,8 +248,9 @@ def _columns(table: UsageTable, kind: Kind) -> list[str | None]:
 
     Messages and texts are in the order of their frequency, and those without a use are left out.
     """
-    common, moves = _common(table, part=1), kind not in SPEECH
-    legal = list(dict.fromkeys(move for row in table.legal.values() for move in row if moves))
+    common = _common(table, part=1)
+    rows = [] if kind in SPEECH else table.legal.values()
+    legal = list(dict.fromkeys(move for row in rows for move in row))
     listed = [*legal, *(action for action in common if action not in legal and action is not None)]
     kept: list[str | None] = [action for action in listed if action in common or action in legal]
     return [*kept[:MOST_ACTIONS], *([None] if None in common else [])]

@@ -78,19 +78,19 @@ def mutual_information(name: str, x: Sequence[Hashable], y: Sequence[Hashable]) 
     p, chance = _permuted(x, y, whole)
     values = f"{len(set(x))} x {len(set(y))} different values"
     notes = f"nats; plug-in {whole:.4g}, {chance:.4g} by chance, of {values}"
-    low = high = math.nan
+    (middle, error), other = jackknife(x, y), adjusted(whole, chance, most)
+    value, low, high = min(middle, other), math.nan, math.nan
     if chance > MOST_BY_CHANCE * most:
+        value = math.nan
         notes += ": too many for so few samples"
     elif chance > MOST_FOR_INTERVAL * most:
         notes += ": too many for an interval"
     else:
-        middle, error = jackknife(x, y)
-        other = adjusted(whole, chance, most)
         half = 1.959964 * error * (most / (most - chance) if most else 1.0)
-        low, high = min(middle, other) - half, min(max(middle, other) + half, most)
+        low, high = value - half, min(max(middle, other) + half, most)
     return Estimate(
         name=name,
-        value=corrected(x, y, chance=chance),
+        value=value,
         low=low,
         high=high,
         method="jackknife, normal" if math.isfinite(low) else "",

@@ -30,7 +30,7 @@ def test_plug_in_information() -> None:
 
 
 def test_adjusted_information_by_hand() -> None:
-    """Of the six pairings of aabb with 0011 two have ln 2 and four have nothing."""
+    """Two of the six pairings of aabb with 0011 have ln 2 nats of information, four have none."""
     chance = log(2) / 3
     assert adjusted(log(2), chance, log(2)) == pytest.approx(log(2))
     assert adjusted(chance, chance, log(2)) == 0
@@ -103,7 +103,7 @@ def test_information_of_noisy_codes_is_in_the_interval(
 
 @pytest.mark.parametrize("kinds", [60, 100])
 def test_words_that_are_all_different_have_no_information_to_estimate(kinds: int) -> None:
-    """What has nothing to do with x shows nearly all of its entropy by chance."""
+    """A variable with rare values seems to depend on x, although it is independent of x."""
     rng = np.random.default_rng(0)
     x, y = rng.integers(4, size=100).tolist(), [n % kinds for n in range(100)]
     found = mutual_information("x", x, y)
