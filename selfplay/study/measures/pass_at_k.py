@@ -101,6 +101,54 @@ def study(
         ConfigError: If the games have no list of tasks, if sampling is greedy, or if no sample of a
             task can be judged.
     """
+    _check_games(games, trained, role)
+    games.episodes = len(games.tasks) * samples
+    found = {
+        player.label: counts(games, games.run(player.seats(games.agents)), role=role)
+        for player in (trained, base)
+    }
+    most = _samples_per_task(games, found, role)
+    curves = _Curves(found, ks=[2**power for power in range(most.bit_length())], seed=games.seed)
+    passed, voted = curves.passed(), curves.voted()
+    after, before = curves.after, curves.before
+    new, lost = discovered(after, before), discovered(before, after)
+    mine, theirs = ([each.value for each in curve] for curve in passed.values())
+    shown = {"pass@k": passed, **({"majority@k": voted} if any(curves.comparable) else {})}
+    return Result(
+        measure="passk",
+        title=f"pass@k of {trained.label} and {base.label} in {games.arena().name}",
+        definition="pass@k: the probability that at least one of k samples is right. majority@k: "
+        "the probability that their most frequent answer is right. Better only at small k is "
+        "sharpening; better at every k is a sign of new abilities.",
+        estimates=[
+            *curves.gains(),
+            _count("newly solvable tasks", new),
+            _count("no longer solvable", lost),
+        ],
+        tables=[
+            *(_table(title, "k", curves.ks, lines) for title, lines in shown.items()),
+            _table(
+                "Cover@tau: tasks with this fraction of right samples",
+                "tau",
+                TAUS,
+                curves.covered(),
+            ),
+            _outcomes(found),
+        ],
+        drawings=[_plot(title, curves.ks, lines) for title, lines in shown.items()],
+        params={**games.record(), "samples_per_task": most, "role": role or "the whole episode"},
+        notes=[
+            *games.notes,
+            crossing_note(mine, theirs, curves.ks),
+            f"a task without a right answer in {most} samples may still be solved with a "
+            f"probability of up to {1 - 0.05 ** (1 / most):.3g}",
+            *_incomparable(curves.comparable),
+        ],
+    )
+
+
+def _check_games(games: StudyMatches, trained: StudyPlayer, role: str | None) -> None:
+    """Raise ConfigError, before all games are played, for games without pass@k."""
     if not games.tasks:
         raise ConfigError(
             "passk: this run has no evaluation, and default tasks differ in every episode; name a "
@@ -112,17 +160,17 @@ def study(
             "passk: this evaluation is greedy (temperature 0), so all samples of a task are equal; "
             "name one that samples, with --evaluation"
         )
-    if role is None:  # raises before all games are played
-        counts(
-            games, games.rollout().run(games.episode_specs(trained.seats(games.agents), count=1))
-        )
-    games.episodes = len(games.tasks) * samples
-    found = {
-        player.label: counts(games, games.run(player.seats(games.agents)), role=role)
-        for player in (trained, base)
-    }
-    after, before = found[trained.label], found[base.label]
-    most = int(min(after.samples.min(), before.samples.min()))
+    if role is None:  # a game that is not right or wrong raises
+        specs = games.episode_specs(trained.seats(games.agents), count=1)
+        counts(games, games.rollout().run(specs))
+
+
+def _samples_per_task(
+    games: StudyMatches, found: Mapping[str, AttemptCounts], role: str | None
+) -> int:
+    """Return the number of samples that each task has of both players; ConfigError is raised if a
+    task has none."""
+    most = min(int(each.samples.min()) for each in found.values())
     if most < 1:
         games.record()  # raises for a metric that no episode has
         having = f"an answer of {role}" if role else games.metrics[0]
@@ -130,55 +178,66 @@ def study(
             f"passk: a task has no finished sample with {having}; name an evaluation in which all "
             "tasks have it, with --evaluation"
         )
-    ks = [2**power for power in range(most.bit_length()) if 2**power <= most]
-    draws = Draws(tasks=after.tasks, seed=games.seed)
+    return most
 
-    def curves(
-        name: str, values: Callable[[AttemptCounts, float], np.ndarray], at: Places
+
+class _Curves:
+    """The curves of both players, with intervals from the same resampled tasks."""
+
+    def __init__(self, found: Mapping[str, AttemptCounts], *, ks: Sequence[int], seed: int) -> None:
+        """Args:
+        found: Counts by the label of the player: the trained one, then the untrained one.
+        ks: Values of k.
+        seed: Seed of the resampling.
+        """
+        self.found, self.ks = found, ks
+        self.after, self.before = found.values()
+        self.comparable = [
+            None not in pair for pair in zip(self.after.voted, self.before.voted, strict=True)
+        ]
+        """[T] True for tasks whose answers can be compared as text."""
+        self._draws = Draws(tasks=self.after.tasks, seed=seed)
+
+    def passed(self) -> Lines:
+        """Return pass@k by player."""
+        return self._lines("pass@", per_task, self.ks)
+
+    def voted(self) -> Lines:
+        """Return majority@k by player."""
+        return self._lines("majority@", self._votes, self.ks)
+
+    def covered(self) -> Lines:
+        """Return Cover@tau by player."""
+        return self._lines("Cover@", cover, TAUS)
+
+    def gains(self) -> list[Estimate]:
+        """Return the gains by training: of pass@k, and of majority@k at the largest k."""
+        gains = [
+            self._gain(f"gain at k = {k}", per_task(self.after, k) - per_task(self.before, k))
+            for k in self.ks
+        ]
+        if any(self.comparable):
+            k = self.ks[-1]
+            votes_gained = self._votes(self.after, k) - self._votes(self.before, k)
+            gains.append(self._gain(f"gain of majority@{k}", votes_gained))
+        return gains
+
+    def _lines(
+        self, name: str, values: Callable[[AttemptCounts, float], np.ndarray], at: Places
     ) -> Lines:
         return {
             label: [
-                draws.mean(f"{name}{x:g}, {label}", values(each, x), bounds=(0.0, 1.0)) for x in at
+                self._draws.mean(f"{name}{x:g}, {label}", values(each, x), bounds=(0.0, 1.0))
+                for x in at
             ]
-            for label, each in found.items()
+            for label, each in self.found.items()
         }
 
-    passed, covered = curves("pass@", per_task, ks), curves("Cover@", cover, TAUS)
-    comparable = [None not in pair for pair in zip(after.voted, before.voted, strict=True)]
-    voted = curves("majority@", lambda each, k: votes(each, int(k), comparable), ks)
+    def _gain(self, name: str, values: np.ndarray) -> Estimate:
+        return self._draws.mean(name, values, bounds=(-1.0, 1.0), null=0.0)
 
-    def gain(name: str, values: np.ndarray) -> Estimate:
-        return draws.mean(name, values, bounds=(-1.0, 1.0), null=0.0)
-
-    gains = [gain(f"gain at k = {k}", per_task(after, k) - per_task(before, k)) for k in ks]
-    if any(comparable):
-        gained = votes(after, ks[-1], comparable) - votes(before, ks[-1], comparable)
-        gains.append(gain(f"gain of majority@{ks[-1]}", gained))
-    new, lost = discovered(after, before), discovered(before, after)
-    mine, theirs = ([each.value for each in curve] for curve in passed.values())
-    shown = {"pass@k": passed, **({"majority@k": voted} if any(comparable) else {})}
-    return Result(
-        measure="passk",
-        title=f"pass@k of {trained.label} and {base.label} in {games.arena().name}",
-        definition="pass@k: the probability that at least one of k samples is right. majority@k: "
-        "the probability that their most frequent answer is right. Better only at small k is "
-        "sharpening; better at every k is a sign of new abilities.",
-        estimates=[*gains, _count("newly solvable tasks", new), _count("no longer solvable", lost)],
-        tables=[
-            *(_table(title, "k", ks, lines) for title, lines in shown.items()),
-            _table("Cover@tau: tasks with this fraction of right samples", "tau", TAUS, covered),
-            _outcomes(found),
-        ],
-        drawings=[_plot(title, ks, lines) for title, lines in shown.items()],
-        params={**games.record(), "samples_per_task": most, "role": role or "the whole episode"},
-        notes=[
-            *games.notes,
-            crossing_note(mine, theirs, ks),
-            f"a task without a right answer in {most} samples may still be solved with a "
-            f"probability of up to {1 - 0.05 ** (1 / most):.3g}",
-            *_incomparable(comparable),
-        ],
-    )
+    def _votes(self, counted: AttemptCounts, k: float) -> np.ndarray:
+        return votes(counted, int(k), self.comparable)
 
 
 def _table(title: str, head: str, at: Places, lines: Lines) -> Table:

@@ -16,11 +16,14 @@ the same name, and its other cells are empty; a single shared policy takes every
 """
 
 import argparse
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from selfplay.errors import ConfigError
 from selfplay.run.formatting import counted
-from selfplay.study.matches import games_of
+from selfplay.study.matches import StudyMatches, games_of
 from selfplay.study.measure import EPISODES, EVALUATION, SEED, Measure, references_of
 from selfplay.study.players import Reference
 from selfplay.study.plots import IntervalPlot, MatrixPlot
@@ -47,42 +50,28 @@ def study(
         raise ConfigError(
             "transfer: a single run has no other game; name runs of two games or more"
         )
-    estimates: list[Estimate] = []
-    labels: dict[Reference, str] = {}
-    names: list[str] = []
-    values = [[float("nan")] * len(references) for _ in references]
-    notes: list[str] = []
-    for column, home in enumerate(references):
+    columns: list[_Column] = []
+    for home in references:
         with games_of(home.run, evaluation=evaluation, episodes=episodes, seed=seed) as games:
-            roles = list(games.arena().roles)
-            able = [each for each in references if not each.missing(roles)]
-            players = games.admit(able, any_role=True)
-            starts = [Reference(run=each.run, start=True) for each in able]
-            before = games.admit(starts, any_role=True)
-            for each, player in zip(able, players, strict=True):
-                # If players of one game have the same name, `admit` gives them longer labels.
-                labels[each] = max(labels.get(each, ""), player.label, key=len)
-            names.append(f"{labels[home]}: {games.metrics[0]}")
-            notes += [note for note in games.notes if note not in notes]
-            notes += [
-                f"{each.run.name} has no policy for {', '.join(each.missing(roles))}, so it does "
-                f"not play the games of {home.run.name}"
-                for each in references
-                if each not in able
-            ]
-            for reference, player, start in zip(able, players, before, strict=True):
-                after = games.run(player.seats(games.agents))
-                gain = games.scores(after) - games.scores(games.run(start.seats(games.agents)))
-                label = f"{player.label} in {names[-1]}"
-                found = games.draws(after).mean(label, gain, null=0.0)
-                estimates.append(found)
-                values[references.index(reference)][column] = found.value
-            record = games.record()
-            notes += [
-                f"{names[-1]}: {counted(count, 'truncated episode')} without the metric left out"
-                for count in record.get("truncated_left_out", {}).values()
-            ]
-    rows = [labels[each] for each in references]
+            columns.append(_column(games, home, references))
+    # If players of one game have the same name, their labels are longer there.
+    rows = [max((column.labels.get(r, "") for column in columns), key=len) for r in references]
+    names = [f"{row}: {column.metric}" for row, column in zip(rows, columns, strict=True)]
+    estimates = [
+        replace(gain, name=f"{column.labels[reference]} in {name}")
+        for name, column in zip(names, columns, strict=True)
+        for reference, gain in column.gains.items()
+    ]
+    values = [
+        [column.gains[r].value if r in column.gains else math.nan for column in columns]
+        for r in references
+    ]
+    notes = [note for column in columns for note in column.notes]
+    notes += [
+        f"{name}: {counted(count, 'truncated episode')} without the metric left out"
+        for name, column in zip(names, columns, strict=True)
+        for count in column.record.get("truncated_left_out", {}).values()
+    ]
     return Result(
         measure="transfer",
         title=f"Transfer between {len(references)} games",
@@ -93,7 +82,7 @@ def study(
             Table(
                 title="Gain over the untrained policies",
                 columns=["", *names],
-                rows=[[label, *row] for label, row in zip(rows, values, strict=True)],
+                rows=[[row, *gains] for row, gains in zip(rows, values, strict=True)],
             )
         ],
         drawings=[
@@ -113,9 +102,51 @@ def study(
         params={
             "runs": [str(each.run) for each in references],
             "seed": seed,
-            "turns_without_action_in_the_last_game": record["turns_without_action"],
+            "turns_without_action_in_the_last_game": columns[-1].record["turns_without_action"],
         },
-        notes=notes,
+        notes=list(dict.fromkeys(notes)),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Column:
+    """The results of all runs in the games of one run."""
+
+    metric: str
+    """The main metric of the games."""
+    labels: Mapping[Reference, str]
+    """Run to the label of its trained player."""
+    gains: Mapping[Reference, Estimate]
+    """Run to its gain by training; runs without a policy for some role are missing."""
+    record: Mapping[str, Any]
+    """Record of the games (`StudyMatches.record`)."""
+    notes: Sequence[str]
+    """Notes for the reader."""
+
+
+def _column(games: StudyMatches, home: Reference, references: Sequence[Reference]) -> _Column:
+    """Play the games of the run `home` with the policies of each run, trained and untrained."""
+    roles = list(games.arena().roles)
+    able = [each for each in references if not each.missing(roles)]
+    trained = games.admit(able, any_role=True)
+    starts = games.admit([Reference(run=r.run, start=True) for r in able], any_role=True)
+    gains: dict[Reference, Estimate] = {}
+    for reference, player, start in zip(able, trained, starts, strict=True):
+        after = games.run(player.seats(games.agents))
+        gain = games.scores(after) - games.scores(games.run(start.seats(games.agents)))
+        gains[reference] = games.draws(after).mean(player.label, gain, null=0.0)
+    missing = [
+        f"{each.run.name} has no policy for {', '.join(each.missing(roles))}, so it does "
+        f"not play the games of {home.run.name}"
+        for each in references
+        if each not in able
+    ]
+    return _Column(
+        metric=games.metrics[0],
+        labels={r: player.label for r, player in zip(able, trained, strict=True)},
+        gains=gains,
+        record=games.record(),
+        notes=[*games.notes, *missing],
     )
 
 
