@@ -11,7 +11,7 @@ NINE = ("sampler=independent", "sampler.group_size=9")
 
 @dataclass(frozen=True, kw_only=True)
 class Game:
-    """An experiment, and what is compared in it."""
+    """An experiment, and the methods that are compared in it."""
 
     experiment: Sequence[str]
     """Overrides of all runs: the experiment and changes of it."""
@@ -65,13 +65,13 @@ GAMES: Mapping[str, Game] = {
             "agent_turn, branch": ("credit=agent_turn", *BRANCH),
             "counterfactual": ("credit=counterfactual", "credit.default=left"),
         },
-        # Both agents get the same pay at the end, and a step has one group.
+        # Both agents get the same reward at the end, and a step has one group.
         same={
             "rloo": ("dr_grpo", "magrpo"),
             "grpo": ("turn", "team", "trr", "reinforce_pp"),
         },
     ),
-    # Two policies with rewards of their own; each agent has a role, and a policy, of its own.
+    # Two agents, each with its own role, policy and rewards.
     "signal": Game(
         experiment=("+experiment=tiny/signal",),
         steps=200,
@@ -84,7 +84,7 @@ GAMES: Mapping[str, Game] = {
         },
     ),
     "collaboration": COLLABORATION,
-    # The same with a second turn, after the results of the tests.
+    # The same game with a second turn, after the results of the tests.
     "repair": replace(
         COLLABORATION,
         experiment=(
@@ -103,7 +103,7 @@ GAMES: Mapping[str, Game] = {
         methods={
             **_methods(("rloo", "grpo", "reinforce_pp", "turn", "gigpo"), AGENT),
             **_methods(("trr", "rae", "gae", "magrpo", "team", "counterfactual")),
-            # The operation in place of the manager's leaves the bank as it was.
+            # The default operation of the manager leaves the bank unchanged.
             "counterfactual, NOOP": ("credit=counterfactual", f"credit.default='{NOOP}'"),
         },
     ),
@@ -120,4 +120,4 @@ GAMES: Mapping[str, Game] = {
         },
     ),
 }
-"""All games. Methods have the settings of `configs/credit/`, except where an override says it."""
+"""All games. Methods have the settings of `configs/credit/`, unless an override changes them."""

@@ -67,13 +67,13 @@ def add_run_options(parser: argparse.ArgumentParser, *, seeds: int, unit: str) -
     Args:
         parser: Parser of the command.
         seeds: Number of seeds that are reported, by default.
-        unit: Things that the budget counts.
+        unit: Name of the things that the budget counts.
     """
     parser.add_argument("--seeds", type=int, default=seeds)
     parser.add_argument("--budget", type=int, default=2880, help=f"{unit} of a run")
     parser.add_argument("--rates", type=float, nargs="+", default=RATES)
     parser.add_argument("--json", type=Path, help="file for all numbers; table and draw read it")
-    parser.add_argument("--folder", type=Path, default=Path(), help="of the pictures (draw)")
+    parser.add_argument("--folder", type=Path, default=Path(), help="folder of the pictures (draw)")
 
 
 def kept_rows(parser: argparse.ArgumentParser, options: argparse.Namespace) -> list[dict[str, Any]]:

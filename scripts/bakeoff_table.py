@@ -39,7 +39,7 @@ def write_picture(
         title: Title of the picture.
         estimates: The estimates, from top to bottom.
         label: Label of the axis.
-        null: Value of the vertical line that stands for no difference.
+        null: Value without a difference, where a vertical line is drawn.
     """
     picture = IntervalPlot(title=title, estimates=estimates, label=label, null=null)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Times adapters over one base that share their passes beside one pass for each adapter.
+"""Times adapters that share passes over one base, compared with one pass for each adapter.
 
 Each adapter answers the same number of requests, each with a prompt of its own. Both engines sample
 the same tokens with the same tensors. `--model` adds a larger base.
@@ -109,7 +109,7 @@ def serve(engine: TransformersEngine, models: Mapping[str, PreTrainedModel]) -> 
 
 
 def answered(engine: TransformersEngine, asked: Sequence[Request]) -> dict[int, Completion]:
-    """Answer all requests by an engine that knows nothing of earlier ones."""
+    """Answer all requests with an engine that has forgotten earlier ones."""
     engine.forget()
     for request in asked:
         engine.add(request)

@@ -1,9 +1,9 @@
-"""Times a run that samples steps ahead of its learner beside one that takes turns.
+"""Times a run that samples steps ahead of its learner, compared with one that alternates.
 
-Kuhn poker in an environment that is slow as others are: each of its steps sleeps, so long that the
-games of a step take as long as the rest of it, where there is most to be won (a ratio of 2). One
-Ray worker plays; the learner is this process. Needs two cores to itself; on a busy machine,
---elsewhere lets learning take so many seconds more without work, as on a device of its own.
+The environment is Kuhn poker with a pause in each of its steps. The pause makes the games of a step
+take as long as the rest of the step; then the possible gain is largest (a ratio of 2). One Ray
+worker plays, and this process learns. The benchmark needs two idle cores. On a busy machine,
+--elsewhere adds a pause of some seconds to learning, as if learning used another device.
 
 Usage: python scripts/bench_async.py [--steps 12] [--rounds 3] [--lag 1] [--elsewhere 0]
            [--json FILE] [key=value ...]
@@ -47,12 +47,12 @@ BASE = (
     "runtime.worker_cpus=0.5",
 )
 APART = 3
-"""Steps at either end that are not counted: the first ones load, and before the last nothing is
-sampled ahead any more."""
+"""Steps at either end that are not counted: the first ones load models, and in the last ones no
+further step is sampled ahead."""
 
 
 class Slow(Kuhn):
-    """Every step takes a while, and costs no work."""
+    """Kuhn poker whose steps sleep."""
 
     blocking = True
 
@@ -67,7 +67,7 @@ class Slow(Kuhn):
 
 def main() -> None:
     parser = arguments(__doc__ or "")
-    parser.add_argument("--steps", type=int, default=12, help="counted of each run")
+    parser.add_argument("--steps", type=int, default=12, help="counted steps of each run")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--lag", type=int, default=1)
     parser.add_argument("--elsewhere", type=float, default=0.0)
@@ -107,7 +107,7 @@ def main() -> None:
                     f"max_staleness {lag}: {episodes / total:.0f} episodes/s; a step plays for "
                     f"{played:.2f} s and learns for {learned:.2f} s; samples {aged:.2f} updates old"
                 )
-    what = f"an episode in a slow environment, max_staleness {options.lag} beside 0"
+    what = f"an episode in a slow environment, max_staleness {options.lag} compared with 0"
     show([compared(what, seconds[options.lag], seconds[0], target=1.6)], options.json)
 
 
@@ -134,7 +134,7 @@ def steps_of(
 
 
 def learn_longer(seconds: float) -> None:
-    """Let every update wait."""
+    """Add a pause to every update of a learner."""
     update = Learner.update
 
     def slower(self: Learner, samples: Sequence[Sample], *, step: int) -> dict[str, float]:

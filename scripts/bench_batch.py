@@ -1,4 +1,4 @@
-"""Times a whole training step on single-turn episodes beside its floor.
+"""Times a whole training step on single-turn episodes, compared with its floor.
 
 32 prompts x 8 completions of exactly 32 tokens, by a new model of 0.8 million parameters. Ours is
 rollout, credit, learner and optimizer; the floor is plain `generate` and one plain forward and
@@ -31,7 +31,7 @@ from selfplay.types import Action, Group, Observation, Task
 
 PROMPTS, SIBLINGS, NEW, RATE = 32, 8, 32, 1e-6
 SHAPE = {"intermediate": 352}
-"""Sizes of the model besides those of `build_model`."""
+"""Sizes of the model in addition to those of `build_model`."""
 
 
 class OneTurn(Arena):
@@ -61,7 +61,7 @@ def earned(text: str) -> float:
 
 
 class Step:
-    """One training step after another."""
+    """Training steps, one for each call."""
 
     def __init__(
         self,
@@ -73,12 +73,12 @@ class Step:
         asked: Sequence[str] | None = None,
         new: int = NEW,
     ) -> None:
-        """`models` has one for each role of `arena`; `credit` is GRPO and `asked` are `questions()`
-        where not given; `new` is the number of tokens of a completion."""
+        """`models` has a model for each role of `arena`. By default `credit` is GRPO, and `asked`
+        are `questions()`. `new` is the number of tokens of a completion."""
         engine = TransformersEngine()
         agent_specs, self.learners = {}, {}
         for role, model in models.items():
-            engine.serve(role, model, [])  # nothing ends a completion
+            engine.serve(role, model, [])  # no token ends a completion
             agent_specs[role] = AgentSpec(
                 role=Role(), policy=role, renderer=renderer, max_tokens=new
             )

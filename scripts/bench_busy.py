@@ -1,9 +1,9 @@
-"""Times a training step alone and beside busy processes, with long and with short waits of threads.
+"""Times a training step alone and with busy processes, with long and with short waits of threads.
 
 OpenMP threads that wait for each other spin for a while before they sleep. On a busy machine, the
 spinning takes the time that the threads they wait for would need. `limit_spinning` shortens it. One
 process with OpenMP's own waits and one with ours make the same steps in turns, first alone, then
-beside busy processes. The step is that of bench_batch.py with fewer prompts. The lines give
+with busy processes. The step is that of bench_batch.py with fewer prompts. The lines give
 wall-clock and CPU seconds of a step, and the least and the largest load average at the beginning of
 a round, because other work on the machine distorts the result.
 
@@ -68,7 +68,7 @@ class Stepper:
 
 @contextmanager
 def stepper(side: str) -> Iterator[Stepper]:
-    """Start the process of one side, which has then made its first step."""
+    """Start the process of one side, and make its first step."""
     process = subprocess.Popen(
         [sys.executable, __file__, "--side", side],
         env={name: value for name, value in os.environ.items() if name not in SPIN_VARIABLES},
@@ -86,7 +86,7 @@ def stepper(side: str) -> Iterator[Stepper]:
 
 
 def measured(sides: Mapping[str, Stepper], busy: int, rounds: int, steps: int) -> list[Line]:
-    """Return the lines of wall-clock and CPU time beside some busy processes."""
+    """Return the lines of wall-clock and CPU time with some busy processes."""
     loads: list[float] = []
     seconds: dict[str, list[dict[str, float]]] = {side: [] for side in sides}
     with busy_processes(busy):
@@ -97,7 +97,7 @@ def measured(sides: Mapping[str, Stepper], busy: int, rounds: int, steps: int) -
     load = f"load {min(loads):.1f} to {max(loads):.1f}"
     return [
         compared(
-            f"a step beside {busy} busy processes, {load}: {clock}, ours beside {other}",
+            f"a step with {busy} busy processes, {load}: {clock}, compared with {other}",
             *([each[clock] for each in seconds[side]] for side in (SIDES[0], other)),
             target=1 / COST if other == "before" and clock == "wall clock" and not busy else None,
         )
@@ -120,7 +120,7 @@ def busy_processes(count: int) -> Iterator[None]:
 
 
 def serve(side: str) -> None:
-    """Make as many steps as each line of the input says, and print the seconds of one."""
+    """Make as many steps as each line of the input asks for, and print the seconds of one."""
     if side != "before":
         limit_spinning()
     # These imports load torch, whose OpenMP library reads the environment.

@@ -45,7 +45,7 @@ TOKENS = 64
 
 
 def sample(tokens: int) -> Sample:
-    """Return a sample with so many tokens of completion."""
+    """Return a sample with `tokens` tokens of completion."""
     turn = Turn(
         agent="player_0",
         role="player",
@@ -81,7 +81,7 @@ class Training:
             self.learner.update([sample(TOKENS)], step=1)
 
     def save(self, kind: str) -> Path:
-        """Save, in a new folder; the older one is removed."""
+        """Save in a new folder, and remove the older one."""
         self.step += 1
         if kind == "before":
             return self._save_as_before()
@@ -130,8 +130,8 @@ def timed(work: Callable[[], object]) -> float:
 
 
 def measure(training: Training, *, rounds: int, updates: int) -> dict[str, dict[str, list[float]]]:
-    """Return the seconds of every way in every round: of the save, of the updates after it, and of
-    all."""
+    """Return the seconds of every way in every round: of the save, of the updates after it, and
+    until all is written."""
     ways = ["before", "at once", "background"]
     seconds: dict[str, dict[str, list[float]]] = {
         way: {"save": [], "updates": [], "all": []} for way in ways
@@ -142,7 +142,7 @@ def measure(training: Training, *, rounds: int, updates: int) -> dict[str, dict[
             saved = timed(lambda way=way: training.save(way))  # type: ignore[misc]
             updated = timed(lambda: training.update(updates))
             training.wait(way)
-            if number:  # after one round that warms up
+            if number:  # the first round warms up
                 seconds[way]["save"].append(saved)
                 seconds[way]["updates"].append(updated)
                 seconds[way]["all"].append(time.perf_counter() - begun)
@@ -189,7 +189,7 @@ def main() -> None:
             compared(f"wait for a checkpoint of {what}: copy", background["save"], before["save"]),
             compared("the same, at once, hashed while written", at_once["save"], before["save"]),
             compared(
-                f"{options.updates} updates after it, beside the thread",
+                f"{options.updates} updates after it, during the thread",
                 background["updates"],
                 at_once["updates"],
             ),

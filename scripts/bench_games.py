@@ -4,7 +4,7 @@ Games of several turns, each turn in one conversation, are played by a tiny mode
 batch has few rows, and whose prefix cache holds 1.5 times the conversations of a full batch. There
 are many more games than rows. Ours serves the requests of games in progress first; the other way
 serves requests in the order in which they came, so that all games take their first turns before any
-takes its second one. Both ways play the same games.
+takes its second turn. Both ways play the same games.
 
 With `--arenas waiting` every move waits for 10 ms in one of two threads of arenas. With
 `--engine vllm`, which needs the environment of vLLM, the tokens are those of prompts that vLLM does
@@ -80,7 +80,7 @@ def text(rng: Random, characters: int) -> str:
 
 
 def arrival(request: Request) -> tuple[int, int]:
-    """Serve requests in the order in which they came."""
+    """Return the key that serves requests in the order in which they came."""
     return 0, request.id
 
 
@@ -163,7 +163,7 @@ def main() -> None:
 
 
 def engine_of(kind: str, *, rows: int, cache: int, longest: int) -> Engine:
-    """Return an engine whose prefix cache holds so many tokens."""
+    """Return an engine whose prefix cache holds `cache` tokens."""
     if kind == "transformers":
         return TransformersEngine(max_rows=rows, prefix_tokens=cache)
     from selfplay.engines.vllm.engine import VLLMEngine

@@ -1,13 +1,12 @@
-"""Times generation with every distinct token computed once beside one row for each request.
+"""Times generation that computes each distinct token once, compared with a row for each request.
 
-Kuhn poker, tic-tac-toe and the quickstart are played once by their tiny policy; the recorded
-requests are then answered again and again. The fourth case is conversations of four turns. Both
-ways sample the same tokens. `--model` adds a larger model, which plays fewer games.
-A case such as `smollm2/tic_tac_toe` plays a step of this experiment with its warm-started model.
-`--beside padding` compares with prefill passes that take as many parts as fit, whatever their
-lengths are.
+Kuhn poker, tic-tac-toe, the quickstart and Leduc poker are played once by their tiny policies; the
+recorded requests are then answered several times. The last case is conversations of four turns.
+Both ways sample the same tokens. `--model` adds a larger model, which plays fewer games. A case
+such as `smollm2/tic_tac_toe` plays a step of this experiment with its warm-started model. With
+`--compared-with padding`, the other way are prefill passes of as many parts as fit, of any lengths.
 
-Usage: python scripts/bench_generation.py [--cases kuhn ...] [--beside requests|padding]
+Usage: python scripts/bench_generation.py [--cases kuhn ...] [--compared-with requests|padding]
            [--model FOLDER] [--rounds 5] [--json FILE] [key=value ...]
 """
 
@@ -100,11 +99,11 @@ def request_by_request(engine: TransformersEngine) -> Iterator[None]:
         policy.prefixes, batch.rows = kept, shared
 
 
-BESIDE: dict[str, Callable[[TransformersEngine], AbstractContextManager[object]]] = {
+OTHER_WAYS: dict[str, Callable[[TransformersEngine], AbstractContextManager[object]]] = {
     "requests": request_by_request,
     "padding": padding,
 }
-"""The other ways."""
+"""The ways that ours is compared with."""
 
 
 @dataclass
@@ -117,7 +116,7 @@ class GenerationCase:
     waves: list[list[Request]]
 
     def answer(self, engine: TransformersEngine) -> dict[int, Completion]:
-        """Answer all requests by an engine that knows nothing of earlier ones."""
+        """Answer all requests with an engine that has forgotten earlier ones."""
         engine.forget()
         found: dict[int, Completion] = {}
         for wave in self.waves:
@@ -132,7 +131,9 @@ class GenerationCase:
 def main() -> None:
     parser = arguments(__doc__ or "")
     parser.add_argument("--cases", nargs="+", choices=(*CASES, *SMOLLM2), default=CASES)
-    parser.add_argument("--beside", choices=BESIDE, default="requests", help="the other way")
+    parser.add_argument(
+        "--compared-with", choices=OTHER_WAYS, default="requests", help="the other way"
+    )
     parser.add_argument("--model", type=Path, help="folder of another model, such as one of 135 M")
     parser.add_argument("--rounds", type=int, default=5)
     options, overrides = parser.parse_known_args()
@@ -141,12 +142,12 @@ def main() -> None:
     lines = []
     for name in options.cases:
         case = conversation() if name == "conversation" else recorded(name, overrides)
-        lines += measured(case, options.rounds, options.beside)
+        lines += measured(case, options.rounds, options.compared_with)
         if options.model is not None:
             if larger := of_model(name, options.model):
-                lines += measured(larger, max(1, options.rounds // 2), options.beside)
+                lines += measured(larger, max(1, options.rounds // 2), options.compared_with)
             else:
-                print(f"{name}: an untrained model has no valid step of it", file=sys.stderr)
+                print(f"{name}: an untrained model makes no valid step of it", file=sys.stderr)
     show(lines, options.json)
 
 
@@ -190,8 +191,8 @@ def recorded(name: str, overrides: Sequence[str]) -> GenerationCase:
 def conversation(
     model: PreTrainedModel | None = None, *, tasks: int = 16, siblings: int = 4
 ) -> GenerationCase:
-    """Return conversations of four turns: equal rules, a task for each four of them, own
-    answers."""
+    """Return conversations of four turns, which begin with equal rules. Siblings have the same task
+    and different answers."""
     model = model or build_model(len(build_tokenizer([])), seed=0, intermediate=352)
     rng, engine = Random(0), TransformersEngine()
     engine.serve("base", model, [])
@@ -217,7 +218,7 @@ def conversation(
     return GenerationCase("conversation", model, [], waves)
 
 
-def measured(case: GenerationCase, rounds: int, beside: str) -> list[Line]:
+def measured(case: GenerationCase, rounds: int, way: str) -> list[Line]:
     """Return the seconds and the computed tokens of both ways."""
     engine = TransformersEngine()
     engine.serve("base", case.model, case.end_ids)
@@ -230,7 +231,7 @@ def measured(case: GenerationCase, rounds: int, beside: str) -> list[Line]:
         computed["ours"] = engine.drain_metrics()["computed_tokens"]
 
     def other() -> None:
-        with BESIDE[beside](engine):
+        with OTHER_WAYS[way](engine):
             engine.drain_metrics()
             answers["other"] = case.answer(engine)
             computed["other"] = engine.drain_metrics()["computed_tokens"]
@@ -243,8 +244,10 @@ def measured(case: GenerationCase, rounds: int, beside: str) -> list[Line]:
     )
     if differing:
         print(f"{case.name}: {differing} of {len(requests)} samples differ", file=sys.stderr)
-    said = [each.prompt_ids + answers["ours"][each.id].completion_ids[:-1] for each in requests]
-    floor = len({ids[:end] for ids in said for end in range(1, len(ids) + 1)})
+    histories = [
+        each.prompt_ids + answers["ours"][each.id].completion_ids[:-1] for each in requests
+    ]
+    floor = len({ids[:end] for ids in histories for end in range(1, len(ids) + 1)})
     size = sum(parameter.numel() for parameter in case.model.parameters()) / 1e6
     what = f"generation, {case.name}, {len(requests)} requests, {size:.1f} M parameters"
     ratio = computed["other"] / computed["ours"]

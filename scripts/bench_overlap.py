@@ -10,7 +10,7 @@ play the same games:
   that reads outcomes;
 - sampled ahead with steps that overlap.
 
-A way's rate counts the steps after those in which it begins and before those in which it ends.
+The first three and the last three steps of each way are not counted.
 
 Usage: python scripts/bench_overlap.py [--lag 1] [--steps 24] [--rounds 1] [--games 24]
            [--places 16] [--seconds 0.2] [--learn 0.1] [--json FILE]
@@ -43,7 +43,7 @@ AFTER, AHEAD, OVERLAPPING = "one batch after another", "sampled ahead", "sampled
 
 
 class HeavyTailed(Arena):
-    """A game of some moves, each of which sleeps."""
+    """A game whose moves sleep, with a heavy-tailed number of moves."""
 
     name = "heavy_tailed"
     roles = {"player": 1}
@@ -67,7 +67,7 @@ class HeavyTailed(Arena):
 
 
 class ImmediateEngine(Engine):
-    """Answers every request in the next step, with the version of the weights of that time."""
+    """An engine that answers every request in the next step, with the version of that time."""
 
     def __init__(self) -> None:
         self.version = 0
@@ -92,7 +92,7 @@ class ImmediateEngine(Engine):
 
 
 class OutcomeTasks(FixedTasks):
-    """The same tasks from a curriculum that may read outcomes."""
+    """Fixed tasks of a curriculum that may read outcomes."""
 
     def observe(self, groups: Sequence[Group], step: int) -> None:
         pass
@@ -151,11 +151,11 @@ def seconds_per_step(way: str, options: Namespace) -> float:
 def main() -> None:
     parser = arguments(__doc__ or "")
     parser.add_argument("--lag", type=int, default=1, help="max_staleness")
-    parser.add_argument("--steps", type=int, default=24, help="counted of each way")
+    parser.add_argument("--steps", type=int, default=24, help="counted steps of each way")
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--games", type=int, default=24, help="of a step")
+    parser.add_argument("--games", type=int, default=24, help="games of a step")
     parser.add_argument("--places", type=int, default=16, help="games at the same time")
-    parser.add_argument("--seconds", type=float, default=0.2, help="that a move sleeps")
+    parser.add_argument("--seconds", type=float, default=0.2, help="seconds that a move sleeps")
     parser.add_argument("--learn", type=float, default=0.1, help="seconds that learning takes")
     options = parser.parse_args()
     HeavyTailed.seconds = options.seconds

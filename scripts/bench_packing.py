@@ -1,8 +1,9 @@
-"""Times the learner's step on packed samples beside the same step on padded rows.
+"""Times the learner's step on packed samples, compared with the same step on padded rows.
 
 With --wide, a random model with the layers of SmolLM2-135M learns in bfloat16 from 8 answers to
 each of 16 questions that begin with one instruction: the rows of `auto`, which are cut where a mask
-costs too much, beside those of `trie`, which compute every token once. This takes some minutes.
+costs too much, compared with those of `trie`, which compute every token once. This takes some
+minutes.
 
 Usage: python scripts/bench_packing.py [--wide] [--rounds 7] [--json FILE]
 """
@@ -104,9 +105,9 @@ def samples(prompts: int, length: int, completions: int, turns: int) -> Iterable
         for _ in range(completions):
             prompt = opening
             for _ in range(turns):
-                said = words(32)
-                yield answer(prompt, said, rng)
-                prompt = (*prompt, *said, *words(length))
+                completion = words(32)
+                yield answer(prompt, completion, rng)
+                prompt = (*prompt, *completion, *words(length))
 
 
 def questions(count: int, *, instruction: int, question: int, answers: int) -> Iterable[Sample]:
@@ -123,7 +124,7 @@ def questions(count: int, *, instruction: int, question: int, answers: int) -> I
             yield answer(prompt, words(12), rng)
 
 
-def answer(prompt: tuple[int, ...], said: tuple[int, ...], rng: Random) -> Sample:
+def answer(prompt: tuple[int, ...], completion: tuple[int, ...], rng: Random) -> Sample:
     """Return a completion of a prompt, with an advantage of 1 or -1."""
     turn = Turn(
         agent="solver_0",
@@ -131,9 +132,9 @@ def answer(prompt: tuple[int, ...], said: tuple[int, ...], rng: Random) -> Sampl
         policy="base",
         version=0,
         prompt_ids=prompt,
-        completion_ids=said,
-        logprobs=(-5.0,) * len(said),
-        loss_mask=(1,) * len(said),
+        completion_ids=completion,
+        logprobs=(-5.0,) * len(completion),
+        loss_mask=(1,) * len(completion),
     )
     return Sample(turn=turn, advantage=rng.choice((-1.0, 1.0)))
 

@@ -1,8 +1,8 @@
-"""Times a training step beside those of TRL and CoMLRL: the same models, prompts and batch.
+"""Times a training step here, in TRL and in CoMLRL, with the same models, prompts and batch.
 
 TRL: one agent, GRPO, 32 prompts x 8 completions of 32 tokens, one update. CoMLRL: two agents with
-a model each, MAGRPO on aligned joint actions, the same batch for either. No KL term, evaluation or
-tracker; the rest of what a trainer does is its own. An environment for it:
+a model each, MAGRPO on aligned joint actions, the same batch for either. There is
+no KL term, evaluation or tracker; other parts of a trainer are its own. An environment for it:
 
     python -m venv peers
     peers/bin/pip install torch==2.13.0 trl==1.16.0 wandb openai -e .
@@ -38,7 +38,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("peers", nargs="*", help=f"some of {', '.join(PEERS)}; default: all")
     options = parser.parse_args()
-    known = {"trl": beside_trl, "comlrl": beside_comlrl}
+    known = {"trl": compare_trl, "comlrl": compare_comlrl}
     for name in options.peers:
         if name not in known:
             parser.error(f"no peer {name!r}; choose from {', '.join(PEERS)}")
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 class Pair(OneTurn):
-    """Two agents answer the same question, each unheard, and both are paid for both answers."""
+    """Two agents answer the same question in one stage, and both are paid for both answers."""
 
     name = "pair_v0"
     roles = {"first": 1, "second": 1}
@@ -57,7 +57,7 @@ class Pair(OneTurn):
         self.finish()
 
 
-def beside_trl(rounds: int) -> Line:
+def compare_trl(rounds: int) -> Line:
     """Compare a GRPO step of one agent."""
     from trl import GRPOConfig, GRPOTrainer
 
@@ -66,7 +66,7 @@ def beside_trl(rounds: int) -> Line:
     seconds: dict[str, list[float]] = {"ours": [], "other": []}
 
     class InTurns(TrainerCallback):
-        """A step of ours after each of the trainer's."""
+        """Make a step of ours after each step of the trainer."""
 
         def on_step_begin(self, *_: Any, **__: Any) -> None:
             self.began = time.perf_counter()
@@ -109,11 +109,11 @@ def beside_trl(rounds: int) -> Line:
             ),
         )
         trainer.train()
-    what = f"GRPO step, {batch()}, beside TRL {version('trl')}"
+    what = f"GRPO step, {batch()}, compared with TRL {version('trl')}"
     return compared(what, seconds["ours"][1:], seconds["other"][1:])
 
 
-def beside_comlrl(rounds: int) -> Line:
+def compare_comlrl(rounds: int) -> Line:
     """Compare a MAGRPO step of two agents, each with a model of its own."""
     from comlrl.trainers.reinforce import MAGRPOConfig, MAGRPOTrainer
 
@@ -132,7 +132,7 @@ def beside_comlrl(rounds: int) -> Line:
         formatters=[lambda item: str(item["prompt"])] * 2,
         train_dataset=Dataset.from_list([{"prompt": text} for text in prompts()]),
         args=MAGRPOConfig(
-            num_train_epochs=1,  # of one step: an epoch is the whole batch
+            num_train_epochs=1,  # one step, because an epoch is the whole batch
             num_turns=1,
             num_generations=SIBLINGS,
             max_new_tokens=NEW,
@@ -147,10 +147,10 @@ def beside_comlrl(rounds: int) -> Line:
     trainer.verbose = False
 
     def other() -> None:
-        trainer.train(min_new_tokens=NEW, top_k=0)  # without it the 50 likeliest tokens alone
+        trainer.train(min_new_tokens=NEW, top_k=0)  # by default, the 50 likeliest tokens only
 
     seconds = interleaved({"ours": ours, "other": other}, rounds)
-    what = f"MAGRPO step, 2 agents, {batch()} each, beside CoMLRL {version('comlrl')}"
+    what = f"MAGRPO step, 2 agents, {batch()} each, compared with CoMLRL {version('comlrl')}"
     return compared(what, seconds["ours"], seconds["other"])
 
 
@@ -160,7 +160,7 @@ def new_model(seed: int) -> PreTrainedModel:
 
 
 def prompts() -> list[str]:
-    """Return the texts that our agents read, template and all."""
+    """Return the texts that our agents read, with the chat template."""
     return [
         str(
             TOKENIZER.apply_chat_template(

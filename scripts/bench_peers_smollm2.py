@@ -1,9 +1,9 @@
-"""Times one rollout and one update of SmolLM2-135M beside TRL's, and their peak memory.
+"""Times a rollout and an update of SmolLM2-135M here and in TRL, and measures their peak memory.
 
 GRPO in float32 on a CPU: 2 prompts of 32 tokens, and 1 prompt of 512 tokens, with 8 completions of
 16 tokens each. Both sides have the same weights, prompts, batch and learning rate, no KL term and
-no gradient checkpointing (TRL's default is with it). Wall seconds and CPU seconds of both sides are
-of one process, in turns; the peak of resident memory is of a process of its own for each side.
+no gradient checkpointing (by default, TRL uses it). Wall seconds and CPU seconds of both sides are
+measured in one process, in turns; the peak of resident memory in a new process for each side.
 The environment is that of bench_peers.py, with gguf and accelerate.
 
     OMP_NUM_THREADS=2 peers/bin/python scripts/bench_peers_smollm2.py
@@ -79,7 +79,7 @@ class Meter:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        Path("/proc/self/clear_refs").write_text("5")  # the kernel's peak begins again here
+        Path("/proc/self/clear_refs").write_text("5")  # resets the kernel's peak
         wall, cpu = time.perf_counter(), time.process_time()
         yield
         self.wall[name].append(time.perf_counter() - wall)
@@ -88,7 +88,7 @@ class Meter:
 
 
 def resident(key: str) -> float:
-    """Return a figure of this process's resident memory, in GB."""
+    """Return a value of this process's memory status, in GB."""
     found = re.search(rf"{key}:\s+(\d+) kB", Path("/proc/self/status").read_text())
     assert found
     return int(found[1]) * 1024 / 1e9
@@ -177,8 +177,7 @@ def trl(
 
 
 def timed(name: str, folder: Path, rounds: int) -> list[Line]:
-    """Return the lines of a batch: a step of ours after each of TRL's, the first of each left
-    out."""
+    """Return the lines of a batch: steps of TRL and ours in turns, without the first of each."""
     meters = {side: Meter() for side in SIDES}
     trl(name, folder, meters["TRL"], rounds + 1, ours(name, folder, meters["ours"]))
     lines = []
@@ -248,7 +247,7 @@ def new_tokenizer(folder: Path) -> Any:
 
 
 def prompts(name: str, tokenizer: Any) -> list[str]:
-    """Return texts of exactly so many tokens: words that are one token each."""
+    """Return texts with the number of tokens of the batch, made of words of one token each."""
     count, tokens = BATCHES[name]
     words = [
         text for text in sorted(tokenizer.get_vocab()) if re.fullmatch("\u0120[a-z]{3,6}", text)

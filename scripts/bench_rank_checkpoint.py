@@ -35,7 +35,7 @@ TOKENS = 16
 
 
 class Rank(LearnerWorker):
-    """A rank of one policy, in a process that is no actor."""
+    """A rank of one policy, in a process that is no actor of Ray."""
 
     def fill(self, layers: int, hidden: int) -> None:
         """Make the model and the averages of Adam."""
@@ -67,7 +67,7 @@ def measure(rank: int, store: str, options: Any, answers: Any) -> None:
     served.fill(options.layers, options.hidden)
     seconds: dict[str, list[float]] = {"at once": [], "copy": [], "until written": []}
     for number in range(options.rounds + 1):
-        for way in ("at once", "beside") if number % 2 else ("beside", "at once"):
+        for way in ("at once", "thread") if number % 2 else ("thread", "at once"):
             if rank == 0:
                 shutil.rmtree(folder, ignore_errors=True)
                 folder.mkdir()
@@ -80,7 +80,7 @@ def measure(rank: int, store: str, options: Any, answers: Any) -> None:
                     "copy": copy,
                     "until written": copy + timed(lambda: served.end_save("base")),
                 }
-            if number:  # after one round that warms up
+            if number:  # the first round warms up
                 for name, one in found.items():
                     seconds[name].append(one)
     if rank == 0:

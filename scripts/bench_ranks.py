@@ -1,4 +1,4 @@
-"""Measures the main memory that learner ranks of one machine take while they load and cut a model.
+"""Measures the main memory that learner ranks of a machine take while they load and shard a model.
 
 Each rank is a fork of this process; the largest private memory (without pages of files) during
 `begin` is read from /proc every 5 ms. Ours: the first rank loads the model and the others get their
@@ -62,9 +62,9 @@ def watched() -> Iterator[list[float]]:
 
 
 def rank_memory(
-    rank: int, count: int, store: str, everybody: bool, config: Mapping[str, Any], answers: Any
+    rank: int, count: int, store: str, all_load: bool, config: Mapping[str, Any], answers: Any
 ) -> None:
-    """Begin as one rank; answer with the largest memory, and a number made of all weights."""
+    """Begin as one rank; answer with the largest memory, and a checksum of all weights."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=count)
     setup = LearnerConfig(
@@ -77,7 +77,7 @@ def rank_memory(
         host="",
     )
     worker = LearnerWorker()
-    way = (lambda make: make()) if everybody else learner_worker.shared
+    way = (lambda make: make()) if all_load else learner_worker.shared
     with mock.patch.object(learner_worker, "shared", way), watched() as found:
         worker.begin(setup)
     checksums: Any = list(worker.weights("base"))[1]
@@ -86,12 +86,12 @@ def rank_memory(
     os._exit(0)
 
 
-def peaks(count: int, config: Mapping[str, Any], *, everybody: bool) -> tuple[list[float], int]:
-    """Return the largest memory of each rank in MB, and a number made of all weights."""
+def peaks(count: int, config: Mapping[str, Any], *, all_load: bool) -> tuple[list[float], int]:
+    """Return the largest memory of each rank in MB, and a checksum of all weights."""
     with TemporaryDirectory() as folder:
         answers, store = FORK.SimpleQueue(), str(Path(folder, "store"))
         ranks = [
-            FORK.Process(target=rank_memory, args=(n, count, store, everybody, config, answers))
+            FORK.Process(target=rank_memory, args=(n, count, store, all_load, config, answers))
             for n in range(count)
         ]
         for each in ranks:
@@ -125,9 +125,9 @@ def main() -> None:
         overrides = ["policy=huggingface", f"policy.model={folder}", "policy.dtype=float32"]
         overrides.append("objective.kl=0")
         config = compose.load(["+experiment=tiny/kuhn", *overrides])
-        ours, weights = peaks(options.ranks, config, everybody=False)
-        other, same = peaks(options.ranks, config, everybody=True)
-    assert weights == same, "the ranks have other weights"
+        ours, weights = peaks(options.ranks, config, all_load=False)
+        other, same = peaks(options.ranks, config, all_load=True)
+    assert weights == same, "the ranks have different weights"
     what = f"{options.ranks} ranks, a model of {whole:.0f} MB"
     pairs = {
         "the first rank": (ours[0], other[0]),

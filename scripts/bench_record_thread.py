@@ -1,9 +1,9 @@
-"""Times a step's record at once, and in a thread while the step learns; the library does the first.
+"""Times the record of a step before learning, as in the library, and in a thread during learning.
 
 Three kinds of learning, each about twice as long as the record: updates of a network of 16 numbers
-and of one of 512 numbers, and a wait, as for learners in other processes. Python's interpreter
-lock is free during a wait, during most of a large product, and hardly during small ones. Wall
-clock, so another core must be free: with a load above the number of cores, a second thread also
+and of one of 512 numbers, and a wait, as for learners in other processes. Python's interpreter lock
+is free during a wait, during most of a large product, and hardly during small ones. Wall clocks are
+compared, so another core must be free: with a load above the number of cores, a second thread also
 takes more of the processor from other processes.
 
 Usage: python scripts/bench_record_thread.py [--rounds 9] [--tokens MILLIONS] [--json FILE]
@@ -57,7 +57,7 @@ def in_turn(record: Callable[[], object], learn: Callable[[], object]) -> None:
     learn()
 
 
-def beside(record: Callable[[], object], learn: Callable[[], object]) -> None:
+def in_thread(record: Callable[[], object], learn: Callable[[], object]) -> None:
     with ThreadPoolExecutor(1) as pool:
         recorded = pool.submit(record)
         learn()
@@ -90,10 +90,10 @@ def main() -> None:
             works[f"{times} updates of width {width}"] = partial(repeated, update, times)
         for name, learn in works.items():
             sides = {"at once": partial(in_turn, record, learn)}
-            sides["beside"] = partial(beside, record, learn)
+            sides["thread"] = partial(in_thread, record, learn)
             found = interleaved(sides, options.rounds)
-            what = f"a record in a thread beside {name}; at once"
-            lines.append(compared(what, found["beside"], found["at once"]))
+            what = f"a record in a thread during {name}, compared with before"
+            lines.append(compared(what, found["thread"], found["at once"]))
     print(f"{tokens_of(made):,} tokens; {load()}")
     show(lines, options.json)
 

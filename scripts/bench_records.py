@@ -1,10 +1,11 @@
-"""Times turns on their way: between processes, into the record, and in the driver's memory.
+"""Times turns that are sent to a process or recorded, and measures their memory in the driver.
 
-Ours: `selfplay.types.Turn`, whose numbers are in few bytes and whose prompts share them. The other
-way, which was this library's until version 0.2: the same turns with tuples of Python's numbers, and
-a line of `json.dumps`. Two kinds of steps: conversations of 8 turns, whose prompts repeat all
-earlier turns, and 8 siblings of 1,000 tokens per prompt. CPU seconds per million tokens, prompts
-included. A step has 288,000 and 192,000 tokens, or with `--tokens` at least so many millions.
+Ours is `selfplay.types.Turn`, which stores numbers in few bytes and shares them between prompts.
+The other way is that of this library until version 0.2: the same turns with tuples of Python's
+numbers, and a line of `json.dumps`. Two kinds of steps: conversations of 8 turns, whose prompts
+repeat all earlier turns, and 8 siblings of 1,000 tokens per prompt. CPU seconds per million tokens,
+prompts included. A step has 288,000 and 192,000 tokens, or with `--tokens` at least so many
+millions.
 
 Usage: python scripts/bench_records.py [--rounds 5] [--tokens MILLIONS] [--json FILE]
 """
@@ -40,8 +41,8 @@ from selfplay.types import (
 )
 
 CHEAPER = 5.0
-"""Times that ours must be cheaper."""
-EPISODES, TURNS, SAID, HEARD = 16, 8, 400, 100
+"""Smallest allowed ratio of the other way's cost to ours."""
+EPISODES, TURNS, ANSWERED, OBSERVED = 16, 8, 400, 100
 PROMPT, ANSWER = 500, 1000
 
 
@@ -85,7 +86,7 @@ class TupleEpisode:
 ADAPTER = TypeAdapter(TupleEpisode)
 
 
-def said(rng: Random, prompt: Any, count: int) -> Turn:
+def new_turn(rng: Random, prompt: Any, count: int) -> Turn:
     ids = tuple(rng.randrange(49_152) for _ in range(count))
     nats = np.array([-rng.expovariate(1) for _ in range(count)], dtype=np.float32)
     return Turn(
@@ -115,8 +116,8 @@ def conversations(size: int) -> list[Episode]:
         turns: list[Turn] = []
         prompt: tuple[int, ...] = ()
         for _ in range(TURNS):
-            prompt = (*prompt, *(rng.randrange(49_152) for _ in range(HEARD)))
-            turns.append(said(rng, prompt, SAID))
+            prompt = (*prompt, *(rng.randrange(49_152) for _ in range(OBSERVED)))
+            turns.append(new_turn(rng, prompt, ANSWERED))
             prompt = (*prompt, *turns[-1].completion_ids)
         made.append(sharing_prompts(episode(number, turns)))
     return made
@@ -129,11 +130,11 @@ def siblings(size: int) -> list[Episode]:
         if number % 8 == 0:
             ids = [Random(number).randrange(49_152) for _ in range(PROMPT)]
             prompt = NumberArray.of(ids, "integers")
-        made.append(episode(number, [said(Random(number), prompt, ANSWER)]))
+        made.append(episode(number, [new_turn(Random(number), prompt, ANSWER)]))
     return made
 
 
-def as_it_was(made: Episode, prompts: dict[tuple[int, ...], tuple[int, ...]]) -> TupleEpisode:
+def in_tuples(made: Episode, prompts: dict[tuple[int, ...], tuple[int, ...]]) -> TupleEpisode:
     """Return the same episode as until version 0.2: in tuples, with equal prompts as one object."""
     turns = []
     for turn in made.turns:
@@ -158,7 +159,7 @@ def record(episodes: list[Episode]) -> int:
     return sum(len(written.line({"episode": each})) for each in episodes)
 
 
-def record_as_it_was(episodes: list[TupleEpisode]) -> int:
+def record_tuples(episodes: list[TupleEpisode]) -> int:
     """Write the records as until version 0.2; return the number of characters."""
     return sum(
         len(json.dumps({"episode": ADAPTER.dump_python(each, mode="json")})) for each in episodes
@@ -203,12 +204,12 @@ def main() -> None:
     for kind, make in (("conversations", conversations), ("siblings", siblings)):
         made = make(max(1, math.ceil(options.tokens * 1e6 / tokens_of(make(1)))))
         prompts: dict[tuple[int, ...], tuple[int, ...]] = {}
-        old = [as_it_was(each, prompts) for each in made]
+        old = [in_tuples(each, prompts) for each in made]
         tokens = tokens_of(made)
         seconds = timed(
             {
                 "record": partial(record, made),
-                "record then": partial(record_as_it_was, old),
+                "record then": partial(record_tuples, old),
                 "hop": partial(hop, made),
                 "hop then": partial(hop, old),
             },
@@ -217,12 +218,12 @@ def main() -> None:
         for name, what in (("record", "a record"), ("hop", "a hop between processes")):
             ours = [value / tokens * 1e6 for value in seconds[name]]
             then = [value / tokens * 1e6 for value in seconds[f"{name} then"]]
-            line = compared(f"{what} of {kind}; beside tuples", ours, then, target=CHEAPER)
+            line = compared(f"{what} of {kind}, compared with tuples", ours, then, target=CHEAPER)
             lines.append(replace(line, unit="s/M"))
         bytes_now, bytes_then = memory(made) / tokens, memory(old) / tokens
         lines.append(
             Line(
-                what=f"memory of {kind} in the driver; beside tuples",
+                what=f"memory of {kind} in the driver, compared with tuples",
                 ours=bytes_now,
                 other=bytes_then,
                 unit="B/token",

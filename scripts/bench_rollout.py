@@ -1,7 +1,6 @@
 """Times the rollout alone: hands of Kuhn poker by scripted players, on one core.
 
-Templates, chat template, tokenizer and parsing are what they are in training; only the model is
-missing.
+Templates, chat template, tokenizer and parsing are those of training; only the model is missing.
 
 Usage: python scripts/bench_rollout.py [--hands 2000] [--rounds 5] [--json FILE]
 """

@@ -47,7 +47,7 @@ def main() -> None:
                 "forward_backward": timed(partial(plain_learning, model, turns)),
             }
             tokens = sum(len(turn.completion_ids) for turn in turns)
-            if step > 1:  # the first warms caches up
+            if step > 1:  # the first step warms up caches
                 rows.append({**seconds, **plain, "tokens": tokens, "turns": len(turns)})
     experiment.close()
     median = {name: statistics.median(row[name] for row in rows) for name in rows[0]}

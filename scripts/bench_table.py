@@ -69,7 +69,7 @@ def main() -> None:
 
 
 def measured(name: str, overrides: list[str]) -> list[Line] | None:
-    """Return the lines of one benchmark; None if it failed, after its own complaint."""
+    """Return the lines of one benchmark; None if it failed, after its error message."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "lines.json"
         script = str(FOLDER / f"bench_{name}.py")
@@ -83,7 +83,7 @@ def measured(name: str, overrides: list[str]) -> list[Line] | None:
 
 def show(lines: list[Line]) -> None:
     """Print one table of all lines."""
-    table = Table(title="ours beside the other way, in turns in one run; ratio = other / ours")
+    table = Table(title="ours and the other way, in turns in one run; ratio = other / ours")
     table.add_column("what")
     for column in ("ours", "other", "ratio", "range", "target"):
         table.add_column(column, justify="right", no_wrap=True)

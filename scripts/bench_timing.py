@@ -12,7 +12,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """One measured figure."""
+    """One measurement."""
 
     what: str
     """Name of the measurement."""
@@ -29,7 +29,7 @@ class Line:
     high: float | None = None
     """Largest ratio of a round."""
     target: float | None = None
-    """Target of the ratio, or of the figure if there is no ratio."""
+    """Target of the ratio, or of `ours` if there is no ratio."""
 
     @property
     def reached(self) -> bool | None:
@@ -81,7 +81,7 @@ def compared(
 
 
 def arguments(about: str) -> argparse.ArgumentParser:
-    """Return a parser with what every benchmark takes."""
+    """Return a parser with the options of every benchmark."""
     parser = argparse.ArgumentParser(description=about.partition("\n")[0])
     parser.add_argument("--json", type=Path, help="where to save the lines")
     return parser
@@ -93,7 +93,7 @@ def show(lines: Sequence[Line], path: Path | None) -> None:
     for line in lines:
         text = f"{line.what:{width}}  {_number(line.ours)} {line.unit}"
         if line.other is not None and line.ratio is not None:
-            text += f"  beside {_number(line.other)} {line.unit}: {line.ratio:.2f} x"
+            text += f"  compared with {_number(line.other)} {line.unit}: {line.ratio:.2f} x"
             text += f" ({line.low:.2f} to {line.high:.2f})"
         if line.target is not None:
             text += f"  target {_number(line.target)}: {'yes' if line.reached else 'NO'}"

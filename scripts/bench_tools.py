@@ -1,9 +1,9 @@
-"""Times the rollout with a tool that sleeps, beside the same conversations without tools.
+"""Times rollouts with a tool that sleeps, compared with the same conversations without tools.
 
-Each agent makes a call and answers, or answers twice in one conversation: the same numbers of
-completions, with the same texts between them, so that prompts have the same lengths. Episodes leave
-their places while they wait, or keep them (rollout.max_waiting=0). One engine takes the same time
-for a step with any number of rows, as a GPU does as long as rows are few. The other is the embedded
+Each agent makes a call and answers, or answers twice in one conversation. Both have the same number
+of completions and the same texts between them, so prompts have equal lengths. Episodes leave their
+places while they wait, or keep them (rollout.max_waiting=0). One engine takes the same time for a
+step with any number of rows, as a GPU does as long as rows are few. The other is the embedded
 engine, which samples every token from a tiny model with random weights; only the text of a
 completion is replaced by a call or an answer.
 
@@ -63,7 +63,7 @@ class Questions(Arena):
 
 
 class Sleeping(Tool):
-    """Sleeps, as a tool that asks another machine does."""
+    """A tool that sleeps, like one that waits for another machine."""
 
     def __init__(self, pause: float) -> None:
         self.pause = pause
@@ -74,7 +74,7 @@ class Sleeping(Tool):
 
 
 class Calling(TransformersEngine):
-    """Replaces the text of a move's first completion by a call and that of others by an answer."""
+    """An engine that replaces the first completion of a move by a call, and others by an answer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,11 +85,13 @@ class Calling(TransformersEngine):
         super().add(request)
 
     def step(self) -> list[Completion]:
-        return [replace(each, text=said(self._first.pop(each.id))) for each in super().step()]
+        return [
+            replace(each, text=completion_text(self._first.pop(each.id))) for each in super().step()
+        ]
 
 
 class Steady(Engine):
-    """Answers each request after 1 to 6 steps, each of which takes 20 ms for any number of rows."""
+    """An engine that answers after 1 to 6 steps. A step takes 20 ms for any number of rows."""
 
     def __init__(self) -> None:
         self._left: dict[int, int] = {}
@@ -112,11 +114,11 @@ class Steady(Engine):
             completion_ids=(1,) * tokens,
             logprobs=(0.0,) * tokens,
             stop_reason=StopReason.STOP,
-            text=said("tool_results" not in request.observation.fields),
+            text=completion_text("tool_results" not in request.observation.fields),
         )
 
 
-def said(first: bool) -> str:
+def completion_text(first: bool) -> str:
     return "<sleeping>x</sleeping>" if first else "done"
 
 

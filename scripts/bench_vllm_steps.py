@@ -1,4 +1,4 @@
-"""Times the steps of vLLM: only final outputs beside those of every step, and async scheduling.
+"""Times the steps of vLLM: final outputs compared with those of every step, and async scheduling.
 
 Both ways of a comparison sample the same requests of a tiny model, all of them at once. `outputs`
 compares the engine, to which vLLM reports a request when it ends, with one to which it reports
@@ -83,7 +83,7 @@ def engine_of(rows: int, tokens: int, *, async_scheduling: bool = False) -> VLLM
 
 
 def sampled(engine: VLLMEngine, rows: int, tokens: int, *, on_gpu: bool) -> tuple[float, Any]:
-    """Return the seconds, on a CPU those of the processor, and all completions."""
+    """Return the seconds (on a CPU, of processor time) and all completions."""
     clock = time.perf_counter if on_gpu else time.process_time
     for row in range(rows):
         prompt = tuple(3 + (row + place) % 300 for place in range(PROMPT))

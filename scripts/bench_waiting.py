@@ -1,12 +1,12 @@
-"""Measures generation beside arenas that wait: for a tool, a judge or a sandbox.
+"""Measures generation with arenas that wait for a tool, a judge or a sandbox.
 
-The clock is simulated, so that the figures do not depend on other work of the machine: a step of
-the engine takes 20 ms whatever the number of its rows (up to 64), as on a GPU, a move takes it 20
-to 60 steps, and every move of every game then waits for 200 ms in a thread of its arena. The
-rollout is the real one; only the pool of threads and the engine are replaced.
+The clock is simulated, so that results do not depend on other work of the machine. A step of the
+engine takes 20 ms with any number of rows up to 64, as on a GPU. A move takes 20 to 60 steps, and
+then waits for 200 ms in a thread of its arena. The rollout is the real one; only the pool of
+threads and the engine are replaced.
 
-Three rollouts of the same games: arenas that wait beside the engine's steps (ours), arenas for
-which the engine stands still (`rollout.overlap=0`), and arenas that do not wait at all.
+Three rollouts of the same games are compared: with arenas that wait during the engine's steps
+(ours), with arenas for which the engine pauses (`rollout.overlap=0`), and without waits.
 
 Usage: python scripts/bench_waiting.py [--moves 20] [--json FILE]
 """
@@ -32,7 +32,7 @@ from selfplay.types import Action, Completion, Observation, Request, StopReason,
 ROWS, STEP, FEWEST, MOST = 64, 0.02, 20, 60
 WAIT = 0.2
 KEPT = 0.9
-"""Smallest part of the speed without waiting that is wanted."""
+"""Target of ours: a fraction of the speed without waits."""
 
 
 @dataclass
@@ -42,7 +42,7 @@ class Clock:
     now: float = 0.0
     """Seconds since the beginning."""
     asked: float = 0.0
-    """Seconds that the arena which advances now waits."""
+    """Seconds for which the arena that advances now waits."""
 
 
 CLOCK = Clock()
@@ -50,7 +50,7 @@ CLOCK = Clock()
 
 @dataclass
 class Ended:
-    """A call in a thread, and when it ends."""
+    """A call in a thread, and the time at which it ends."""
 
     at: float
 
@@ -76,7 +76,7 @@ class Threads:
 
 
 class Walk(Arena):
-    """A walk of some moves, each of which waits."""
+    """A game of some moves, each of which waits."""
 
     name = "walk"
     roles = {"player": 1}
@@ -100,7 +100,7 @@ class Walk(Arena):
 
 
 class Instant(Walk):
-    """The same walk without a wait, and so without threads."""
+    """The same game without waits, and therefore without threads."""
 
     blocking = False
     wait = 0.0
@@ -162,10 +162,10 @@ def main() -> None:
     for games, target in ((4 * ROWS, KEPT), (2 * ROWS, KEPT), (ROWS, None)):
         ours = [seconds(Walk, games)]
         what = f"{games} games, {ROWS} rows, arenas wait 200 ms a move, simulated"
-        instant, standing = [seconds(Instant, games)], [seconds(Walk, games, overlap=0.0)]
+        instant, paused = [seconds(Instant, games)], [seconds(Walk, games, overlap=0.0)]
         lines += [
-            compared(f"{what}; beside arenas that do not", ours, instant, target=target),
-            compared(f"{what}; beside an engine that stands", ours, standing),
+            compared(f"{what}, compared with arenas that do not", ours, instant, target=target),
+            compared(f"{what}, compared with an engine that pauses", ours, paused),
         ]
     show(lines, options.json)
 

@@ -1,15 +1,15 @@
-"""Times a publish of whole weights: from a learner rank to a rollout worker, on Ray.
+"""Times a publication of whole weights from a learner rank to a rollout worker, on Ray.
 
 Ours: the first rank stores bytes, the worker maps them and copies them into its model, and both
 compute checksums. The other way, which was this library's until version 0.2: the rank returns
 tensors, which Ray pickles, the driver copies them into its model and stores them for the worker.
-A third line has an engine in bfloat16 under a learner in float32, beside ours in float32.
+A third line compares an engine in bfloat16 with ours in float32; both learners are in float32.
 
 The wall clock is compared, and the CPU seconds of driver, rank and worker, which depend less on
-other work of the machine. The first rounds are not counted: there, most of the time passes while
-the system gives new memory to Ray's store, which later rounds use again.
+other work of the machine. The first rounds are not counted: most of their time is
+spent on new memory for Ray's store, which later rounds use again.
 
-Rank, worker and driver have as many threads as the processes of a run, unless `--threads` says.
+Rank, worker and driver have as many threads as the processes of a run, unless `--threads` is given.
 
 Usage: python scripts/bench_weights.py [--megabytes 512] [--rounds 5] [--threads N] [--json FILE]
 """
@@ -30,10 +30,10 @@ from selfplay.runtime.rollout_worker import RolloutWorker
 from selfplay.runtime.weight_sync import UpdateWeights, pack, unpack
 
 FASTER = 8.0
-"""Times that ours must be faster."""
+"""Smallest allowed ratio of the other way's time to ours."""
 TENSORS = 32
 WARM = 5
-"""Rounds that are not counted; after them the store's memory has been used."""
+"""Rounds that are not counted; they allocate the memory of Ray's store."""
 
 
 def network(megabytes: int, *, seed: int, dtype: torch.dtype = torch.float32) -> torch.nn.Module:
@@ -157,7 +157,7 @@ def main() -> None:
             replace(compared(f"{what}: CPU", cpu["ours"], cpu["other"]), unit="CPU s"),
             replace(
                 compared(
-                    "the same to an engine in bfloat16; beside float32: CPU",
+                    "the same to an engine in bfloat16, compared with float32: CPU",
                     cpu["half"],
                     cpu["ours"],
                 ),

@@ -1,9 +1,9 @@
-"""Times the parts of a publish of weights in one process, without Ray: sums and copies.
+"""Times the parts of a publication of weights in one process, without Ray: sums and copies.
 
 The sender sums its weights and Ray copies them into shared memory; the worker copies them into its
 model and sums what it has. The worker's part is timed in two ways, in turns: whole tensors that
 are copied and then summed, and pieces of several sizes (`copy_and_sum`). Other checksums are timed
-beside the library's, from main memory and from the processor's cache.
+too, from main memory and from the processor's cache.
 
 All times are CPU time of one thread, as milliseconds per 512 MB.
 
@@ -33,7 +33,7 @@ CACHED = 2**19
 
 
 def each(way: Callable[[torch.Tensor], object], parts: Sequence[torch.Tensor]) -> None:
-    """Sum all parts in a way."""
+    """Sum all parts with `way`."""
     for part in parts:
         way(part)
 
@@ -104,7 +104,7 @@ def main() -> None:
             continue
         line = compared(name, spent, seconds["whole"])
         if name.endswith(" kB"):
-            line = replace(line, what=f"worker: pieces of {name}, beside whole tensors")
+            line = replace(line, what=f"worker: pieces of {name}, compared with whole tensors")
         else:
             line = replace(line, other=None, ratio=None, low=None, high=None)
         lines.append(replace(line, unit="ms"))

@@ -1,10 +1,10 @@
 """Measures the start of a rollout worker: its model from files, or from weights that were sent.
 
-The model has the sizes of SmolLM2-135M and random weights. Each start is a fork of this process,
-until the first token is sampled, and then until new weights are there. The engine's trial of the
-model, which is the same for both, is left out. The largest private memory
-(without pages of files and of the shared memory in which the weights were sent, which all workers
-of a machine have once) is read from /proc every 5 ms.
+The model has the sizes of SmolLM2-135M and random weights. Each start is a fork of this process. It
+is measured until the first token is sampled, and then until new weights have arrived. The engine's
+trial of the model, which is the same for both, is left out. Private memory is read from /proc every
+5 ms. It has no pages of files, and none of the shared memory in which the weights were sent,
+because all workers of a machine share that memory.
 
 Usage: python scripts/bench_worker_start.py [--rounds 3] [--saved bfloat16] [--dtype float32]
            [--json FILE]
@@ -62,7 +62,7 @@ def start(brief: WorkerConfig, update: UpdateWeights, answers: Any) -> None:
             pass
         seconds = time.perf_counter() - began, time.process_time() - spent
         start = max(found)
-        worker.tell(brief.number + 1, update)
+        worker.send(brief.number + 1, update)
         engine.catch_up()
         time.sleep(0.05)
     answers.put((*seconds, start / MB, found[-1] / MB))
@@ -134,7 +134,9 @@ def main() -> None:
         )
         ways = {"sent": replace(brief, number=1, changes=[first], receives=True), "files": brief}
         found: dict[str, list[tuple[float, ...]]] = {name: [] for name in ways}
-        for number in range(options.rounds):  # the files are in the disk's cache: just written
+        for number in range(
+            options.rounds
+        ):  # the files were just written, so the disk's cache has them
             for name in list(ways) if number % 2 else list(ways)[::-1]:
                 found[name].append(measured(ways[name], second))
     what = f"{count / 1e6:.0f} M parameters in {options.dtype}, files in {options.saved}"

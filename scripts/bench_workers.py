@@ -1,9 +1,9 @@
 """Measures the cost of a turn on 8 Ray workers and on one, and the memory of 10,000 live games.
 
-Hands of Kuhn poker by scripted players, so that only this library's work is measured: templates,
-parsing, the arena, and taking specs to workers and episodes back. The cost of a turn is CPU time of
-driver and workers together, and does not depend on how many cores there are; the wall clock of the
-same rounds is shown beside it.
+Scripted players play hands of Kuhn poker, so that only this library's work is measured: templates,
+parsing, the arena, and sending specs to workers and episodes back. The cost of a turn is CPU time
+of driver and workers together, and does not depend on how many cores there are; the wall clock of
+the same rounds is shown too.
 
 Usage: python scripts/bench_workers.py [--hands 8000] [--rounds 5] [--json FILE]
 """
@@ -35,7 +35,7 @@ from selfplay.types import Action, Task
 
 FEW, MANY = 1, 8
 DEARER = 1.3
-"""Times that a turn may cost on many workers."""
+"""Largest allowed cost of a turn on many workers, relative to one worker."""
 LIVE, MOST = 10_000, 2.0
 """Games at once, and GB that one process may take for them."""
 SCRIPT = {
@@ -45,7 +45,7 @@ SCRIPT = {
 
 
 class Hand(Kuhn):
-    """A hand that tells where it was played."""
+    """A hand that records the process in which it was played."""
 
     def advance(self, actions: Mapping[str, Action | None]) -> None:
         super().advance(actions)
@@ -53,8 +53,8 @@ class Hand(Kuhn):
 
 
 def settings(model: Path) -> dict[str, Any]:
-    """Return the config of Kuhn poker in which a script plays all seats; the policy that must be
-    there does not play."""
+    """Return the config of Kuhn poker in which a script plays all seats; the required policy does
+    not play."""
     tokenizer = build_tokenizer(["pass", "bet"])
     sizes = {"hidden": 32, "layers": 1, "heads": 2, "intermediate": 64, "positions": 64}
     build_model(len(tokenizer), seed=0, **sizes).save_pretrained(model)
@@ -77,7 +77,7 @@ def hands(count: int, first: int = 0) -> list[EpisodeSpec]:
 
 
 class Crew:
-    """Some workers, and what their rounds have cost."""
+    """Some workers, and the costs of their rounds."""
 
     def __init__(self, config: dict[str, Any], workers: int) -> None:
         self.players = RolloutSetup(config)
@@ -141,7 +141,7 @@ def main() -> None:
         command = [sys.executable, __file__, "--live", folder]
         peak = float(subprocess.run(command, check=True, capture_output=True).stdout.split()[-1])
     few, many = crews
-    what = f"a turn, Kuhn, scripted, on {MANY} workers beside {FEW}"
+    what = f"a turn, Kuhn, scripted, on {MANY} workers compared with {FEW}"
     cpu = compared(f"{what}: CPU", many.cpu, few.cpu, target=1 / DEARER)
     wall = compared(f"{what}: wall clock", many.wall, few.wall)
     memory = Line(

@@ -90,7 +90,7 @@ def uniform() -> Branch:
 
 
 def surprisal() -> Branch:
-    """Return a sampler of branches from the stages that surprised the policy most."""
+    """Return a sampler of branches from the stages with the largest surprisal."""
     return Branch(group_size=2 * INITIAL, initial=INITIAL, where="surprisal")
 
 

@@ -3,7 +3,7 @@
 Every run trains the smoke experiment on workers and learner ranks of a local Ray. One of its
 processes gets SIGKILL: a rank, a worker, the driver, or another process (Ray's own, pools of
 processes, idle workers), in turns. A rank or a worker is killed at a random moment of training, and
-the others at a random moment of their lives, both as long as in an undisturbed run. With
+other processes at a random moment of their lives. An undisturbed run gives these times. With
 `runtime.colocated=true` ranks and workers are in pairs, and a rank or a worker is one half of a
 pair. If the run ends because of the kill, `selfplay train resume=RUN` continues it. The script then
 checks that the run has ended, that its metrics have every step once, that every episode that was
@@ -33,7 +33,7 @@ from safetensors.torch import load_file
 MARK = "SELFPLAY_CHAOS"
 """Environment variable that all processes of a run inherit."""
 READABLE = {"SPT_NOENV": "1"}
-"""Variable without which the titles that Ray gives its processes would overwrite the mark."""
+"""Variable that keeps the mark: without it, the process titles of Ray overwrite the mark."""
 KINDS = {"rank": "ray::LearnerWorker", "worker": "ray::RolloutWorker", "driver": "driver"}
 """Beginning of the names of the processes of a kind."""
 OTHER = "other"
@@ -71,11 +71,11 @@ def main() -> None:
     code = attempt(calm, command(calm, overrides), options.limit, lives.tick)
     if code is None:
         sys.exit(
-            f"the undisturbed run hung for {options.limit:.0f} s; its words are in {calm}.log; "
+            f"the undisturbed run hung for {options.limit:.0f} s; its output is in {calm}.log; "
             "raise --limit"
         )
     if code != 0:
-        sys.exit(f"the undisturbed run ended with {code}; its words are in {calm}.log")
+        sys.exit(f"the undisturbed run ended with {code}; its output is in {calm}.log")
     print(f"undisturbed: {time.monotonic() - begun:.0f} s", flush=True)
     if missing := [kind for kind in options.victims if kind not in lives.seconds]:
         sys.exit(
@@ -94,12 +94,12 @@ def main() -> None:
             kill = Kill(kind, rng.uniform(0.05, 0.95) * lives.seconds[kind], rng, run)
             verdict, resumed = disturb(run, overrides, kill, options.limit)
             if kill.name or verdict:
-                break  # else it was faster than the undisturbed one
+                break  # otherwise the run ended before the kill
         fault = verdict or compare(run, calm)
         killed[kind] += 1
         wrong += bool(fault)
         after = f"resumed {resumed} x" if resumed else replaced(run)
-        print(f"{number:03d} {kill.told:<46} {after:<20} {fault or 'whole'}", flush=True)
+        print(f"{number:03d} {kill.message:<46} {after:<20} {fault or 'whole'}", flush=True)
         if not fault:
             shutil.rmtree(run)
     print(", ".join(f"{kind} {count}" for kind, count in killed.most_common()))
@@ -134,7 +134,7 @@ class Lives:
 
 
 class Kill:
-    """Kills one process of a kind, some seconds after the first look at this kind."""
+    """A kill of one process of a kind, some seconds after a process of this kind was first seen."""
 
     def __init__(self, kind: str, delay: float, rng: random.Random, run: Path) -> None:
         self._kind, self._delay, self._rng, self._run = kind, delay, rng, run
@@ -142,8 +142,8 @@ class Kill:
         self._first: float | None = None
         self.name = ""
         """Name of the killed process; empty before the kill."""
-        self.told = f"no {kind} in time"
-        """Killed process with the time and the step of the kill, in words."""
+        self.message = f"no {kind} in time"
+        """Killed process, with the time and the step of the kill."""
 
     def tick(self, mark: str) -> None:
         """Kill a process of the run if it is time."""
@@ -156,13 +156,13 @@ class Kill:
             self._first = now
         if now < self._first + self._delay:
             return
-        name = self._rng.choice(sorted(pids))  # drawn first, so that no name is rare
+        name = self._rng.choice(sorted(pids))  # names are drawn first, with equal probability
         if end_process(self._rng.choice(pids[name])):
             self.name = name
             path = self._run / "metrics.jsonl"
             done = path.read_bytes().count(b"\n") if path.is_file() else 0
-            self.told = f"{name} at {now - self._began:.0f} s"
-            self.told += f" in step {done}" if done else " before step 0"
+            self.message = f"{name} at {now - self._began:.0f} s"
+            self.message += f" in step {done}" if done else " before step 0"
 
 
 def command(run: Path, overrides: Sequence[str]) -> list[str]:
@@ -179,7 +179,7 @@ def disturb(run: Path, overrides: Sequence[str], kill: Kill, limit: float) -> tu
             return f"hung for {limit:.0f} s", resumed
         if code == 0:
             return "", resumed
-        began = (run / "config.yaml").is_file()  # killed before its folder was there
+        began = (run / "config.yaml").is_file()  # False if it was killed before it had a folder
         again = ["train", f"resume={run}"] if began else command(run, overrides)
         code = attempt(run, again, limit)
     return f"ended with {code} after {RESUMES} resumes", RESUMES
@@ -191,9 +191,10 @@ def attempt(
     limit: float,
     tick: Callable[[str], None] = lambda mark: None,
 ) -> int | None:
-    """Run the command line once, and end all that it left; its exit code, None if it hung.
+    """Run the command line once, and end all processes that it left.
 
-    `tick` is called often with the mark of the run's processes.
+    `tick` is called often with the mark of the run's processes. Return the exit code, or None if
+    the command hung.
     """
     mark = f"{run.name}-{time.time_ns()}"
     with Path(f"{run}.log").open("a", encoding="utf-8") as log:
@@ -236,12 +237,12 @@ def marked(mark: str) -> Iterator[int]:
         try:
             if wanted in (place / "environ").read_bytes().split(b"\0"):
                 yield int(place.name)
-        except OSError:  # it has ended, or is not ours to read
+        except OSError:  # it has ended, or may not be read
             continue
 
 
 def named(pid: int) -> str:
-    """Return the kind of a process in a word or two; empty if it has ended."""
+    """Return a short name of a process; empty if it has ended."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode().split()
     except OSError:
@@ -269,7 +270,7 @@ def end_process(pid: int) -> bool:
 
 
 def replaced(run: Path) -> str:
-    """Return how many workers and sets of ranks the run has replaced, in words."""
+    """Return the numbers of replaced workers and sets of ranks, in words."""
     found = lines(run / "metrics.jsonl") if (run / "metrics.jsonl").is_file() else []
     workers = sum(float(str(line.get("runtime/worker_deaths", 0))) for line in found)
     ranks = max((float(str(line.get("runtime/learner_restarts", 0))) for line in found), default=0)

@@ -53,7 +53,7 @@ class Coverage:
     held_before: float
     """Fraction of intervals of the simpler method that contain the truth."""
     width_before: float
-    """Their mean width."""
+    """Mean width of the intervals of the simpler method."""
 
 
 def proportion(
@@ -161,7 +161,7 @@ def show(
     of: Callable[[int], Iterator[tuple[str, str, Coverage]]],
     simulations: int,
 ) -> list[dict[str, object]]:
-    """Print the worst and the mean of each size; returns all settings."""
+    """Print the worst and the mean of each size; return the results of all settings."""
     rows: list[dict[str, object]] = []
     sizes: dict[str, list[tuple[str, Coverage]]] = {}
     for size, setting, found in of(simulations):

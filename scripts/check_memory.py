@@ -8,8 +8,8 @@ tensors are on the CPU, because torch without CUDA casts and shards no others; k
 take workspaces in addition, for which the plan has `reserved`. Pieces of logits have the size that
 they have on a GPU.
 
-With `--recipes`: the updates of `configs/recipe` with all layers, all policies that a rank learns
-and the batch that the plan expects, and whether they fit into the GPU by both.
+With `--recipes`, the updates are those of `configs/recipe`, with all layers, all policies that a
+rank learns and the batch that the plan expects. The script then prints if they fit by both.
 
 Usage: python scripts/check_memory.py [--layers 4] [--tokens 8192] [--cases 0 1 ...] [--json]
        python scripts/check_memory.py --recipes [gpu_1_lora_7b ...]
@@ -107,8 +107,8 @@ def config(layers: int) -> Qwen2Config:
 class Tracker(MemTracker):
     """A tracker of the whole update's peak.
 
-    It sets no hooks on gradients, which weights without a gradient refuse, and keeps no peak for
-    each module, which takes a loop over all modules after every operation.
+    It sets no hooks on gradients, because weights without a gradient refuse them. It keeps no peak
+    for each module, because that takes a loop over all modules after every operation.
     """
 
     def _track_module_params_and_buffers(
@@ -129,7 +129,7 @@ class Tracker(MemTracker):
 
 
 class Update(torch.nn.Module):
-    """The passes of a scorer without questions about values, which fake tensors do not have."""
+    """The passes of a scorer without tests of values, because fake tensors have no values."""
 
     def __init__(self, scorer: Scorer) -> None:
         super().__init__()
@@ -147,7 +147,7 @@ class Update(torch.nn.Module):
 
 @contextmanager
 def processes(count: int) -> Iterator[Any]:
-    """Be the first of `count` processes, of which the others do not exist; yield their mesh."""
+    """Act as the first of `count` processes, although the others do not exist; yield their mesh."""
     if count == 1:
         yield None
         return
@@ -244,7 +244,7 @@ def _allocate(model: torch.nn.Module) -> None:
 
 
 def _sharded(update: Update, scorer: Scorer, mesh: Any) -> None:
-    """Shard a model as `fsdp.ShardedScorer` does, with the whole batch as its units see it."""
+    """Shard a model with `fsdp.ShardedScorer`, and let its forward pass be that of the update."""
     made = fsdp.ShardedScorer(scorer.model, scorer, mesh)
     made.forward = lambda *given: Update.forward(update, *given)  # type: ignore[method-assign]
     object.__setattr__(update, "sharded", made)
@@ -290,9 +290,9 @@ def check_recipe(name: str) -> bool:
     fake = measured(case, layers=WHOLE, **sizes) + others
     total = sum(memory.learning.values())
     fits = fake <= memory.limit and memory.fits
-    told = f"{name:<20} {case!s:<52} {tokens:>6} tokens {fake / GB:>6.1f} GB"
-    told += f"  plan {total / GB:>6.1f}  {total / fake:.2f}  of {memory.limit / GB:.1f}"
-    print(f"{told}: {'fits' if fits else 'DOES NOT FIT'}", flush=True)
+    summary = f"{name:<20} {case!s:<52} {tokens:>6} tokens {fake / GB:>6.1f} GB"
+    summary += f"  plan {total / GB:>6.1f}  {total / fake:.2f}  of {memory.limit / GB:.1f}"
+    print(f"{summary}: {'fits' if fits else 'DOES NOT FIT'}", flush=True)
     return fits
 
 

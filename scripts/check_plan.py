@@ -1,6 +1,7 @@
 """Measures this machine, trains three local experiments for a few steps, and compares the plan.
 
-On one thread; nothing else should run. The step that is compared is rollout, credit and learning.
+It uses one thread; no other program should run. The step that is compared is rollout, credit and
+learning.
 
 Usage: python scripts/check_plan.py [--folder runs/plan] [--steps 12]
 """

@@ -1,10 +1,10 @@
 """Compares the memory traffic of an update under fake tensors with that of `selfplay plan`.
 
-What is not a matrix product reads its inputs from memory and writes its results there, as a kernel
-of its own. A model makes the forward and backward passes of one micro-batch with tensors that have
-shapes and no data, and the bytes of all these operations are added up. Matrix products and
-attention are left out, because operations limit them. Differences between models give the
-bytes per token and layer.
+An operation that is no matrix product counts as a kernel that reads its inputs from memory and
+writes its results there. A model makes the forward and backward passes of one micro-batch with
+tensors that have shapes and no data, and the bytes of all these operations are added up. Matrix
+products and attention are left out, because operations limit them. Differences between models give
+the bytes per token and layer.
 
 Usage: python scripts/check_traffic.py [--json]
 """
@@ -70,7 +70,7 @@ def attend(module: Any, q: Tensor, k: Tensor, v: Tensor, *_: Any, **__: Any) -> 
 
 
 class Traffic(TorchDispatchMode):
-    """Adds up the bytes of operations."""
+    """A mode that adds up the bytes of operations."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class Traffic(TorchDispatchMode):
 
 
 def _stored(value: Any) -> int:
-    """Return the bytes of a tensor in memory; an expanded dimension is there once."""
+    """Return the bytes of a tensor in memory; an expanded dimension is stored once."""
     if not isinstance(value, Tensor):
         return 0
     size = value.element_size()
@@ -142,8 +142,8 @@ CASES = {
 
 
 def counted(sizes: Sizes, rank: int) -> int:
-    """Return the bytes of a micro-batch with an adapter of a rank, or 0 for all weights. Blocks are
-    computed again in the backward pass."""
+    """Return the bytes of a micro-batch with an adapter, or with all weights if `rank` is 0. Blocks
+    are computed again in the backward pass."""
     ALL_ATTENTION_FUNCTIONS.register("counted", attend)
     torch.set_default_dtype(torch.bfloat16 if rank else torch.float32)
     try:

@@ -26,7 +26,7 @@ def main() -> None:
     parser.add_argument("--metrics", type=int, default=90)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        make(Path(folder) / "warm", 100, 2)  # loads what the first request of all needs
+        make(Path(folder) / "warm", 100, 2)  # loads the code that a first request needs
         run = make(Path(folder) / "long", options.steps, options.metrics)
         made = application(RunCatalogue([Path(folder)]), cache=Path(folder) / "cache")
         with TestClient(made, base_url="http://127.0.0.1") as client:

@@ -10,7 +10,7 @@ Samplers, shaping, credit (`grpo`) and objectives are those of the library. A st
 steps, because `dynamic` plays more words in a step. The learning rate of each method is the one of
 three with the best area in three seeds that are not reported.
 
-`penalty`: words that are cut off, or nearly, with the objective of DAPO.
+`penalty`: treatments of words that are cut off, or nearly, with the objective of DAPO.
 
 - as paid: nothing is done; such a word is paid for the letters with which it begins;
 - paid 0: a word that is cut off is paid 0;
@@ -94,7 +94,7 @@ Row = dict[str, Any]
 
 
 class CutOffPaidNothing(EachTurn):
-    """Pays 0 for a word that was cut off."""
+    """A term that pays 0 for a word that was cut off."""
 
     def reward(self, turn: Turn) -> float:
         """Return the reward, or 0."""
@@ -159,7 +159,7 @@ METHODS = {"penalty": PENALTY, "parts": PARTS}
 
 
 class Writer:
-    """Plays episodes of one word for samplers, by the weights of `lag` steps ago."""
+    """A player of episodes of one word for samplers, with the weights of `lag` steps ago."""
 
     def __init__(self, game: WordGame, logits: Tensor, rng: np.random.Generator, lag: int) -> None:
         """Args:
@@ -197,7 +197,7 @@ class Facts:
         self.of_words = torch.stack([leaves.pay, leaves.cut, right, leaves.mask.sum(1)], dim=1)
 
     def of(self, logits: Tensor) -> list[float]:
-        """Return the four numbers."""
+        """Return the four values of a policy."""
         found: list[float] = (self.leaves.chances(logits) @ self.of_words).tolist()
         return found
 
@@ -219,7 +219,7 @@ def learn(
         step += 1
         try:
             groups = sampler.sample(curriculum, writer, step=step, seed=seed)
-        except NothingToLearn:  # no group has signal: the step costs, and teaches nothing
+        except NothingToLearn:  # without a signal, the words count and nothing is learned
             writer.weights.append(logits)
             continue
         given = credit.assign(shaping.apply(groups)[0])

@@ -1,6 +1,6 @@
 """Draw the pictures of docs/results.md and docs/bakeoff.md from the tables of these pages.
 
-    python scripts/draw_tables.py                # write the pictures to docs/figures
+    python scripts/draw_tables.py                # write the pictures to docs/figures/
     python scripts/draw_tables.py --only NAME    # one picture
     python scripts/draw_tables.py --check        # exit code 1 if pictures differ from the tables
 
@@ -61,7 +61,7 @@ def _last_line(drawing: Drawing, drawn: bytes) -> bytes:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Write or check the pictures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", metavar="NAME", help="the picture of this name alone")
+    parser.add_argument("--only", metavar="NAME", help="only the picture of this name")
     parser.add_argument("--check", action="store_true", help="write nothing")
     parser.add_argument("--docs", type=Path, default=DOCS, help="folder of the pages")
     options = parser.parse_args(arguments)

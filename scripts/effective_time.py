@@ -34,7 +34,7 @@ FIRST = 5
 VICTIMS = ("ray::RolloutWorker", "ray::LearnerWorker", "driver", "raylet")
 """Beginnings of the names of the processes that are killed, in turns."""
 WANTED = 0.8
-"""Effective training time that is wanted."""
+"""Target of the effective training time."""
 TICK = 0.2
 GAME = ("+experiment=tiny/kuhn", "evaluations=none", "collapse=none", "run.threads=1")
 OVERRIDES = (
@@ -59,7 +59,7 @@ class Watched:
         while time.monotonic() < began + self.limit:
             if self._once(tick, began + self.limit) == 0:
                 return time.monotonic() - began
-        sys.exit(f"{self.run} did not end in {self.limit:.0f} s; its words are in {self.run}.log")
+        sys.exit(f"{self.run} did not end in {self.limit:.0f} s; its output is in {self.run}.log")
 
     def _once(self, tick: Callable[[str], None], end: float) -> int | None:
         known = (self.run / "config.yaml").is_file()
@@ -147,7 +147,7 @@ def main() -> None:
 
 
 class Killer:
-    """Kills a process after every tenth step."""
+    """The kills of a run: one process after every tenth step."""
 
     def __init__(self, run: Watched, steps: int, rng: random.Random, step: float) -> None:
         self._run, self._rng, self._step = run, rng, step

@@ -28,7 +28,7 @@ TASK = Task(id="game")
 class Game:
     """A game of a fixed number of rounds.
 
-    `pay(history)` gives what both agents get for the latest round.
+    `pay(history)` returns the rewards of both agents in the latest round.
     """
 
     name: str
@@ -72,7 +72,7 @@ class Game:
         return left * self.actions + right
 
     def rewards(self, play: History) -> list[tuple[float, float]]:
-        """Return what both agents get in each round."""
+        """Return the rewards of both agents in each round."""
         return [self.pay(play[: stage + 1]) for stage in range(len(play))]
 
     def logits(self, seed: int, *, scale: float = 1.0) -> np.ndarray:
@@ -129,7 +129,7 @@ class Game:
 
 
 class GameArena(Arena):
-    """Plays a game, for methods that replay episodes; an action that is missing counts as 0."""
+    """An arena of a game, for methods that replay episodes; a missing action counts as 0."""
 
     name = "enumerated_v0"
     roles = {"left": 1, "right": 1}
@@ -168,7 +168,7 @@ def scores(weights: np.ndarray, logits: np.ndarray) -> np.ndarray:
 
 
 class Player:
-    """Plays episodes of a game for samplers, by the policy `logits`."""
+    """A function that plays episodes of a game for samplers, with the policy `logits`."""
 
     def __init__(self, game: Game, rng: np.random.Generator) -> None:
         self.game, self.rng = game, rng

@@ -95,14 +95,14 @@ def branches() -> Any:
 
 
 def tree() -> Any:
-    """Return a sampler of two joint moves, each of which goes on twice."""
+    """Return a sampler of two joint moves, each of which is continued by two others."""
     return Tree(candidates=2, depth=2, go_on="all")
 
 
 SHORT = dict.fromkeys(("hunt", "pennies"), "one round")
 """Games without a later round at which plays could branch."""
 GRADED = dict.fromkeys(("hunt", "steps", "dilemma", "pennies"), "graded")
-"""Games whose rewards are not right or wrong, as pass@k needs them."""
+"""Games whose rewards are not just right or wrong, as pass@k requires."""
 CONSTANT = {"pennies": "constant"}
 """Games in which the team's return is constant, so that there is no gradient to estimate."""
 
@@ -136,5 +136,5 @@ METHODS: Mapping[str, Method] = {
         refuses=CONSTANT,
     ),
 }
-"""The settings of `configs/credit/`, but agents are compared with themselves (`group_by="agent"`),
-and the critic of `gae` is a table."""
+"""Methods with the settings of `configs/credit/`, but agents are compared with themselves
+(`group_by="agent"`), and the critic of `gae` is a table."""

@@ -1,9 +1,9 @@
 """Prints the exact values of debates by quotation (`arena=evidence_debate`).
 
-The value is the probability that the honest side wins if both sides play optimally: by the order of
-speaking under the arena's own rule, and under the best of all deterministic rules, which bounds
-what a judge that decides without chance can reach. These are 64 rules for three facts; for more
-facts there are too many.
+The value is the probability that the honest side wins if both sides play optimally. The table has
+it for each order of speaking under the arena's own rule. For three facts it also has the value
+under the best of the 64 deterministic rules, which no judge that decides without chance can exceed;
+with more facts there are too many rules.
 
 Usage: python scripts/evidence_values.py [--facts 3 5] [--checked 0 0.25 0.5 1]
 """
@@ -30,8 +30,8 @@ def main() -> None:
 
 
 def ruled(checked: float) -> list[float]:
-    """Return the values if a side drawn at random speaks first: of the circle and of the best rule,
-    and the number of rules that reach it."""
+    """Return two values if a side drawn at random speaks first, under the arena's rule and under
+    the best rule, and the number of best rules."""
     found = [(ruled_value(rule, facts=3, checked=checked), rule) for rule in rules(3)]
     best = max(each for each, _ in found)
     (circle,) = (

@@ -1,6 +1,6 @@
 """Trains a policy in a small game with the exact values of all moves, in place of sampled games.
 
-A run of `selfplay train` estimates from sampled games what each move is worth. This script shows
+A run of `selfplay train` estimates the value of each move from sampled games. This script shows
 how far the same policy, learner and objective come without the noise of the samples. Before each
 step it reads the probabilities of the policy at all information sets. OpenSpiel's game tree gives
 the value of each legal move if both players follow the policy afterwards. The learner gets every
@@ -44,7 +44,7 @@ from selfplay.train import Trainer
 from selfplay.types import Group, InformationSet, Sample, Turn, role_of
 
 SAMPLED = ("curriculum.batch=1", "sampler.group_size=2", "run.episodes_every=0")
-"""Overrides for the sampled games, which are played for the metrics alone."""
+"""Overrides for the sampled games, which are played only for the metrics."""
 
 
 class Tree:
@@ -127,7 +127,7 @@ def check_game(game: Any) -> None:
 
 
 class ExactValues(StatelessCredit):
-    """Makes samples of all legal moves of all information sets; ignores the sampled games."""
+    """A credit method with samples of all legal moves of all information sets. It ignores games."""
 
     def __init__(self, experiment: Experiment) -> None:
         rollout = experiment.players.rollout

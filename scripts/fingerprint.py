@@ -17,7 +17,7 @@ RENAMES.json lets one list of cases serve before and after a change of names. It
 expressions replace old parts of overrides by new ones, and new parts of names of metrics by the old
 ones; null leaves the override or the metric out:
 
-    {"overrides": {"=magnet$": "=ema"}, "metrics": {"^role/(.*)/parsed$": "role/\\1/valid"}}
+    {"overrides": {"=old_name$": "=new_name"}, "metrics": {"^role/(.*)/parsed$": "role/\\1/valid"}}
 """
 
 import argparse
@@ -36,7 +36,7 @@ from typing import Any
 TIMED = re.compile(  # metrics that depend on time, by the beginnings of their names
     r"seconds/"  # the wall-clock time of each phase of a step
     r"|runtime/publish_seconds$"  # the wall-clock time of sending weights to Ray workers
-    r"|service/executor/cached$"  # program runs that were spared: of two equal ones at once, none
+    r"|service/executor/cached$"  # cached program runs; of equal runs at the same time, none
     r"|engine/[^/]+/cached_tokens$"  # prompt tokens that vLLM's scheduler found in its cache
 )
 
@@ -44,7 +44,7 @@ TIMED = re.compile(  # metrics that depend on time, by the beginnings of their n
 def main() -> int:
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("cases", type=Path, help="JSON file: name of each case to its overrides")
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="run these cases alone")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="run only these cases")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the fingerprints")
     parser.add_argument("--against", type=Path, metavar="FILE", help="compare with earlier ones")
     parser.add_argument("--renames", type=Path, metavar="FILE", help="names that have changed")
@@ -142,7 +142,7 @@ def differences(earlier: dict[str, Any], now: dict[str, Any]) -> list[str]:
         old, new = (part["cases"].get(name, {}).get(kind, {}) for part in (earlier, now))
         for key in sorted({*old, *new}) if old and new else ["*"]:
             if old.get(key, "") != new.get(key):
-                how = "differs" if key in old and key in new else "is in one of both alone"
+                how = "differs" if key in old and key in new else "is in only one of the two"
                 lines.append(f"{name}: {kind} {key} {how}")
     return lines
 

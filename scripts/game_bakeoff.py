@@ -1,6 +1,6 @@
 """Compares credit methods with a small language model in a game of `bakeoff_games.GAMES`.
 
-Every run is an ordinary `selfplay train` of one experiment: for all methods the same model,
+Every run is an ordinary `selfplay train` of one experiment. All methods have the same model,
 objective, optimizer, tasks and number of steps. Methods that branch play other numbers of episodes,
 so that all methods sample about as many turns. The learning rate of each method is the one of
 `--rates` with the best area in the seeds of the tuning, which are not reported.
@@ -44,7 +44,7 @@ TUNING = 100
 
 @dataclass(frozen=True, kw_only=True)
 class Bakeoff:
-    """The runs of a comparison, which are made when they are asked for."""
+    """The runs of a comparison; each is made when it is needed."""
 
     game: Game
     """Experiment, methods and metrics."""
@@ -103,7 +103,9 @@ class Bakeoff:
 def processor_time(command: Sequence[str]) -> float:
     """Run a command without its output; return its processor time in s."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    _, status, used = os.wait4(process.pid, 0)  # of this process alone: others may run beside it
+    _, status, used = os.wait4(
+        process.pid, 0
+    )  # of this process only: others may run at the same time
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, list(command))

@@ -99,7 +99,7 @@ def _made(kind: Any, shape: Any, dtype: torch.dtype) -> Any:
             made = kind(shape).eval()
     finally:
         torch.set_default_dtype(before)
-    compute_logits_in_float32(made)  # as models of a run
+    compute_logits_in_float32(made)  # as in a run
     return made
 
 
@@ -116,8 +116,8 @@ def samples(
 
 
 def conversations(count: int, turns: int, length: int, words: int) -> list[Any]:
-    """Return the samples of conversations: a message and an answer of `length` tokens a turn. All
-    begin with one message."""
+    """Return the samples of conversations, whose turns have a message and an answer of `length`
+    tokens. All begin with the same message."""
     rng, found = Random(0), []
     opening = _tokens(rng, length, words)
     for number in range(count):

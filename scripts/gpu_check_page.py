@@ -34,7 +34,7 @@ LONGEST = 300
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """One part of the check, and how to run it."""
+    """One part of the check, with its command."""
 
     name: str
     """Name on the command line."""
@@ -64,7 +64,7 @@ class Outcome:
     state: str
     """passed, failed or skipped."""
     reason: str = ""
-    """Why it failed or was skipped."""
+    """Reason of a failure or of a skip."""
     seconds: float = 0.0
     """Wall clock of the process."""
     rows: Sequence[tuple[str, str, bool | None]] = ()
@@ -162,7 +162,7 @@ def sections() -> list[Section]:
             limit=1800,
             remedy="If the object store is full or slow: enlarge /dev/shm to twice the weights of "
             "all policies in 16 bits. A wrong checksum is a fault of the transfer: do not train. "
-            "If copies through pinned buffers are slow, see which limit is: the link (its width is "
+            "If copies through pinned buffers are slow, find the limit: the link (its width is "
             "in nvidia-smi -q), or new main memory (more threads, run.threads; huge pages).",
         ),
         Section(
@@ -287,7 +287,7 @@ def run(section: Section, *, gpus: int, packages: Mapping[str, bool]) -> Outcome
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """End a process and all that it started, which are in its session."""
+    """End a process and all other processes of its session."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -308,8 +308,8 @@ def _judged(
     if code:
         ended = f"exit code {code}" if code > 0 else f"signal {signal.Signals(-code).name}"
         return _rows(lines)[0], f"it ended with {ended}"
-    rows, said = _rows(lines)
-    if not said:
+    rows, readable = _rows(lines)
+    if not readable:
         return rows, "it printed no result"
     failed = [name for name, _, passed in rows if passed is False]
     return rows, f"not as it should be: {', '.join(failed)}" if failed else ""

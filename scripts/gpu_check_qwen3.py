@@ -73,7 +73,7 @@ def _sampled_by_vllm(counts: Sequence[int], network: Any) -> Iterator[Row]:
 
 
 def _updated(rank: int, length: int, count: int) -> Row:
-    """Return the row of updates on samples of `length` tokens, of which nearly all are learned."""
+    """Return the row of updates on samples of `length` tokens, nearly all of which are learned."""
     learner = _learner(rank, length * max(1, 16_384 // length))
     prompt = 16
     given = samples(count, prompt, length - prompt, WORDS)
@@ -122,7 +122,7 @@ def _sampled(name: str, engine: Any, count: int) -> Row:
 
 
 def _answered(engine: Any, given: Sequence[Any], new: int) -> None:
-    """Let an engine answer the prompts of samples, without prefixes that it knows."""
+    """Let an engine answer the prompts of samples, without cached prefixes."""
     from selfplay.types import Request
 
     engine.forget()
@@ -135,7 +135,7 @@ def _answered(engine: Any, given: Sequence[Any], new: int) -> None:
 
 
 def shared_prefixes() -> Iterator[Row]:
-    """Yield the time of updates with shared prefixes in one row, beside a row for each sample."""
+    """Yield the time of updates with shared prefixes in one row and with a row for each sample."""
     large: Mapping[str, list[Any]] = {
         "1 prompt of 4,096 x 16 completions of 256": samples(16, 4096, 256, WORDS, prompts=1),
         "4 prompts of 512 x 8 completions of 512": samples(32, 512, 512, WORDS, prompts=4),
@@ -147,8 +147,8 @@ def shared_prefixes() -> Iterator[Row]:
 
 
 def _packed(name: str, given: list[Any]) -> Iterator[Row]:
-    """Yield a row for each way to pack samples: its time, and its log-probabilities beside those
-    of a row for each sample."""
+    """Yield a row for each way to pack samples: its time, and the difference of its
+    log-probabilities from those of a row for each sample."""
     ways = [("rows", "sdpa"), ("trie", "sdpa"), ("auto", "sdpa")]
     if ON_GPU:
         ways += [("trie", "flex_attention"), ("auto", "flex_attention")]

@@ -77,7 +77,7 @@ def machine() -> list[Row]:
         found = torch.cuda.get_device_properties(index)
         free = torch.cuda.mem_get_info(index)[0]
         about = f"{found.name}, {found.total_memory / GB:.1f} GB, {free / GB:.1f} GB free"
-        # vLLM refuses a share of the memory that is not free.
+        # vLLM refuses a fraction of the memory that is not free.
         rows.append((f"GPU {index}", about, free > 0.9 * found.total_memory))
     rows.append(("bfloat16", str(torch.cuda.is_bf16_supported()), torch.cuda.is_bf16_supported()))
     count = torch.cuda.device_count()
@@ -88,7 +88,7 @@ def machine() -> list[Row]:
 
 
 def speed() -> list[Row]:
-    """Return the operations and bytes per second, beside the data sheet on a known GPU."""
+    """Return the operations and bytes per second, and those of the data sheet on a known GPU."""
     from selfplay.plan.cluster import this_machine
 
     size, dtype = (8192, torch.bfloat16) if ON_GPU else (512, torch.float32)
@@ -109,7 +109,7 @@ def speed() -> list[Row]:
 
 
 def kernels() -> list[Row]:
-    """Return a row per attention kernel: its gradient beside that of eager attention."""
+    """Return a row per attention kernel: its gradient compared with that of eager attention."""
     from selfplay.learner.learner import Learner
     from selfplay.learner.learner_settings import LearnerSettings
     from selfplay.learner.objective import PolicyLoss
@@ -252,7 +252,7 @@ def _meta(name: str) -> Any:
 
 
 def updates() -> Iterator[Row]:
-    """Yield the seconds and memory of an update beside the plan, for full weights and adapters."""
+    """Yield the seconds and memory of an update and of the plan, for full weights and adapters."""
     cases = [("tiny", 0), ("tiny", 8)]
     if ON_GPU:
         total = torch.cuda.get_device_properties(0).total_memory / GB
@@ -327,7 +327,7 @@ def _update(name: str, rank: int) -> list[Row]:
 
 
 def one_gpu() -> list[Row]:
-    """Return the figures of a short run in one process."""
+    """Return the results of a short run in one process."""
     engine = ["engine=transformers"]
     if ON_GPU and installed("vllm"):
         engine = ["engine=vllm", "engine.sleep=true"]
@@ -335,7 +335,7 @@ def one_gpu() -> list[Row]:
 
 
 def split() -> list[Row]:
-    """Return the figures of a short run with a worker or a rank on each device."""
+    """Return the results of a short run with a worker or a rank on each device."""
     many = max(1, torch.cuda.device_count() // 2)
     actors = ["runtime=ray", f"runtime.workers={many}", f"runtime.learners={many}"]
     engine = "vllm" if ON_GPU and installed("vllm") else "transformers"
@@ -343,7 +343,7 @@ def split() -> list[Row]:
 
 
 def colocated() -> list[Row]:
-    """Return the figures of a short run with a worker and a rank on each device."""
+    """Return the results of a short run with a worker and a rank on each device."""
     many = max(1, torch.cuda.device_count())
     actors = ["runtime=ray", f"runtime.workers={many}", "runtime.colocated=true"]
     engine = ["engine=transformers"]
@@ -353,7 +353,7 @@ def colocated() -> list[Row]:
 
 
 def resume() -> Iterator[Row]:
-    """Yield the figures of runs that go on after a checkpoint, with a fused step of AdamW."""
+    """Yield the results of runs that go on after a checkpoint, with a fused step of AdamW."""
     layers = FUSED_FROM // 2**22 + 1  # of 4.2 million parameters each
     shape = f"{{hidden: 512, layers: {layers}, heads: 8, intermediate: 2048}}"
     play = ["+experiment=tiny/kuhn", "sampler.group_size=4", "objective.entropy=0.01"]
@@ -365,7 +365,7 @@ def resume() -> Iterator[Row]:
 
 
 def _trained(name: str, overrides: list[str], *, stopped: bool = False) -> list[Row]:
-    """Return the figures of a run of two steps; `stopped`: in two sessions of a step each."""
+    """Return the results of a run of two steps; `stopped`: in two sessions of a step each."""
     with tempfile.TemporaryDirectory() as folder:
         given = [*overrides, "evaluations=none", "run.name=check", f"run.folder={folder}"]
         sessions = [[*given, f"run.steps={1 if stopped else 2}"]]

@@ -1,12 +1,12 @@
-"""Prints bias and noise of the policy gradient of each credit method, beside the exact gradient.
+"""Prints bias and noise of the gradient of each credit method, compared with the exact gradient.
 
-The game: two agents move in turn, 0 or 1, and both are paid the same. Four tasks differ in what
-moves are worth, in scale and in offset. `--pay early` pays each move at once, by the move and the
+The game: two agents move in turn, 0 or 1, and both are paid the same. Four tasks differ in the
+values of moves, in scale and in offset. `--pay early` pays each move at once, by the move and the
 one before it; `--pay late` pays the sum at the end. The policies are random tables over whole
 histories, so that the exact gradient of the expected return follows from all plays.
 
-A batch is what one update learns from: the groups of a sampler, credited as in training, with the
-mean of advantage times score over all samples, as the learner takes it. Of many batches:
+A batch is the data of one update: the groups of a sampler, credited as in training. Its estimate is
+the mean of advantage times score over all samples, as in the learner. For many batches:
 
     direction   cosine between the mean estimate and the exact gradient: 1 is unbiased up to scale
     noise       E|g - E g|^2 / |E g|^2 for 1,000 sampled completions: the smaller, the fewer
@@ -62,7 +62,7 @@ State = tuple[str, tuple[int, ...]]
 
 
 class Relay(Arena):
-    """Two agents move in turn; both are paid `worth` of the moves."""
+    """A game in which two agents move in turn; both are paid `worth` of the moves."""
 
     name = "relay_v0"
     roles = {"left": 1, "right": 1}
@@ -228,7 +228,7 @@ def batches(
 
 
 class Seen(Role):
-    """Shows an agent the text of its view and takes its answer as the move."""
+    """A role whose prompt is the text of the view, and whose answer is the move."""
 
     template = "{{ text }}"
 
@@ -243,7 +243,7 @@ def cosine(left: np.ndarray[Any, Any], right: np.ndarray[Any, Any]) -> float:
     return float(left @ right / max(np.linalg.norm(left) * np.linalg.norm(right), 1e-300))
 
 
-def figures(
+def statistics(
     found: np.ndarray[Any, Any], truth: np.ndarray[Any, Any], sampled: float
 ) -> tuple[float, float, float]:
     """Return direction, noise and right, as the module's text defines them."""
@@ -258,11 +258,11 @@ def figures(
 def with_errors(
     found: np.ndarray[Any, Any], truth: np.ndarray[Any, Any], sampled: float
 ) -> list[tuple[float, float]]:
-    """Return each of `figures` with 1.96 jackknife errors over blocks of batches."""
+    """Return each of `statistics` with 1.96 jackknife errors over blocks of batches."""
     blocks = np.array_split(np.arange(len(found)), BLOCKS)
-    left_out = np.array([figures(np.delete(found, each, 0), truth, sampled) for each in blocks])
+    left_out = np.array([statistics(np.delete(found, each, 0), truth, sampled) for each in blocks])
     variance = (BLOCKS - 1) * left_out.var(0)
-    return list(zip(figures(found, truth, sampled), 1.96 * np.sqrt(variance), strict=True))
+    return list(zip(statistics(found, truth, sampled), 1.96 * np.sqrt(variance), strict=True))
 
 
 def main() -> None:

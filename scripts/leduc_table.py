@@ -5,8 +5,9 @@ of its rule of learning. Here the model is a table with three logits for each of
 sets, which can represent every policy, and thousands of steps take seconds. The rule is that of the
 experiment: the chips of a hand, compared with the other hands of the same deal; a KL term to a
 moving average (EMA) of the logits; Adam; a learning rate that falls linearly to 0.03 of its first
-value. Only the KL term is better: it is exact at each visited set. `--entropy` weighs a bonus for
-the entropy of the legal moves; with `--last-entropy` its weight falls linearly to another one.
+value. Only the KL term is better: it is exact at each visited set. `--entropy` is the weight of a
+bonus for the entropy of the legal moves; with `--last-entropy` the weight falls linearly to that
+value.
 
 Prints the exploitability in chips a hand at the end of each run, and that of the mean of the logits
 at four steps of its second half. Needs selfplay[games].
@@ -95,7 +96,7 @@ def main() -> None:
     parser.add_argument("--kl", type=float, nargs="+", default=[2.0])
     parser.add_argument("--ema", type=float, nargs="+", default=[0.01])
     parser.add_argument("--entropy", type=float, nargs="+", default=[0.0])
-    parser.add_argument("--last-entropy", type=float, help="by default that of --entropy")
+    parser.add_argument("--last-entropy", type=float, help="default: the weight of --entropy")
     parser.add_argument("--lr", type=float, nargs="+", default=[0.1])
     parser.add_argument("--seeds", type=int, default=3)
     given = parser.parse_args()

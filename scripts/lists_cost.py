@@ -106,12 +106,12 @@ def episode() -> Episode:
                 {"role": "system", "content": "Agree on a code for the four directions."},
                 {"role": "user", "content": shown},
             ),
-            text=f"I say {said} as RARE",
-            action=said,
+            text=f"I say {spoken} as RARE",
+            action=spoken,
             spoken=role == "sender",
             info={"verdict": "correct"},
         )
-        for role, shown, said in (("sender", "VIEW", "WORD"), ("receiver", "WORD", "VIEW"))
+        for role, shown, spoken in (("sender", "VIEW", "WORD"), ("receiver", "WORD", "VIEW"))
     )
     metrics = {"accuracy": 0.123, "illegal": 0.0}
     task = Task(id="code", type="signal")

@@ -181,7 +181,7 @@ def services() -> set[str]:
 
 
 def source(parameter: Parameter, group_name: str) -> str:
-    """Return where the value of a parameter without a default comes from.
+    """Return the source of the value of a parameter without a default.
 
     `group_name` is the config group that builds its class; "" for the settings without a group.
     """

@@ -46,7 +46,7 @@ def imported(tree: ast.Module, module: str, is_package: bool, known: set[str]) -
 
 
 def in_cycles(imports: dict[str, set[str]]) -> list[str]:
-    """Return the modules that lie on an import cycle, or between two cycles."""
+    """Return the modules that are in an import cycle, or between two cycles."""
     left = {module: set(needed) for module, needed in imports.items()}
     while free := [module for module, needed in left.items() if not needed & left.keys()]:
         for module in free:

@@ -6,7 +6,7 @@ scripted reader answers from the bank:
 - add: adds every sentence;
 - update first: replaces the first entry that it sees, and adds if it sees none;
 - update first, no chatter: the same, but ignores sentences that state nothing;
-- perfect: replaces the entry about the same person and topic, deletes what is denied, adds other
+- perfect: replaces the entry about the same person and topic, deletes a denied value, adds other
   statements, and ignores sentences that state nothing.
 
 The second table needs no bank: the fraction of the questions whose answer is the first value, or
@@ -45,8 +45,8 @@ def statement(text: str) -> tuple[str, str, str, bool] | None:
     speaker and a colon.
     """
     if ": " in text:
-        said = stated(text)
-        return (*said, False) if said else None
+        parts = stated(text)
+        return (*parts, False) if parts else None
     found = STATEMENT.search(text)
     return (found[1], found[2], found[4], found[3] == "not ") if found else None
 
@@ -58,7 +58,7 @@ def topic_of(question: str) -> tuple[str, str] | None:
 
 
 def update_first(fact: str, shown: Shown) -> dict[str, str]:
-    """Replace the first entry, whatever the sentence says."""
+    """Replace the first entry, for every sentence."""
     return {"event": "UPDATE", "id": shown[0]["id"]} if shown else ADD
 
 
@@ -67,12 +67,12 @@ def perfect(fact: str, shown: Shown) -> dict[str, str]:
     if ": " not in fact:
         operation: dict[str, str] = json.loads(best_operation(fact, shown))
         return operation
-    said = stated(fact)
-    if said is None:
+    parts = stated(fact)
+    if parts is None:
         return NOOP
     for entry in shown:
         known = stated(entry["text"])
-        if known and known[:2] == said[:2]:
+        if known and known[:2] == parts[:2]:
             return {"event": "UPDATE", "id": entry["id"]}
     return ADD
 
@@ -100,10 +100,10 @@ def value_score(tasks: Sequence[Task], place: int) -> float:
     """Return the fraction of questions that the first (0) or last (-1) stated value answers."""
     right: list[bool] = []
     for task in tasks:
-        said = [each for turn in task.payload["facts"] if (each := statement(turn["text"]))]
+        statements = [each for turn in task.payload["facts"] if (each := statement(turn["text"]))]
         for question in task.payload["questions"]:
             topic = topic_of(question["question"])
-            values = [each[2] for each in said if each[:2] == topic and not each[3]]
+            values = [each[2] for each in statements if each[:2] == topic and not each[3]]
             right.append(bool(values) and values[place] == question["answer"])
     return mean(right)
 

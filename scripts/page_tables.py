@@ -58,14 +58,14 @@ class PageTable:
     """[rows][columns] texts."""
 
     def row(self, starts: Sequence[str]) -> list[int]:
-        """Return the indices of the rows with these labels, or else with labels that start so.
+        """Return the indices of the rows with these labels, or else of rows that start with them.
 
         The rows that belong to a found row are left out.
         """
         return self._found("row", self.rows, starts)
 
     def column(self, starts: Sequence[str]) -> list[int]:
-        """Return the indices of the columns with these labels, or with labels that start so."""
+        """Return the indices of the columns with these labels, or else that start with them."""
         return self._found("column", self.columns, starts)
 
     def cell(self, row: int, column: int) -> Cell:

@@ -74,7 +74,7 @@ Row = dict[str, Any]
 
 
 class Dealer:
-    """Plays hands by a table of logits, and counts the completions."""
+    """A function that plays hands with a table of logits, and counts the completions."""
 
     def __init__(self, tree: PokerTree, rng: np.random.Generator) -> None:
         self.tree, self.rng, self.completions = tree, rng, 0
@@ -305,7 +305,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if options.draw:
             print(*draw(kept, options.draw), sep="\n")
         return
-    options.methods = list(dict.fromkeys(["rloo", *options.methods]))  # what gains are relative to
+    options.methods = list(dict.fromkeys(["rloo", *options.methods]))  # gains are relative to it
     rows: list[Row] = []
     for game in options.games:
         rows += table(game, options)

@@ -16,7 +16,7 @@ FLOOR = 0.03
 
 @dataclass(frozen=True, kw_only=True)
 class Poker:
-    """The rules of a game of poker, as far as the tree needs them."""
+    """The sizes of a game of poker that the tree needs."""
 
     game: str
     """Name and arguments of the game in OpenSpiel."""

@@ -1,4 +1,4 @@
-"""Prints how often proposers of `tiny/rare_lines` write rare lines, and how solvers do on them.
+"""Prints the fraction of rare lines in proposals of `tiny/rare_lines`, and the solve rates.
 
 A row for each run gives the percentage of the proposed lines that are rare in the first and in the
 last ten recorded steps (of those up to step --until), and the solve rate, in the same steps, of the
@@ -47,7 +47,7 @@ def cells(proposals: Sequence[tuple[list[bool], float]]) -> list[str]:
 
 
 def row(run: Path, until: int | None = None) -> str:
-    """Return the row of a run, of its steps up to `until`; None: of all steps."""
+    """Return the row of a run for its steps up to `until`, or for all steps if that is None."""
     recorded = recorded_episodes(run)
     steps = [list(episodes) for step, episodes in recorded if until is None or step <= until]
     ends = [

@@ -1,10 +1,10 @@
 #!/usr/bin/env python
-"""Record what TRL's trainers compute for the losses that both have, as numbers for our tests.
+"""Record losses and gradients of TRL's trainers, as expected values of this library's tests.
 
     pip install trl==1.16.0          # in an environment of its own
     python scripts/record_trl.py     # writes tests/learner/golden/trl_losses.json
 
-The trainers' own loss code runs on given logits; only what feeds it is replaced.
+The trainers' own loss code runs on given logits; only its inputs are replaced.
 """
 
 import json
@@ -117,8 +117,8 @@ def dpo(given: dict[str, torch.Tensor], beta: float) -> dict[str, Any]:
     zeros = torch.zeros(ROWS, LENGTH, dtype=torch.float64)
 
     def outputs(scored: torch.Tensor) -> SimpleNamespace:
-        figures = {"entropy": zeros, "mean_logits": zeros, "is_top1": zeros > 0}
-        return SimpleNamespace(log_probs=scored * mask, **figures)
+        values = {"entropy": zeros, "mean_logits": zeros, "is_top1": zeros > 0}
+        return SimpleNamespace(log_probs=scored * mask, **values)
 
     def model(**_: Any) -> SimpleNamespace:
         return outputs(logits.log_softmax(-1).gather(-1, ids[..., None])[..., 0])

@@ -79,8 +79,8 @@ class Equilibrium:
     def _value(
         self, node: Any, reach: tuple[float, float], chance: float, total: Any, weight: Any
     ) -> float:
-        """Return the first player's expected return; add returns of moves by how often the others
-        lead to them."""
+        """Return the first player's expected return; add the returns of moves, weighted by the
+        probability that chance and the other player lead to them."""
         if isinstance(node, float):
             return node
         player, number, moves = node

@@ -78,7 +78,7 @@ def learn(
         step += 1
         try:
             batch = player.sample(sampler, groups=groups, step=step)
-        except NothingToLearn:  # no group has signal: the step costs, and teaches nothing
+        except NothingToLearn:  # without a signal, the step counts and nothing is learned
             continue
         used += sum(len(e.turns) - e.shared_turns for group in batch for e in group.episodes)
         player.logits = player.logits + ascent.step(estimate(credit, player.logits, batch))
@@ -117,7 +117,7 @@ def sampler_runs(game: Game, name: str, options: argparse.Namespace) -> SamplerR
     return SamplerRuns(
         rate=rate,
         curves=[curve for curve, _ in runs],
-        learned=float(np.mean([share for _, share in runs])),
+        learned=float(np.mean([fraction for _, fraction in runs])),
         rows=[
             {"game": game.name, "sampler": name, "seed": seed, "rate": rate, "curve": curve}
             for seed, (curve, _) in enumerate(runs)

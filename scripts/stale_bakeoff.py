@@ -112,11 +112,11 @@ def learn(
     values, bounded = [float(leaves.expected(logits))], 0.0
     for _ in range(steps):
         given = as_samples(GAME.sampled(earlier[0], TASKS, rng))
-        found, share = gradient(GAME, objective, logits, given)
+        found, fraction = gradient(GAME, objective, logits, given)
         logits = logits + torch.from_numpy(ascent.step(found.numpy()))
         earlier.append(logits)
         values.append(float(leaves.expected(logits)))
-        bounded += share / steps
+        bounded += fraction / steps
     return values, bounded
 
 
@@ -148,7 +148,7 @@ def objective_runs(
     return ObjectiveRuns(
         rate=rate,
         curves=[values for values, _ in runs],
-        clipped=float(np.mean([share for _, share in runs])),
+        clipped=float(np.mean([fraction for _, fraction in runs])),
         rows=[
             {"lag": lag, "objective": name, "seed": seed, "rate": rate, "values": values}
             for seed, (values, _) in enumerate(runs)
@@ -189,7 +189,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--rates", type=float, nargs="+", default=RATES)
     parser.add_argument("--json", type=Path, help="file for all numbers")
-    parser.add_argument("--draw", type=Path, help="folder of pictures of what --json kept")
+    parser.add_argument("--draw", type=Path, help="folder of the pictures of the numbers in --json")
     options = parser.parse_args()
     if options.draw:
         if not options.json:

@@ -64,14 +64,14 @@ def judged(found: np.ndarray, exact: np.ndarray) -> dict[str, float]:
         raise SystemExit("the mean estimate has no part along the gradient: take more --batches")
     around = found - mean
     spread = float((around**2).sum()) / (count - 1)
-    # The mean of the batches strays by spread / count; the fit removes what lies along `exact`.
+    # The mean of the batches has the error spread / count; the fit removes its part along `exact`.
     along = float(((around @ exact) ** 2).sum()) / (count - 1) / size
     left = float(((mean - scale * exact) ** 2).sum()) - (spread - along) / count
     return {"bias": left / (scale**2 * size), "noise": spread / (scale**2 * size)}
 
 
 def noise(game: Game, method: Method, seed: int, *, batches: int) -> Row:
-    """Return what `judged` says of a method at the policy of this seed, and its CPU seconds."""
+    """Return the values of `judged` for a method at the policy of a seed, and its CPU seconds."""
     player = Player(game, np.random.default_rng([seed, 1]))
     player.logits = game.logits(seed)
     credit, sampler, groups = method.make(game), method.sampler(), method.groups(game)
@@ -125,7 +125,7 @@ def shown(values: Sequence[float], *, logs: bool = False) -> str:
     return interval(mean(values, logs=logs))
 
 
-def beside(rows: Sequence[Row], game: str, method: str, *, noisy: bool) -> list[float]:
+def relative(rows: Sequence[Row], game: str, method: str, *, noisy: bool) -> list[float]:
     """Return, by seed, logarithms of ratios of the noise, or differences of areas, of a method to
     the one that it is compared with."""
     reference = "magrpo" if noisy and METHODS[method].team else "rloo"
@@ -148,7 +148,7 @@ def draw(rows: Sequence[Row], folder: Path) -> list[Path]:
     for game in dict.fromkeys(each["game"] for each in rows):
         names = dict.fromkeys(each["credit"] for each in rows if each["game"] == game)
         estimates = [
-            mean(beside(rows, game, name, noisy=noisy), logs=noisy, name=name) for name in names
+            mean(relative(rows, game, name, noisy=noisy), logs=noisy, name=name) for name in names
         ]
         paths.append(
             write_picture(
@@ -170,7 +170,7 @@ def noise_table(game: Game, names: Sequence[str], options: argparse.Namespace) -
         method = METHODS[name]
         rows = [noise(game, method, seed, batches=options.batches) for seed in range(options.seeds)]
         every += [{"game": game.name, "credit": name, "seed": n, **r} for n, r in enumerate(rows)]
-        logs = beside(every, game.name, name, noisy=True)
+        logs = relative(every, game.name, name, noisy=True)
         cells = [shown([found[each] for found in rows]) for each in ("bias", "noise")]
         ratio = shown(logs, logs=True) if logs else ""
         cost = f"{np.mean([found['seconds'] for found in rows]):.3f}"
@@ -196,7 +196,7 @@ def learn_table(game: Game, names: Sequence[str], options: argparse.Namespace) -
             {"game": game.name, "credit": name, "seed": n, "rate": rate, "values": curve}
             for n, curve in enumerate(curves)
         ]
-        gains = beside(every, game.name, name, noisy=False)
+        gains = relative(every, game.name, name, noisy=False)
         areas = [area(curve) for curve in curves]
         gain = shown(gains) if gains else ""
         cells = [shown([curve[-1] for curve in curves]), shown(areas), gain]
@@ -215,7 +215,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--steps", type=int, default=40, help="steps of a run (learn)")
     parser.add_argument("--rates", type=float, nargs="+", default=RATES, help="rates (learn)")
     parser.add_argument("--json", type=Path, help="file for all numbers")
-    parser.add_argument("--folder", type=Path, default=Path(), help="of the pictures (draw)")
+    parser.add_argument("--folder", type=Path, default=Path(), help="folder of the pictures (draw)")
     options = parser.parse_args(arguments)
     if options.what == "draw":
         if not options.json:

@@ -1,4 +1,4 @@
-"""Prints exactly how a run's policy plays tic-tac-toe, without sampled games.
+"""Prints exact results of a run's policy at tic-tac-toe, without sampled games.
 
 The probabilities of all moves are read from the model at each of the 4,520 boards with a player to
 move, at the run's own temperature or at those of --temperature. From these follow the chances to
@@ -62,7 +62,7 @@ def boards() -> Iterator[str]:
 
 
 def outcome(policy: Policy, mark: str, opponent: Opponent) -> Outcome:
-    """Return how the policy does with X or O against an opponent that chooses at random."""
+    """Return the outcome of the policy as X or O against an opponent that chooses at random."""
 
     @cache
     def chances(board: str) -> Outcome:

@@ -1,9 +1,9 @@
-"""A game of one agent in which the result of a tool begins a new stage, by tables.
+"""A game of one agent in which the result of a tool begins a new stage, for tables of logits.
 
 A task is three questions, each with a hidden value of three. For each question the agent first
 calls one of three tools: the right tool of the question returns the hidden value, and the others
 return nothing. In the next stage the agent sees the result, and answers. In games with comments, a
-comment stands between the result and the answer; it changes nothing. At the end the agent is paid
+comment is between the result and the answer; it changes nothing. At the end the agent is paid
 the fraction of right answers. Each call, comment and answer is a stage with one completion of one
 token, so samplers can branch before each of them. Policies are tables of logits by question, kind
 of stage and result, and the expected return is exact. `branch_bakeoff.py` uses this file.
@@ -34,7 +34,7 @@ TASKS = [Task(id="".join(map(str, values))) for values in product(range(CHOICES)
 
 @dataclass(frozen=True, kw_only=True)
 class ToolGame:
-    """The stages of a question, and how sure the first policy is in them."""
+    """The stages of a question, and the preferences of the first policy in them."""
 
     name: str
     about: str
@@ -75,7 +75,7 @@ class ToolGame:
     def value(self, logits: np.ndarray) -> float:
         """Return the exact expected fraction of right answers.
 
-        A guess without a result is right in a third of the tasks, whatever it is.
+        Any guess without a result is right in a third of the tasks.
         """
         policy, total = softmax(logits), 0.0
         for question in range(QUESTIONS):
@@ -95,7 +95,7 @@ def state(kind: str, question: int, result: int) -> int:
 
 
 class Solver:
-    """Plays episodes of a game for samplers, by the policy `logits`."""
+    """A function that plays episodes of a game for samplers, with the policy `logits`."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class Solver:
         )
 
     def _nats(self, chances: np.ndarray, choice: int) -> float:
-        """Return what is recorded as the log-probability of a choice."""
+        """Return the recorded log-probability of a choice."""
         return float(chances @ np.log(chances) if self.entropies else np.log(chances[choice]))
 
 

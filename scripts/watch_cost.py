@@ -2,8 +2,8 @@
 
 All processes share one core, so that the training lacks the time that the viewer takes. A client
 asks for a page as a browser does: with the tag of its copy, and as often as the server allows. The
-main figure is the viewer's share of the core. Seconds per step show the same effect with the noise
-of other work on the machine.
+main result is the fraction of the core that the viewer takes. Seconds per step show the same effect
+with the noise of other work on the machine.
 
 Usage: python scripts/watch_cost.py [--experiment tiny/kuhn] [--steps 300] [--rounds 2]
            [--all-cores] [--json FILE] [key=value ...]
@@ -30,7 +30,7 @@ from selfplay.run.record_reader import read_metrics
 
 TARGET = 0.01
 FIRST_LOOK = 5.0
-"""Seconds after which an open page asks for the first time; then the server says."""
+"""Seconds until the first request of an open page; the server gives the later intervals."""
 PHASES = ("rollout", "credit", "learn", "record")
 
 
@@ -41,9 +41,9 @@ class Round:
     seconds_per_step: float
     """Median over steps, of the phases that every step has."""
     cpu_per_step: float
-    """CPU seconds of the whole process, by the number of its steps."""
+    """CPU seconds of the whole process, divided by the number of its steps."""
     wall: float
-    """Seconds that it took."""
+    """Wall-clock seconds of the training."""
     viewer_cpu: float = 0.0
     """CPU seconds of the viewer while it was open, its start left out."""
     asked: int = 0
@@ -54,7 +54,7 @@ class Round:
     """Memory of the viewer at the end."""
 
     @property
-    def share(self) -> float:
+    def fraction(self) -> float:
         """CPU seconds of the viewer per second that passed."""
         return self.viewer_cpu / self.wall
 
@@ -64,9 +64,9 @@ def main() -> None:
     parser.add_argument("--experiment", default="tiny/kuhn")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--json", type=Path, help="where to save the figures")
+    parser.add_argument("--json", type=Path, help="where to save the results")
     parser.add_argument(
-        "--all-cores", action="store_true", help="where others use the machine as well"
+        "--all-cores", action="store_true", help="use all cores, for a machine with other work"
     )
     options, overrides = parser.parse_known_args()
     if hasattr(os, "sched_setaffinity") and not options.all_cores:
@@ -79,7 +79,7 @@ def main() -> None:
             *(f"run.steps={options.steps}", f"run.folder={folder}", "run.threads=1"),
             *("run.episodes_every=1", "run.checkpoint_every=1000000", *overrides),
         ]
-        # Whatever is kept from one run to the next, such as a warm start, is made before.
+        # Files that are kept between runs, such as a warm start, are made before.
         quiet([*command, "run.name=first", "run.steps=1"])
         for number in range(options.rounds):
             for watched in (False, True) if number % 2 else (True, False):
@@ -87,18 +87,20 @@ def main() -> None:
                 done = round_of([*command, f"run.name={name}"], Path(folder) / name, watched)
                 found[watched].append(done)
                 print(name, json.dumps(asdict(done)), flush=True)
-    share = statistics.mean(each.share for each in found[True])
+    fraction = statistics.mean(each.fraction for each in found[True])
     for what in ("seconds_per_step", "cpu_per_step"):
         mine, other = (statistics.median(getattr(e, what) for e in each) for each in found.values())
         print(f"{what:<18} alone {mine:.4f}, watched {other:.4f}: {other / mine:.4f}")
-    print(f"viewer: {100 * share:.2f} % of a core ({'under' if share < TARGET else 'OVER'} 1 %)")
+    print(
+        f"viewer: {100 * fraction:.2f} % of a core ({'under' if fraction < TARGET else 'OVER'} 1 %)"
+    )
     if options.json:
         lines = {
             name: [asdict(each) for each in found[watched]]
             for name, watched in (("alone", False), ("watched", True))
         }
-        options.json.write_text(json.dumps({"share": share, **lines}, indent=2) + "\n")
-    sys.exit(share >= TARGET)
+        options.json.write_text(json.dumps({"share": fraction, **lines}, indent=2) + "\n")
+    sys.exit(fraction >= TARGET)
 
 
 def quiet(command: list[str]) -> None:
@@ -111,7 +113,7 @@ def round_of(command: list[str], run: Path, watched: bool) -> Round:
     viewer = Watching(run) if watched else None
     quiet(command)
     wall = time.monotonic() - begun
-    cpu = children() - used  # of those that have ended: the training alone
+    cpu = children() - used  # of the processes that have ended: only the training
     rows = [row for step, row in read_metrics(run / "metrics.jsonl").items() if step]
     steps = [sum(row.get(f"seconds/{phase}", 0.0) for phase in PHASES) for row in rows]
     return Round(
@@ -141,7 +143,7 @@ class Watching:
         (address,) = re.findall(r"http://[\d.:]+/", self.process.stdout.readline())
         self.asked = self.made = 0
         self.over = threading.Event()
-        # The first page of all loads what draws; it is part of the start.
+        # The first page loads the code that draws, which is part of the start.
         httpx.get(f"{address}run/first", timeout=60).raise_for_status()
         self.start = self.cpu()
         pages = (f"run/{run.name}", "")

@@ -1,9 +1,9 @@
 """A taskset for the library `verifiers` (0.4): put words in alphabetical order.
 
-An example for `services=taskset`; `configs/experiment/smollm2/taskset.yaml` trains on it. A set of
-words occurs once, in an order by chance, so that a held-out question is about a set of its own.
-The settings `pay` and `unseen` are for controls: other rewards, and words that training never
-shows.
+It is an example for `services=taskset`; `configs/experiment/smollm2/taskset.yaml` trains on it.
+Each set of words occurs once, in a random order, so a held-out question is about another set of
+words. The settings `pay` and `unseen` are for controls: other rewards, and words that are not in
+training.
 """
 
 import random
@@ -40,18 +40,18 @@ class WordOrderConfig(vf.TasksetConfig):
 
 
 class WordOrderData(vf.TaskData):
-    """What the rewards need."""
+    """Data that the rewards need."""
 
     answer: str
     """The words in alphabetical order."""
     example: str
-    """The words in an order by chance, as an example of the form."""
+    """The words in a random order, as an example of the form."""
     pay: Pay
     """The rewarded property of a reply, see `WordOrderConfig.pay`."""
 
 
 class WordOrderTask(vf.Task[WordOrderData]):
-    """The words of a set."""
+    """A task with the words of a set."""
 
     @vf.reward(weight=0.5)
     async def exact(self, trace: vf.Trace) -> float:
@@ -62,7 +62,7 @@ class WordOrderTask(vf.Task[WordOrderData]):
 
     @vf.reward(weight=0.5)
     async def pairs(self, trace: vf.Trace) -> float:
-        """Return the part of the pairs of words that are in the right order; 0 for other words."""
+        """Return the fraction of pairs of words that are in the right order; 0 for other words."""
         if self.data.pay != "order":
             return self.control(trace)
         if not self.same_words(trace):
@@ -71,7 +71,7 @@ class WordOrderTask(vf.Task[WordOrderData]):
         return sum(first < second for first, second in pairs) / len(pairs)
 
     def control(self, trace: vf.Trace) -> float:
-        """Return what a control pays: a random number, or 1 for the right words in any order."""
+        """Return the reward of a control: a random one, or 1 for the right words in any order."""
         return random.random() if self.data.pay == "chance" else float(self.same_words(trace))
 
     def same_words(self, trace: vf.Trace) -> bool:

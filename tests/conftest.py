@@ -1,4 +1,4 @@
-"""Fixtures that several test files share."""
+"""Hooks of pytest, and fixtures that several test files share."""
 
 import gc
 import os
@@ -22,22 +22,24 @@ torch.set_num_threads(1)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the folder that the workers share, whose name they inherit from the first process, and
-    choose a profile of hypothesis that measures no time."""
+    """Make the folder that the workers share, and choose a hypothesis profile without time limits.
+
+    The workers inherit the folder's name from the first process.
+    """
     if not hasattr(config, "workerinput"):
         os.environ[SHARED] = folder = tempfile.mkdtemp(prefix="selfplay-tests-")
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
-    if find_spec("hypothesis"):  # the environment of vLLM has none
+    if find_spec("hypothesis"):  # the environment of vLLM has no hypothesis
         from hypothesis import HealthCheck, settings
 
-        # A busy machine may pause a test for seconds; no time is asserted.
+        # A busy machine may pause a test for seconds, so hypothesis does not check times.
         quiet = [HealthCheck.too_slow]
         settings.register_profile("busy", deadline=None, suppress_health_check=quiet)
         settings.load_profile("busy")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that need a GPU are skipped where there is none."""
+    """Skip the tests that need a GPU if there is none."""
     if torch.cuda.is_available():
         return
     for item in items:
@@ -46,33 +48,33 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """The modules and tests stay until the end, so that no later garbage collection visits them."""
+    """Exclude the modules and tests, which stay until the end, from later garbage collections."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Undo a change of the number of torch's threads, which slows the later tests."""
+    """Set torch to one thread again after each test; more threads slow the later tests."""
     yield
     torch.set_num_threads(1)
 
 
 @pytest.fixture
 def without_charts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out the charts of reports, which take longer to draw than a small run takes."""
+    """Leave out the charts of reports, because drawing them takes longer than a small run."""
     monkeypatch.setattr("selfplay.run.report.run_report.draw", lambda chart: "<svg></svg>")
 
 
 @pytest.fixture(scope="session")
 def renderer() -> ChatRenderer:
-    """The tiny tokenizer's token seam."""
+    """Return a renderer with the tiny tokenizer."""
     return ChatRenderer(build_tokenizer(["<think>", "</think>", "<answer>", "</answer>"]))
 
 
 @pytest.fixture(scope="session")
 def model(renderer: ChatRenderer) -> PreTrainedModel:
-    """A small model with random weights, sharp enough that samples differ from noise."""
+    """Return a small random model with sharp distributions, so that samples are not only noise."""
     made = build_model(
         len(renderer.tokenizer),
         seed=0,

@@ -1,4 +1,4 @@
-"""The arena: PettingZoo's contract, stages, forks, replays."""
+"""Tests of the arena: PettingZoo's interface, stages, forks and replays."""
 
 import copy
 import math
@@ -22,7 +22,11 @@ from tests.helpers.builders import turn
 
 
 class Guess(Arena):
-    """Both guessers name a digit at once; equal digits pay both; the third round ends it."""
+    """A game of three rounds in which two agents guess a secret digit.
+
+    Both guess at once in rounds 0 and 2; guesser_1 guesses alone in round 1. A right guess is paid
+    1 and a wrong one -0.5.
+    """
 
     name = "guess_v0"
     roles = {"guesser": 2}
@@ -41,14 +45,14 @@ class Guess(Arena):
             self.note(agent, right=action == str(self.secret))
             self.pay(agent, 1.0 if action == str(self.secret) else -0.5)
         if self.round == 1:
-            self.pay("guesser_0", 0.25)  # paid while another agent moved
+            self.pay("guesser_0", 0.25)  # paid while another agent moves
         self.round += 1
         if self.round == 3:
             self.finish()
 
 
 class Alternate(Guess):
-    """Strict alternation."""
+    """A variant in which the agents take turns."""
 
     name = "alternate_v0"
 
@@ -57,7 +61,7 @@ class Alternate(Guess):
 
 
 class Alone(Guess):
-    """A game of one agent."""
+    """A variant with one agent."""
 
     name = "alone_v0"
     roles = {"guesser": 1}
@@ -67,7 +71,7 @@ class Alone(Guess):
 
 
 class Together(Guess):
-    """Simultaneous stages only, with four agents."""
+    """A variant with four agents, who all act in each stage."""
 
     name = "together_v0"
     roles = {"guesser": 2, "watcher": 2}
@@ -101,7 +105,7 @@ def test_a_stage_is_played_at_once_or_step_by_step() -> None:
     assert whole.paid["guesser_0"] == pytest.approx(first + 0.25)
 
 
-def test_nobody_sees_a_move_of_the_same_stage() -> None:
+def test_no_agent_sees_a_move_of_the_same_stage() -> None:
     arena = started()
     before = arena.view("guesser_1")
     arena.step("7")
@@ -112,12 +116,12 @@ def test_cumulative_rewards_are_what_the_agent_was_paid_since_its_move() -> None
     arena = started()
     arena.step(str(arena.secret))
     arena.step("x")
-    arena.step("x")  # guesser_1 alone; guesser_0 is paid 0.25 meanwhile
+    arena.step("x")  # only guesser_1 acts; guesser_0 is paid 0.25
     assert arena.agent_selection == "guesser_0"
     assert arena.last()[1] == pytest.approx(1.25)
 
 
-def test_a_fork_goes_its_own_way() -> None:
+def test_a_fork_is_independent_of_its_original() -> None:
     arena = started()
     arena.play_stage({"guesser_0": "1", "guesser_1": "1"})
     twin = arena.fork()
@@ -133,7 +137,7 @@ def test_services_are_shared_by_forks_and_left_out_of_pickles() -> None:
         services = ("world",)
 
     arena = Served()
-    arena.world = threading.Lock()  # which cannot be copied or pickled
+    arena.world = threading.Lock()  # a lock cannot be copied or pickled
     arena.begin(Task(id="t"), seed=1)
     assert copy.deepcopy(arena).world is arena.world
     assert pickle.loads(pickle.dumps(arena.__getstate__()))["world"] is None
@@ -148,7 +152,7 @@ def test_a_replay_pays_the_same() -> None:
     assert (arena.paid, arena.secret, arena.history) == (paid, secret, history)
 
 
-def test_the_seed_makes_the_state() -> None:
+def test_the_state_depends_on_the_seed() -> None:
     secrets = set()
     for seed in range(20):
         arena = Guess()
@@ -222,7 +226,7 @@ def test_acting_must_name_agents_of_the_arena_once(named: Any, words: str) -> No
         Confused().begin(Task(id="t"), seed=0)
 
 
-def test_an_episode_may_end_before_anybody_moves() -> None:
+def test_an_episode_may_end_before_any_agent_moves() -> None:
     class Over(Guess):
         def setup(self, task: Task, rng: random.Random) -> None:
             super().setup(task, rng)
@@ -246,7 +250,7 @@ def test_notes_are_about_the_latest_stage() -> None:
     assert set(arena.notes) == {"guesser_1"} and arena.infos["guesser_0"] == {}
 
 
-def test_the_end_comes_to_every_agent_once_with_what_it_was_paid() -> None:
+def test_rewards_of_last_add_up_to_the_pay_of_each_agent() -> None:
     arena = Guess()
     arena.reset(seed=3, options={"task": Task(id="mine")})
     assert arena.task.id == "mine"
@@ -279,7 +283,7 @@ def test_a_later_call_of_measure_replaces_the_number_of_the_same_name() -> None:
     assert arena.metrics == {"score": 3.0, "other": 2.0}
 
 
-def test_pay_of_none_is_refused() -> None:
+def test_a_reward_that_is_no_number_is_refused() -> None:
     refused: list[tuple[Any, str]] = [(None, "None"), ("1.0", "'1.0'"), ([1.0], r"\[1.0\]")]
     arena = started()
     arena._may_pay = True  # as in advance
@@ -319,7 +323,7 @@ CHANGES: dict[str, Any] = {
     "_moves": {},
     "roles": {"guesser_0": "wolf"},
 }
-"""Values that an author's code may give to attributes of `Arena`."""
+"""Values that an author's code must not assign to these attributes of `Arena`."""
 
 
 @pytest.mark.parametrize("method", ["setup", "advance"])
@@ -358,7 +362,7 @@ def test_a_list_that_arena_keeps_is_named_if_it_is_appended_to(name: str) -> Non
         arena.play_stage({"guesser_0": "1", "guesser_1": "1"})
 
 
-def test_an_error_of_advance_alone_stays_as_it_is() -> None:
+def test_an_error_of_advance_is_raised_unchanged() -> None:
     class Faulty(Guess):
         def advance(self, actions: Mapping[str, Action | None]) -> None:
             raise LookupError("mine")
@@ -370,7 +374,7 @@ def test_an_error_of_advance_alone_stays_as_it_is() -> None:
     assert not arena._may_pay
 
 
-def test_every_kept_name_is_an_attribute_of_an_episode() -> None:
+def test_a_started_arena_has_every_kept_attribute() -> None:
     arena = started()
     assert not [name for name in KEPT_BY_ARENA if name not in vars(arena)]
 
@@ -393,11 +397,11 @@ def test_roles_that_are_no_mapping_are_refused(roles: Any, words: str) -> None:
         Listed()
 
 
-@pytest.mark.parametrize("what", ["pay", "measure"])
-def test_an_arena_that_pays_no_number_is_a_counted_failed_episode(what: str) -> None:
+@pytest.mark.parametrize("method", ["pay", "measure"])
+def test_a_reward_or_metric_that_is_not_finite_fails_the_episode(method: str) -> None:
     class Odd(Guess):
         def advance(self, actions: Mapping[str, Action | None]) -> None:
-            if what == "pay":
+            if method == "pay":
                 self.pay("guesser_0", math.inf)
             self.measure(score=math.nan)
 
@@ -406,8 +410,8 @@ def test_an_arena_that_pays_no_number_is_a_counted_failed_episode(what: str) -> 
     game.moves = {agent: turn(agent, stage=0) for agent in game.arena.stage}
     game.advance()
     assert game.status(max_turns=9) is Status.FAILED
-    figures = of_episodes([game.episode(Status.FAILED)])
-    assert figures["episodes/failed/ValueError"] == 1.0
+    metrics = of_episodes([game.episode(Status.FAILED)])
+    assert metrics["episodes/failed/ValueError"] == 1.0
 
 
 def test_wrong_numbers_of_agents_are_refused() -> None:
@@ -435,6 +439,6 @@ def test_setup_and_advance_return_nothing(method: str) -> None:
                 arena.play_stage({"guesser_0": "1", "guesser_1": "1"})
 
 
-def test_the_name_of_a_role_is_no_agent() -> None:
+def test_a_role_name_is_refused_as_the_name_of_an_agent() -> None:
     with pytest.raises(KeyError, match="'guesser' is a role; its agents are guesser_0, guesser_1"):
         started().note("guesser")

@@ -1,4 +1,4 @@
-"""The attributes that `Arena` computes: an arena that assigns one fails with a line about it."""
+"""Tests of attributes that `Arena` computes: an arena that assigns one gets a one-line error."""
 
 from collections.abc import Mapping, Sequence
 from random import Random
@@ -10,7 +10,7 @@ from selfplay.types import Action, Observation, Task
 
 
 class Careless(Arena):
-    """One agent moves once; the arena assigns an attribute of Arena in a method of its own."""
+    """A game with one agent and one move; its method `method` assigns an attribute of `Arena`."""
 
     name = "careless_v0"
     roles = {"player": 1}

@@ -1,4 +1,4 @@
-"""Shapes of drawings."""
+"""Tests of drawings."""
 
 from selfplay.drawing import cards
 

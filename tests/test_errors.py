@@ -1,4 +1,4 @@
-"""Hints and places of errors."""
+"""Tests of error messages: hints, one-line texts and code locations."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +21,7 @@ def test_a_key_that_is_a_number_has_a_hint_too() -> None:
     assert nearest(10, ["100", "200"]) == "did you mean '100'?"
 
 
-def test_an_error_is_printed_without_characters_that_a_terminal_obeys() -> None:
+def test_an_error_is_printed_without_control_characters() -> None:
     assert printable("a\x1b[2J\nb\u202ec") == "a?[2J b?c"
     assert one_line(ValueError("x\ny\x07")) == "ValueError: x y?"
 
@@ -31,7 +31,7 @@ def test_a_sentence_in_a_key_error_has_no_quotes() -> None:
     assert one_line(KeyError("side")) == "KeyError: 'side'"
 
 
-def test_a_package_that_cannot_be_imported_is_one_line(
+def test_a_package_that_cannot_be_imported_is_a_config_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)
@@ -44,7 +44,7 @@ def test_a_package_that_cannot_be_imported_is_one_line(
 
 
 def raised(folder: Path, *, inside: str) -> Exception:
-    """Return the error of a function of `folder` that the library's file `inside` raises."""
+    """Return an error that the file `inside` raises when `own.py` in `folder` calls it."""
 
     def function(file: str, body: str, **known: object) -> Callable[[], object]:
         names = dict(known)
@@ -57,7 +57,7 @@ def raised(folder: Path, *, inside: str) -> Exception:
         own()
     error = caught.value
     assert error.__traceback__ is not None
-    return error.with_traceback(error.__traceback__.tb_next)  # without the call of this test
+    return error.with_traceback(error.__traceback__.tb_next)  # without the call in this test
 
 
 def test_the_place_of_an_error_is_in_code_of_the_author(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_the_place_of_an_error_is_in_code_of_the_author(tmp_path: Path) -> None:
         assert with_place(error).endswith(f"({tmp_path}/own.py, line 2)"), inside
 
 
-def test_a_shipped_arena_is_named_where_no_author_is(tmp_path: Path) -> None:
+def test_a_shipped_arena_is_named_if_no_code_of_an_author_ran(tmp_path: Path) -> None:
     inside = str(HERE.parent / "arenas/games/kuhn.py")
     error = raised(tmp_path, inside=inside)
     assert error.__traceback__ is not None

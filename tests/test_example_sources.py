@@ -1,4 +1,4 @@
-"""Sources of examples for warm starts: their optional members have defaults and one base class."""
+"""Tests of the optional members of example sources for warm starts."""
 
 from collections.abc import Iterator
 from random import Random
@@ -13,7 +13,7 @@ from selfplay.types import Demonstration
 
 
 class Plain:
-    """A source of no base class, without optional members."""
+    """A source without a base class and without optional members."""
 
     def stream(self, rng: Random, progress: float) -> Iterator[Demonstration]:
         raise NotImplementedError
@@ -23,14 +23,14 @@ class Plain:
 
 
 class Asking(Plain):
-    """A source that forgot the base class of the member that it writes."""
+    """A source with an optional member, but without the base class that the member needs."""
 
     def questions(self) -> list[str]:
         return []
 
 
 class Prepared(Plain, ExampleSource):
-    """A source that says what it prepares."""
+    """A source that reports its preparation."""
 
     def prepare(self, report: object) -> None:
         assert callable(report)
@@ -38,20 +38,20 @@ class Prepared(Plain, ExampleSource):
 
 
 def test_a_plain_source_has_the_defaults() -> None:
-    found, said = optional_members(Plain()), list[str]()
-    found.prepare(said.append)
-    assert (found.turns, found.summary(), list(found.questions()), said) == (1, "", [], [])
+    found, reported = optional_members(Plain()), list[str]()
+    found.prepare(reported.append)
+    assert (found.turns, found.summary(), list(found.questions()), reported) == (1, "", [], [])
 
 
 def test_a_source_with_the_base_class_is_used_itself() -> None:
-    source, said = Prepared(), list[str]()
+    source, reported = Prepared(), list[str]()
     assert optional_members(source) is source
-    WarmStart(demonstrations=source, roles={}).prepare(said.append)
-    FineTune(examples=source).prepare(said.append)
+    WarmStart(demonstrations=source, roles={}).prepare(reported.append)
+    FineTune(examples=source).prepare(reported.append)
     MixtureDemonstrations(parts={"a": source, "b": Plain()}, shares={"a": 1.0, "b": 1.0}).prepare(
-        said.append
+        reported.append
     )
-    assert said == ["prepared"] * 3
+    assert reported == ["prepared"] * 3
 
 
 def test_a_member_without_the_base_class_is_refused_in_one_line() -> None:

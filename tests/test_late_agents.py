@@ -1,4 +1,4 @@
-"""Agents that enter an episode late: declared, added, seated, paid, and recorded."""
+"""Tests of agents that enter during an episode: they are declared, added, paid and recorded."""
 
 import pickle
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,10 @@ TASK = Task(id="t")
 
 
 class Guests(Arena):
-    """A host invites a guest per move, or ends; guests answer once, and all here are paid 1."""
+    """A game whose host adds one guest per move or ends the game; each guest moves once.
+
+    A guest is paid 0.5 when it is added. The end pays 1 to each agent in the episode.
+    """
 
     name = "guests_v0"
     roles = {"host": 1, "guest": 2}
@@ -64,7 +67,7 @@ def test_pettingzoo_conformance() -> None:
     seed_test(Guests, num_cycles=10)
 
 
-def test_the_agents_of_an_episode_grow_up_to_the_declared_ones() -> None:
+def test_declared_agents_enter_an_episode_one_by_one() -> None:
     arena = begun()
     assert arena.possible_agents == ["host_0", "guest_0", "guest_1"]
     assert arena.agents == ["host_0"] and arena.to_come() == ["guest_0", "guest_1"]
@@ -80,10 +83,10 @@ def test_the_agents_of_an_episode_grow_up_to_the_declared_ones() -> None:
     again.replay(arena.history)
     assert again.paid == twin.paid == arena.paid == {"host_0": 1.0, "guest_1": 1.5}
     again.begin(TASK, 1)
-    assert again.agents == ["host_0"], "the next episode starts as the first one did"
+    assert again.agents == ["host_0"], "the next episode has only the starting agents again"
 
 
-def test_through_pettingzoo_a_late_agent_is_asked_next() -> None:
+def test_an_added_agent_moves_next_in_pettingzoo() -> None:
     arena = begun()
     arena.step("guest_0")
     assert arena.agent_selection == "guest_0" and "guest_0" in arena.rewards
@@ -100,7 +103,7 @@ def test_through_pettingzoo_a_late_agent_is_asked_next() -> None:
         ("host_0", r"add\('host_0'\): it is in the episode already"),
     ],
 )
-def test_an_agent_that_cannot_enter_is_one_line(agent: str, words: str) -> None:
+def test_adding_a_wrong_agent_is_a_one_line_error(agent: str, words: str) -> None:
     with pytest.raises(ValueError, match=words) as refused:
         begun().add(agent)
     assert "\n" not in str(refused.value)
@@ -139,7 +142,7 @@ def host(agent: str, seen: Observation, rng: Any) -> str:
     return "guest_1" if seen.text.endswith("0 guests were heard") else "end"
 
 
-def test_a_seat_may_belong_to_an_agent_that_comes_late_or_never() -> None:
+def test_policy_map_may_name_an_agent_that_enters_late_or_never() -> None:
     spec = EpisodeSpec(task=TASK, seed=1, policy_map={"guest_0": "q", "guest_1": "q"})
     (episode,) = rollout(Guests, host).run([spec])
     assert episode.status is Status.FINISHED
@@ -148,7 +151,7 @@ def test_a_seat_may_belong_to_an_agent_that_comes_late_or_never() -> None:
         ("guest_1", "q"),
         ("host_0", "p"),
     ]
-    # The pay before the guest's first move is not that move's, and is in the record all the same.
+    # The pay of a guest in stages in which it does not move is recorded in other_pay.
     assert episode.other_pay["guest_1"] and "guest_0" not in episode.other_pay
     with pytest.raises(ConfigError, match="guest_7"):
         rollout(Guests, host).run([EpisodeSpec(task=TASK, seed=1, policy_map={"guest_7": "q"})])

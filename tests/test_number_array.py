@@ -1,4 +1,4 @@
-"""Sequences of numbers in few bytes: equal to tuples, exact, and cheap to send."""
+"""Tests of `NumberArray`: it equals tuples, is exact, and takes few bytes in memory and pickles."""
 
 import json
 import math
@@ -15,7 +15,7 @@ from selfplay.types import Episode, Status, Task, Turn, from_json, to_json
 
 
 def single(value: float) -> float:
-    """The value rounded to 32 bits, as log-probabilities of an engine are."""
+    """Return the value rounded to 32 bits, like the log-probabilities of an engine."""
     return float(struct.unpack("f", struct.pack("f", value))[0])
 
 
@@ -57,7 +57,7 @@ def test_floats_are_exact_too(values: tuple[float, ...], width: int) -> None:
     assert len(made.data[1]) == width * len(values)
 
 
-def test_what_is_no_number_is_refused() -> None:
+def test_wrong_values_and_assignments_are_refused() -> None:
     with pytest.raises(TypeError):
         NumberArray.of((1.5,), "integers")
     with pytest.raises(TypeError):
@@ -68,7 +68,7 @@ def test_what_is_no_number_is_refused() -> None:
         NumberArray.of((1,), "integers")[0] = 2  # type: ignore[index]
 
 
-def test_slices_share_the_bytes_and_behave_like_those_of_tuples() -> None:
+def test_slices_share_the_bytes_and_behave_like_slices_of_tuples() -> None:
     values = tuple(range(1000, 1020))
     made = NumberArray.of(values, "integers")
     for cut in (slice(3), slice(2, 9), slice(-4, None), slice(9, 2), slice(None, None, -2)):
@@ -121,7 +121,7 @@ def test_a_line_has_the_data_of_to_json_in_ascii(words: str) -> None:
     assert isinstance(from_json(Episode, found["episode"]).turns[1].prompt_ids, NumberArray)
 
 
-def test_lines_that_share_numbers_hold_all_of_them() -> None:
+def test_json_lines_of_turns_that_share_numbers_are_complete() -> None:
     ids = NumberArray.of(range(1000, 1010), "integers")
     written = JsonLines()
     for stops in ([3, 5, 5, 9], [9, 2, 4], [0, 10], [10]):
@@ -137,14 +137,14 @@ def test_lines_that_share_numbers_hold_all_of_them() -> None:
 
 
 @pytest.mark.parametrize("ids", [[1.5], ["x"], [2**64], None, [None], "12"])
-def test_a_record_with_other_values_is_refused(ids: Any) -> None:
+def test_a_record_with_wrong_token_ids_is_refused(ids: Any) -> None:
     data = to_json(episode(turn((1,), (2,), (0.0,))))
     data["turns"][0]["prompt_ids"] = ids
     with pytest.raises(ValueError, match=r"prompt_ids|integer|list"):
         from_json(Episode, data)
 
 
-def test_prompts_that_are_shared_are_sent_once() -> None:
+def test_prompts_that_are_shared_are_pickled_once() -> None:
     ids = NumberArray.of(range(1000, 5000), "integers")
     shared = pickle.dumps([turn(ids[: 200 * n], (1,), (0.0,)) for n in range(1, 20)], protocol=5)
     assert len(shared) < 2 * len(ids.data[1])
@@ -153,19 +153,19 @@ def test_prompts_that_are_shared_are_sent_once() -> None:
     assert len({id(each.prompt_ids.data[1]) for each in back}) == 1
 
 
-def test_a_turn_takes_a_fifth_of_the_bytes_of_tuples() -> None:
-    """A tuple's pickle has 3 bytes and more for a token, 9 for a float, and 2 for an element."""
+def test_a_pickled_turn_takes_about_half_the_bytes_of_tuples() -> None:
+    """Pickled tuples take 3 bytes for each of these token ids, 9 for a float and 2 for a mask 1."""
     count = 1000
     ids, logprobs = range(1000, 1000 + count), [single(-0.01 * n) for n in range(count)]
     made = turn(tuple(ids), tuple(ids), tuple(logprobs))
-    sent = len(pickle.dumps(made, protocol=5))
-    assert sent < (2 + 2 + 4 + 1) * count + 700
-    assert sent < len(pickle.dumps((tuple(ids), tuple(ids), tuple(logprobs), (1,) * count))) / 1.8
+    size = len(pickle.dumps(made, protocol=5))
+    assert size < (2 + 2 + 4 + 1) * count + 700
+    assert size < len(pickle.dumps((tuple(ids), tuple(ids), tuple(logprobs), (1,) * count))) / 1.8
 
 
 @pytest.mark.parametrize("count", [0, 1, 1000, 2**16, 2**16 + 1])
-def test_ones_are_shared_and_sent_as_their_number(count: int) -> None:
-    """The loss mask of most turns."""
+def test_ones_are_shared_and_pickled_as_their_count(count: int) -> None:
+    """The loss mask of most turns is an array of ones; up to 2**16 ones share their bytes."""
     made = NumberArray.ones(count)
     back = pickle.loads(pickle.dumps(made, protocol=5))
     assert made == back == (1,) * count == made[:] and made.all_ones == back.all_ones == (count > 0)
@@ -177,7 +177,7 @@ def test_ones_are_shared_and_sent_as_their_number(count: int) -> None:
         assert made.data[1] is back.data[1] is NumberArray.ones(5).data[1]
 
 
-def test_ones_of_another_type_are_sent_as_they_are() -> None:
+def test_ones_of_another_type_are_pickled_in_full() -> None:
     for values in ((1.0, 1.0), (1, 1, 2**40)):
         made = NumberArray.of(values, "floats" if isinstance(values[0], float) else "integers")
         back = pickle.loads(pickle.dumps(made, protocol=5))

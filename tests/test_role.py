@@ -1,4 +1,4 @@
-"""Roles: prompts, parsers, hostile words."""
+"""Tests of roles: prompts, parsers and hostile texts."""
 
 import random
 import time
@@ -37,7 +37,7 @@ def test_a_template_sees_text_and_fields() -> None:
     "template",
     ["{{ nothing }}", "{% if %}", "{{ text.__class__.__mro__ }}", "{{ text + 1 }}", "{{ 1 / 0 }}"],
 )
-def test_a_template_that_cannot_render_is_one_clear_error(template: str) -> None:
+def test_a_template_that_cannot_render_is_a_config_error(template: str) -> None:
     with pytest.raises(ConfigError, match="template"):
         Role(template=template).prompt(Observation(text="x"))
 
@@ -68,7 +68,7 @@ def test_an_error_of_a_template_names_the_role_and_the_nearest_field() -> None:
         ("<action_start><action_end>", "", ""),
     ],
 )
-def test_between_the_tags_is_the_action(text: str, action: str, rest: str) -> None:
+def test_the_text_between_the_tags_is_the_action(text: str, action: str, rest: str) -> None:
     assert TaggedRole().split(text) == (action, rest)
     assert TaggedRole().parse(text) == action
 
@@ -83,7 +83,7 @@ def test_between_the_tags_is_the_action(text: str, action: str, rest: str) -> No
         ("<action_start>a<action_end><action_start>b<action_end>", "several_actions"),
     ],
 )
-def test_other_tags_are_no_action(text: str, reason: str) -> None:
+def test_missing_or_wrong_tags_are_an_invalid_action(text: str, reason: str) -> None:
     with pytest.raises(InvalidAction, match=reason):
         TaggedRole().parse(text)
 
@@ -127,12 +127,12 @@ def test_a_solver_answers_bare_or_in_one_fence(text: str, action: str | None) ->
         "<think>a</think><answer>```input\n1</answer>",
     ],
 )
-def test_anything_else_is_no_answer(text: str) -> None:
+def test_an_answer_in_another_format_is_an_invalid_action(text: str) -> None:
     with pytest.raises(InvalidAction):
         Solver(style="terse").parse(text)
 
 
-def test_fences_in_order() -> None:
+def test_fences_are_returned_in_order() -> None:
     assert fenced("```input\n1\n```\nx\n```input\n2\n```", "input") == ["1", "2"]
 
 
@@ -140,7 +140,7 @@ def test_fences_in_order() -> None:
 def test_a_million_hostile_characters_raise_nothing_but_invalid_action(role: Role) -> None:
     rng = random.Random(0)
     noise = "".join(chr(rng.randrange(0x110000)) for _ in range(1_000_000))
-    floods = [
+    hostile = [
         noise,
         "<think>" * 140_000,
         "<think>" + "<answer>" * 120_000 + "</answer>",
@@ -155,13 +155,13 @@ def test_a_million_hostile_characters_raise_nothing_but_invalid_action(role: Rol
         "<think></think><answer>```python\n" + "`" * 900_000 + "</answer>",
     ]
     began = time.monotonic()
-    for text in floods:
+    for text in hostile:
         try:
             assert isinstance(role.parse(text), str)
         except InvalidAction as reason:
             assert str(reason)
         role.metrics(text)
-    # Not a measurement: a parser that goes over the text once per tag would take hours.
+    # The bound is wide: a parser that reads the text once per tag would take hours.
     assert time.monotonic() - began < 60
 
 
@@ -171,7 +171,7 @@ def test_an_action_is_read_as_an_arena_plays_it() -> None:
     assert Role().parse_completion("a\ud800")[0] == "a\ufffd"
 
 
-def test_a_prompt_is_text_that_can_be_written() -> None:
+def test_a_prompt_has_no_lone_surrogates() -> None:
     (message,) = Role().prompt(Observation(text="a\ud800b"))
     assert message["content"] == "a\ufffdb"
 
@@ -203,7 +203,7 @@ def test_tags_that_the_thinking_quotes_are_not_the_action() -> None:
     assert Advised(role=TaggedRole(skip_thinking=True)).parse_completion(text) == ("raise", {})
 
 
-def test_a_class_may_set_what_a_config_may_replace() -> None:
+def test_an_argument_replaces_a_setting_of_the_class() -> None:
     box = Toolbox(tools={"calculator": Calculator()})
 
     class Mine(Role):
@@ -232,14 +232,14 @@ def test_a_role_that_reads_the_thinking_cannot_skip_it() -> None:
         Solver(style="terse", skip_thinking=True)
 
 
-def test_a_million_tags_of_thinking_are_skipped_at_once() -> None:
+def test_many_tags_of_thinking_are_skipped_quickly() -> None:
     began = time.monotonic()
     assert without_thinking("<think></think>" * 300_000 + "x") == "x"
     assert time.monotonic() - began < 10
 
 
 def counted(role: Role, monkeypatch: pytest.MonkeyPatch) -> list[Observation]:
-    """The observations that the role renders from now on."""
+    """Return a list that grows by each observation that the role renders from now on."""
     rendered, render = list[Observation](), role._render
 
     def count(observation: Observation) -> str:
@@ -250,7 +250,7 @@ def counted(role: Role, monkeypatch: pytest.MonkeyPatch) -> list[Observation]:
     return rendered
 
 
-def test_an_observation_that_comes_again_is_not_rendered_again(
+def test_an_equal_observation_is_not_rendered_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     role = Role(template="{{ text }} {{ legal | join(' ') }}", system="s")
@@ -295,10 +295,10 @@ def test_the_order_of_fields_counts() -> None:
         ("{{ text * 9000 }}", {}),
     ],
 )
-def test_what_is_rendered_each_time(
+def test_messages_that_are_not_kept_are_rendered_each_time(
     template: str, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Random templates, fields of other kinds, and long texts."""
+    """A role keeps no message of a random template, a field of another type, or a long value."""
     role = Role(template=template)
     rendered = counted(role, monkeypatch)
     for _ in range(2):

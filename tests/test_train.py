@@ -1,4 +1,4 @@
-"""The run folder and the commands: the contract that users script against."""
+"""Tests of run folders and of the commands `train` and `evaluate`, on which users' scripts rely."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from selfplay.run.directory import Run
 from selfplay.types import Episode, Group, Sample, from_json
 from tests.helpers.command_process import (
     SMOKE,
-    Strike,
+    InjectedFault,
     assert_alike,
     contents,
     copy_of_finished,
@@ -37,8 +37,8 @@ from tests.helpers.prefetched_runs import train
 EVALUATIONS = ("held_out_sampled", "held_out_greedy", "proposals")
 
 
-def test_the_console_command_leaves_the_run_folder_of_the_contract(tmp_path: Path) -> None:
-    finished()  # has made the warm start
+def test_the_train_command_writes_the_documented_run_folder(tmp_path: Path) -> None:
+    finished()  # puts the warm start into the cache
     ran = subprocess.run(
         [sys.executable, "-m", "selfplay", "train", SMOKE, "run.name=mine"],
         cwd=tmp_path,
@@ -68,7 +68,7 @@ def test_the_console_command_leaves_the_run_folder_of_the_contract(tmp_path: Pat
         "000002",
         "000003",
     ]
-    assert_alike(place, finished())  # the same seed in another process, byte for byte
+    assert_alike(place, finished())  # the same seed in another process
 
 
 def test_metrics_have_a_line_per_step_under_the_documented_names() -> None:
@@ -116,7 +116,7 @@ def test_every_episode_is_recorded_with_an_advantage_per_turn() -> None:
         assert len(line["advantages"]) == len(episode.turns) > 0
 
 
-def test_evaluate_gives_the_figures_of_the_summary_again() -> None:
+def test_evaluate_returns_the_metrics_of_the_summary() -> None:
     outcome = run("evaluate", "whole", "--json", cwd=finished().parent)
     assert outcome.code == 0 and outcome.err == ""
     again = json.loads(outcome.out)
@@ -186,7 +186,7 @@ def test_another_seed_is_another_run(tmp_path: Path) -> None:
     assert contents(tmp_path / "runs/other")[name] != contents(finished())[name]
 
 
-def test_no_steps_is_an_evaluation(tmp_path: Path) -> None:
+def test_a_run_of_zero_steps_only_evaluates(tmp_path: Path) -> None:
     assert run("train", SMOKE, "run.name=none", "run.steps=0", cwd=tmp_path).code == 0
     place = tmp_path / "runs/none"
     assert [line["step"] for line in metrics(place)] == [0]
@@ -194,14 +194,14 @@ def test_no_steps_is_an_evaluation(tmp_path: Path) -> None:
     assert ends["before"] == ends["after"] and "accuracy" in ends["after"]
 
 
-def test_a_figure_below_its_minimum_stops_the_run_which_stays_to_be_looked_at(
+def test_a_metric_below_its_minimum_stops_the_run_and_keeps_its_folder(
     tmp_path: Path,
 ) -> None:
     least = "+run.minimum={role/proposr/valid: 0.1, role/proposer/valid: 1.5}"
     outcome = run("train", SMOKE, "run.name=low", least, cwd=tmp_path)
     assert outcome.code == 2
-    said = one_line(outcome.err)
-    assert "step 1: role/proposer/valid fell to" in said and "threshold 1.5" in said
+    message = one_line(outcome.err)
+    assert "step 1: role/proposer/valid fell to" in message and "threshold 1.5" in message
     assert "no metric 'role/proposr/valid'; did you mean 'role/proposer/valid'?" in outcome.out
     place = tmp_path / "runs/low"
     assert [line["step"] for line in metrics(place)] == [0, 1]
@@ -209,7 +209,7 @@ def test_a_figure_below_its_minimum_stops_the_run_which_stays_to_be_looked_at(
     assert (place / "episodes/000001.jsonl").exists()
 
 
-def test_a_metric_that_no_game_has_and_a_step_without_samples_are_told(tmp_path: Path) -> None:
+def test_unknown_metrics_and_steps_without_samples_are_reported(tmp_path: Path) -> None:
     quiet = ("credit=experience", "credit.measure=nonsense", "objective=sft", "run.steps=2")
     wild = ("sampler=resample", "sampler.penalty=rubbish", "sampler.group_size=1")
     outcome = run(
@@ -217,7 +217,9 @@ def test_a_metric_that_no_game_has_and_a_step_without_samples_are_told(tmp_path:
     )
     assert outcome.code == 0, outcome.err
     assert outcome.out.count("step 1: credit made no samples") == 1
-    assert "step 2: credit made no samples" not in outcome.out, "it is told where it begins"
+    assert "step 2: credit made no samples" not in outcome.out, (
+        "only the first such step is reported"
+    )
     rows = metrics(tmp_path / "runs/quiet")[1:]
     assert [line["policy/base/learned"] for line in rows] == [0, 0]
     assert "base learned 1" not in outcome.out
@@ -245,12 +247,12 @@ def test_limits_with_a_schedule_are_those_of_the_step(tmp_path: Path) -> None:
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_naming_step_and_samples(tmp_path: Path) -> None:
-    # The entropy bonus overflows, in the loss of the first step.
+    # The entropy bonus overflows in the loss of the first step.
     wild = ("train", SMOKE, "run.name=wild", "objective.entropy=1e39")
     outcome = run(*wild, "learner.max_skipped=0", cwd=tmp_path)
     assert outcome.code == 2
-    said = one_line(outcome.err)
-    assert "at step 1 on sample 1.0." in said and "the loss is" in said
+    message = one_line(outcome.err)
+    assert "at step 1 on sample 1.0." in message and "the loss is" in message
     place = tmp_path / "runs/wild"
     assert [line["step"] for line in metrics(place)] == [0]
     assert (place / "report.html").exists()
@@ -274,16 +276,16 @@ def test_steps_that_are_not_finite_are_skipped_counted_and_bounded_also_after_a_
 
 def test_the_name_of_a_run_is_refused_before_anything_is_made(tmp_path: Path) -> None:
     (tmp_path / "runs/taken").mkdir(parents=True)
-    late = Strike(at="selfplay.experiment.experiment.Experiment.__init__")
-    outcome = run("train", SMOKE, "run.name=taken", cwd=tmp_path, strike=late)
+    late = InjectedFault(at="selfplay.experiment.experiment.Experiment.__init__")
+    outcome = run("train", SMOKE, "run.name=taken", cwd=tmp_path, injected=late)
     assert outcome.code == 2
     assert "runs/taken exists" in one_line(outcome.err)
 
 
 def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    late = Strike(at="selfplay.experiment.experiment.Experiment.__init__")
-    outcome = run("train", SMOKE, "run.folder=file/runs", cwd=tmp_path, strike=late)
+    late = InjectedFault(at="selfplay.experiment.experiment.Experiment.__init__")
+    outcome = run("train", SMOKE, "run.folder=file/runs", cwd=tmp_path, injected=late)
     assert outcome.code == 2
     assert "cannot write to file/runs" in one_line(outcome.err)
 
@@ -296,14 +298,14 @@ def test_runs_without_a_name_get_different_ones(tmp_path: Path) -> None:
     assert len(names) == 2 and all(name.startswith("tiny-smoke-seed0-") for name in names)
 
 
-def test_what_gathering_cost_is_the_first_line_s() -> None:
+def test_metrics_count_program_runs_from_step_0_on() -> None:
     first, *later = metrics(finished())
     assert first["step"] == 0 and first["service/executor/ok"] > 0
     assert all(line["service/executor/ok"] > 0 for line in later)
 
 
 class LateTensor(GRPO):
-    """Has a tensor in its state after its first step."""
+    """A credit method that has a tensor in its state after its first step."""
 
     def assign(self, groups: Sequence[Group]) -> list[Sample]:
         self.mean = torch.ones(1)

@@ -1,4 +1,4 @@
-"""The vocabulary: plain JSON and back, whatever the words are."""
+"""Tests of the value types: conversion to JSON and back, with any text, and pickles."""
 
 import dataclasses
 import json
@@ -46,11 +46,11 @@ TURN = turn(
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_there_and_back(value: Any) -> None:
+def test_conversion_to_json_and_back_keeps_the_value(value: Any) -> None:
     assert from_json(type(value), json.loads(json.dumps(to_json(value)))) == value
 
 
-def test_a_record_from_before_other_pay_is_read() -> None:
+def test_an_old_record_without_other_pay_is_read() -> None:
     old = to_json(episode(TURN))
     del old["other_pay"]
     assert from_json(type(episode()), old) == episode(TURN)
@@ -67,7 +67,7 @@ def test_pickled_values_of_another_version_are_refused() -> None:
         TURN.__setstate__(fewer)
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_wrong_json_data_is_refused() -> None:
     with pytest.raises(ValueError, match="id"):
         from_json(Task, {"type": "deduction"})
     with pytest.raises(ValueError, match="status"):

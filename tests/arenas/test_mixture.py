@@ -1,4 +1,4 @@
-"""A mixture of arenas: each is what it is alone, and tasks are shared out as asked."""
+"""Tests of a mixture of arenas: parts play as they do alone, and tasks follow the settings."""
 
 import json
 import pickle
@@ -40,7 +40,7 @@ def mixture() -> Mixture:
 
 
 def played(arena: Arena, seed: int) -> Arena:
-    """Random legal moves to the end, and noise where there is no such thing."""
+    """Play random legal moves to the end, or "x" if no moves are listed; return the arena."""
     rng = Random(seed)
     while not arena.finished:
         legal = {agent: arena.view(agent).fields.get("legal") or ["x"] for agent in arena.stage}
@@ -96,7 +96,7 @@ def test_two_roles_of_one_name_are_refused() -> None:
         Mixture(parts={"p": pair("q_r", "r"), "p_q": pair("r", "z")})
 
 
-def test_a_person_gets_the_rules_and_the_pictures_of_the_parts() -> None:
+def test_a_person_gets_the_rules_and_drawings_of_the_parts() -> None:
     trade = Negotiation()
     arena = Mixture(parts={"kuhn": Kuhn(), "trade": trade})
     assert arena.explain() == f"kuhn: {Kuhn().explain()}\n\ntrade: {trade.explain()}"
@@ -110,7 +110,7 @@ def test_a_person_gets_the_rules_and_the_pictures_of_the_parts() -> None:
     arena.begin(routed("kuhn", deals()[0]), seed=0)
     dealt = arena.view("kuhn_player_0")
     assert arena.is_legal(dealt, "bet") and not arena.is_legal(dealt, "bet\nhello")
-    assert trade.is_legal(dealt, "bet\nhello"), "it is legal in the other part"
+    assert trade.is_legal(dealt, "bet\nhello"), "the text is legal in the other part"
     assert arena.draw("kuhn_player_0") == arena.inner.draw("player_0") != arena.draw()
 
 
@@ -143,16 +143,16 @@ def test_a_task_for_no_part_fails_its_episode_alone() -> None:
         Mixture(parts={})
 
 
-def test_figures_are_told_apart_by_arena_and_type() -> None:
+def test_metrics_are_separate_for_each_arena_and_type() -> None:
     episodes = [
         episode(task=Task(id="1", type="kuhn/default"), metrics={"illegal": 1.0}),
         episode(task=Task(id="2", type="az/deduction"), metrics={"illegal": 0.0}),
         episode(task=Task(id="3", type="az/induction"), metrics={"illegal": 0.5}),
     ]
-    figures = of_episodes(episodes)
+    reported = of_episodes(episodes)
     names = ("arena/kuhn/illegal", "arena/az/illegal", "arena/az/induction/illegal")
-    assert [figures[name] for name in names] == [1.0, 0.25, 0.5]
-    assert figures["arena/illegal"] == 0.5
+    assert [reported[name] for name in names] == [1.0, 0.25, 0.5]
+    assert reported["arena/illegal"] == 0.5
 
 
 def curriculum(**changes: Any) -> MixtureCurriculum:
@@ -164,7 +164,7 @@ def curriculum(**changes: Any) -> MixtureCurriculum:
     return MixtureCurriculum(**{**settings, **changes})
 
 
-def test_shares_are_exact_in_the_long_run_and_no_task_is_lost() -> None:
+def test_shares_are_exact_over_many_steps_and_no_task_is_lost() -> None:
     made = curriculum()
     steps = [made.tasks(step) for step in range(1, 9)]
     assert [len(tasks) for tasks in steps] == [6] * 8
@@ -172,12 +172,12 @@ def test_shares_are_exact_in_the_long_run_and_no_task_is_lost() -> None:
     counts = {name: sum(part == name for part, _ in found) for name in "ab"}
     assert counts == {"a": 36, "b": 12} and made.metrics()["a/drawn"] == 0.75
     assert {task.type for task in steps[0]} == {"a/default", "b/default"}
-    # Every lap of a part has all of its tasks.
+    # Every pass over a part has all of its tasks.
     own = [task.id for part, task in found if part == "a"]
     assert all(sorted(own[n : n + 3]) == ["a0", "a1", "a2"] for n in range(0, 36, 3))
 
 
-def test_a_task_that_waited_has_the_scheduled_number_of_the_step_that_plays_it() -> None:
+def test_a_waiting_task_gets_the_scheduled_value_of_its_playing_step() -> None:
     drawn = FixedTasks(tasks=[GAME], batch=4)
     growing = ScheduledTasks(curriculum=drawn, key="p", start=0.0, end=1.0, steps=4, base=1)
     made = MixtureCurriculum(parts={"a": growing}, batch=1, shares={"a": 1})
@@ -185,7 +185,7 @@ def test_a_task_that_waited_has_the_scheduled_number_of_the_step_that_plays_it()
     assert played == [0.25, 0.5, 0.75, 1.0] and made.metrics()["a/p"] == 1.0
 
 
-def test_every_part_is_told_of_its_own_episodes() -> None:
+def test_every_part_observes_its_own_episodes() -> None:
     heard: dict[str, list[tuple[str, str]]] = {"a": [], "b": []}
     created: list[str] = []
 
@@ -213,7 +213,7 @@ def test_every_part_is_told_of_its_own_episodes() -> None:
 
 
 class Inventor(Arena):
-    """One agent says a word, which becomes a task."""
+    """An arena in which one agent says a word, which becomes a task."""
 
     name = "inventor_v0"
     roles = {"author": 1}
@@ -243,7 +243,7 @@ def test_created_tasks_and_messages_are_those_of_the_part() -> None:
     assert arena.created[0].id == "words/house"  # the id under which the task is played later
 
 
-def test_while_a_part_gathers_only_that_part_is_asked() -> None:
+def test_only_parts_that_still_gather_are_asked_for_tasks() -> None:
     class Gathering(FixedTasks):
         def ready(self) -> bool:
             return self._drawn >= 2
@@ -268,7 +268,7 @@ def test_a_part_without_tasks_leaves_the_rest_to_others() -> None:
     assert alone.tasks(1) == []
 
 
-def test_the_state_survives_json_and_goes_on_identically() -> None:
+def test_the_state_survives_json_and_continues_identically() -> None:
     made = curriculum()
     made.tasks(1), made.tasks(2)
     twin = curriculum()
@@ -319,7 +319,7 @@ def test_a_resumed_run_is_in_the_same_phase() -> None:
         assert twin.tasks(step) == made.tasks(step)
 
 
-def test_wrong_phases_are_one_line() -> None:
+def test_wrong_phases_are_a_one_line_error() -> None:
     for phases, said in (
         ([{"steps": 0, "shares": {"a": 1}}], "of at least 1, not 0"),
         ([{"steps": "9", "shares": {"a": 1}}], "phases.0: steps is a whole number .* not '9'"),
@@ -339,7 +339,7 @@ def test_wrong_phases_are_one_line() -> None:
         phased(shares={"a": 1, "b": 1})
 
 
-def test_wrong_shares_are_one_line() -> None:
+def test_wrong_shares_are_refused() -> None:
     for shares, said in (({"a": 1, "c": 1}, "no part 'c'"), ({"a": 1}, "b: missing")):
         with pytest.raises(ConfigError, match=said):
             curriculum(shares=shares)
@@ -360,7 +360,7 @@ def test_tasks_and_demonstrations_of_a_part() -> None:
         MixtureDemonstrations(parts=parts, shares={"kuhn": 1})
 
 
-def test_a_ballot_is_the_parts() -> None:
+def test_a_canonical_answer_is_that_of_the_part() -> None:
     sums = Task(id="sum", payload={"question": "1 + 1", "answer": "2"})
     said = json.dumps({"answer": "2.0", "argument": "so"})
     arena = mixture()

@@ -41,7 +41,7 @@ def test_a_quote_keeps_one_line_and_marks_further_ones() -> None:
 
 
 @pytest.mark.parametrize("judged", [False, True])
-def test_a_debater_cannot_invent_another_one(judged: bool) -> None:
+def test_a_debater_cannot_invent_another_debater(judged: bool) -> None:
     arena = Debate(debaters=2, rounds=1 if judged else 2, aggregate="judge")
     arena.begin(TASK, 0)
     arena.play_stage({"debater_0": json.dumps({"answer": "7"}), "debater_1": SAID})
@@ -92,7 +92,7 @@ def test_a_memory_is_one_line() -> None:
     assert FORGED not in seen and f"[7] {FORGED}" not in seen
 
 
-def test_different_talks_before_a_game_are_different_observations() -> None:
+def test_different_messages_give_different_observations() -> None:
     seen = set()
     for talks in (("ok cooperate/cooperate heard ok",), ("ok", "ok"), ('ok" "ok',)):
         arena = matrix(rounds=3, speakers=[0])

@@ -1,4 +1,4 @@
-"""The config that a command's flags and arguments name."""
+"""Tests of the config that a command's flags and arguments choose."""
 
 import argparse
 from pathlib import Path

@@ -54,7 +54,7 @@ def test_bash_completes_commands_flags_groups_and_keys(bash: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
-def test_bash_completes_behind_the_sign_that_breaks_its_words(bash: Path) -> None:
+def test_bash_completes_after_the_sign_that_breaks_words(bash: Path) -> None:
     assert completed(bash, "selfplay train credit=r") == ["rae", "reinforce_pp", "rloo"]
     assert completed(bash, "selfplay train +experiment=tiny/kuh") == ["tiny/kuhn"]
     whole = completed(bash, "selfplay train +experiment=tiny/kuh", breaks=" ")
@@ -62,14 +62,16 @@ def test_bash_completes_behind_the_sign_that_breaks_its_words(bash: Path) -> Non
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_every_shell_is_told_the_same_words(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_shell_completes_the_same_words(
+    shell: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["completion", shell]) == 0
-    said = capsys.readouterr().out
+    printed = capsys.readouterr().out
     for word in ("train", "credit=rloo", "+experiment=tiny/kuhn", "learner.lr=", "--config-dir"):
-        assert word in said
-    assert "@COMMANDS@" not in said and "@CASES@" not in said
+        assert word in printed
+    assert "@COMMANDS@" not in printed and "@CASES@" not in printed
     if shutil.which(shell):
-        subprocess.run([shell, "-n"], input=said, text=True, check=True, timeout=60)
+        subprocess.run([shell, "-n"], input=printed, text=True, check=True, timeout=60)
 
 
 def test_every_command_with_settings_completes_them() -> None:

@@ -1,4 +1,4 @@
-"""The help texts of commands: what a user reads first."""
+"""Tests of the help texts of commands."""
 
 import re
 
@@ -8,7 +8,7 @@ from selfplay.cli.main import main
 
 
 def help_of(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """The help text of a command in one line."""
+    """Return the help text of a command in one line."""
     with pytest.raises(SystemExit):
         main([*words, "--help"])
     return " ".join(capsys.readouterr().out.split())

@@ -1,4 +1,4 @@
-"""The command line: what is wrong is one line on stderr and exit code 2."""
+"""Tests of the command line: a mistake gives one line on stderr and exit code 2."""
 
 import errno
 import json
@@ -28,7 +28,7 @@ from tests.helpers.command_process import finished, shared_cache
 
 @pytest.fixture(autouse=True)
 def put_back() -> Iterator[None]:
-    """Running a command in this process changes the process: undo that."""
+    """Undo the changes that a command makes to this process."""
     handler, path, environment = signal.getsignal(signal.SIGTERM), sys.path[:], dict(os.environ)
     yield
     signal.signal(signal.SIGTERM, handler)
@@ -129,7 +129,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("arguments", "words"), BAD, ids=lambda value: str(value)[:40])
-def test_a_mistake_is_one_line_and_two(
+def test_a_mistake_is_one_line_and_exit_code_2(
     arguments: list[str],
     words: str,
     capsys: pytest.CaptureFixture[str],
@@ -138,16 +138,16 @@ def test_a_mistake_is_one_line_and_two(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(arguments) == 2
-    said = capsys.readouterr().err.strip()
-    assert said.startswith("selfplay: ") and len(said.splitlines()) == 1
-    assert words in said
+    error = capsys.readouterr().err.strip()
+    assert error.startswith("selfplay: ") and len(error.splitlines()) == 1
+    assert words in error
     assert not (tmp_path / "runs").exists()
 
 
-def test_an_error_moves_no_cursor(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_prints_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", "\x1b[2Jruns"]) == 2
-    said = capsys.readouterr().err
-    assert "?[2Jruns" in said and "\x1b" not in said
+    error = capsys.readouterr().err
+    assert "?[2Jruns" in error and "\x1b" not in error
 
 
 def test_metrics_of_the_only_type_of_task_are_not_shown_twice() -> None:
@@ -182,11 +182,11 @@ def test_a_list_of_all_groups_ends_with_a_hint(capsys: pytest.CaptureFixture[str
     assert not capsys.readouterr().err
 
 
-def test_list_names_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_names_the_choices_of_all_groups(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list"]) == 0
-    said = capsys.readouterr().out
+    printed = capsys.readouterr().out
     for name in ("absolute_zero", "magrpo", "dapo", "quickstart", "naive", "dynamic", "separate"):
-        assert name in said
+        assert name in printed
 
 
 def test_list_describes_each_name_in_a_line(
@@ -213,9 +213,9 @@ def test_list_describes_each_name_in_a_line(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("selfplay.cli.inspect.get_terminal_size", lambda: os.terminal_size((40, 9)))
     assert main(["list", "credit", "--config-dir", "my"]) == 0
-    said = capsys.readouterr().out
-    assert "imported" not in said
-    found = {line.split()[0]: line for line in said.splitlines()}
+    printed = capsys.readouterr().out
+    assert "imported" not in printed
+    found = {line.split()[0]: line for line in printed.splitlines()}
     assert found["median"].endswith("  Reward minus the median. More.")
     assert "(cannot be read: ParserError" in found["torn"]
     assert max(map(len, found.values())) > 40, "nothing is cut where the output is no terminal"
@@ -227,10 +227,12 @@ def test_list_describes_each_name_in_a_line(
     assert main(["list", "credit", "--config-dir", "my"]) == 0
     wrapped = capsys.readouterr().out
     assert all(len(line) <= 40 for line in wrapped.splitlines())
-    assert " ".join(wrapped.split()) == " ".join(said.split()), "one group is shown whole"
+    assert " ".join(wrapped.split()) == " ".join(printed.split()), (
+        "the list of one group is not cut"
+    )
 
 
-def test_an_experiment_without_its_first_line_is_told_so(
+def test_an_experiment_without_its_first_line_is_refused(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (tmp_path / "experiment").mkdir()
@@ -241,7 +243,9 @@ def test_an_experiment_without_its_first_line_is_told_so(
     )
 
 
-def test_help_and_version_say_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_names_commands_and_flags_and_version_is_printed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     for arguments, words in (
         (["--help"], ("train", "evaluate", "warmstart", "report", "list")),
         (["train", "--help"], ("resume=RUN", "--config-path", "--config-dir")),
@@ -250,8 +254,8 @@ def test_help_and_version_say_what_there_is(capsys: pytest.CaptureFixture[str]) 
         with pytest.raises(SystemExit) as ended:
             main(arguments)
         assert ended.value.code == 0
-        said = capsys.readouterr()
-        assert all(word in said.out for word in words) and said.err == ""
+        captured = capsys.readouterr()
+        assert all(word in captured.out for word in words) and captured.err == ""
 
 
 def test_a_composed_config_is_shown_as_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -259,7 +263,7 @@ def test_a_composed_config_is_shown_as_json(capsys: pytest.CaptureFixture[str]) 
     assert json.loads(capsys.readouterr().out)["run"]["experiment"] == "tiny/smoke"
 
 
-def test_steps_of_a_replay_may_stand_before_its_overrides() -> None:
+def test_steps_of_a_replay_may_precede_its_overrides() -> None:
     for line in ("r --steps 20 3 credit=rloo", "r credit=rloo --steps 20 3"):
         options, rest = _parser().parse_known_args(["replay", *line.split()])
         assert [*options.later_overrides, *rest] == ["credit=rloo"]
@@ -268,12 +272,12 @@ def test_steps_of_a_replay_may_stand_before_its_overrides() -> None:
     assert options.steps == [1, 2] and options.later_overrides == ["~a.b"]
 
 
-def test_a_setting_that_does_not_do_what_it_says_is_noted(
+def test_a_warmup_longer_than_the_run_is_noted(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["train", "--cfg", SMOKE, "learner.warmup_steps=1e9", "run.steps=1"]) == 0
-    (said,) = capsys.readouterr().err.splitlines()
-    assert said.startswith("note: learner.warmup_steps: 1000000000 is more than the 1 optimizer")
+    (note,) = capsys.readouterr().err.splitlines()
+    assert note.startswith("note: learner.warmup_steps: 1000000000 is more than the 1 optimizer")
     assert main(["train", "--cfg", SMOKE, "learner.warmup_steps=60", "run.steps=60"]) == 0
     assert capsys.readouterr().err == ""
 
@@ -283,12 +287,12 @@ def test_learning_from_truncated_sampling_is_noted_once_for_each_policy(
 ) -> None:
     cut = ["train", "--cfg", SMOKE, "sampling.default.top_p=0.9"]
     assert main(cut) == 0
-    (said,) = capsys.readouterr().err.splitlines()
-    assert said.startswith("note: sampling: policy 'base' learns from truncated sampling")
-    assert said.endswith("never tried or unlearned"), "objective.correction=auto weighs the rest"
+    (note,) = capsys.readouterr().err.splitlines()
+    assert note.startswith("note: sampling: policy 'base' learns from truncated sampling")
+    assert note.endswith("never tried or unlearned"), "objective.correction=auto needs no advice"
     assert main([*cut, "objective.correction=none"]) == 0
-    (said,) = capsys.readouterr().err.splitlines()
-    assert "objective.correction=truncated" in said
+    (note,) = capsys.readouterr().err.splitlines()
+    assert "objective.correction=truncated" in note
     assert main([*cut[:-1], "sampling.default.top_p=1.0", "sampling.default.stop=['.']"]) == 0
     assert capsys.readouterr().err == ""
 
@@ -305,12 +309,12 @@ def test_learning_from_truncated_sampling_is_noted_once_for_each_policy(
         ("topp=0.9", "unknown key 'sampling.default.topp'; did you mean 'sampling.default.top_p'?"),
     ],
 )
-def test_sampling_that_cannot_be_done_is_one_line(
+def test_invalid_sampling_settings_are_one_line(
     setting: str, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["train", "--cfg", SMOKE, f"sampling.default.{setting}"]) == 2
-    (said,) = capsys.readouterr().err.splitlines()
-    assert words in said
+    (line,) = capsys.readouterr().err.splitlines()
+    assert words in line
 
 
 def test_a_tokenizer_that_cannot_chat_is_one_line(
@@ -324,12 +328,12 @@ def test_a_tokenizer_that_cannot_chat_is_one_line(
     tokenizer.save_pretrained(tmp_path / "mute")
     capsys.readouterr()
     assert main(["train", "+experiment=tiny/smoke", "policy.model=./mute"]) == 2
-    said = capsys.readouterr().err.strip()
-    assert "no chat template" in said and len(said.splitlines()) == 1
+    error = capsys.readouterr().err.strip()
+    assert "no chat template" in error and len(error.splitlines()) == 1
     assert not (tmp_path / "runs").exists()
 
 
-def test_what_the_system_refuses_is_one_line(
+def test_an_error_of_the_system_is_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(*arguments: object) -> None:
@@ -360,10 +364,10 @@ def test_a_run_that_exists_is_not_overwritten(
 def test_a_new_run_has_the_threads_that_other_processes_leave(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("selfplay.cli.train.count_beside_others", lambda since: 1)
-    finished()  # has made the warm start
+    monkeypatch.setattr("selfplay.cli.train.count_on_busy_machine", lambda since: 1)
+    finished()  # it makes the warm start that the new run uses
     monkeypatch.setenv("SELFPLAY_CACHE", str(shared_cache()))
-    given: list[int] = []  # two threads would compete with the other tests
+    given: list[int] = []  # two real threads would slow the other tests
     monkeypatch.setattr(torch, "set_num_threads", given.append)
     where = [f"run.folder={tmp_path}", "run.steps=1"]
     main(["train", SMOKE, *where, "evaluations=none", "run.name=busy", "run.threads=0"])
@@ -418,12 +422,12 @@ def test_evaluate_prints_that_an_evaluation_measures_one_deal(
 
     monkeypatch.setattr(Evaluation, "repeated_draws", repeated_draws)
     assert main(["evaluate", str(finished()), "--json"]) == 0
-    told = capsys.readouterr()
-    assert "note: evaluations.held_out_greedy: 6 samples, one deal" in told.err
-    assert set(json.loads(told.out)) == {"step", "evaluations"}
+    captured = capsys.readouterr()
+    assert "note: evaluations.held_out_greedy: 6 samples, one deal" in captured.err
+    assert set(json.loads(captured.out)) == {"step", "evaluations"}
 
 
-def test_names_of_a_strangers_run_control_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_in_a_run_print_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
     results = {"before": {"won": 0.1}, "after": {"won": 0.2}}
     evaluations = {"e\x1b]0;x": results}
     summary = {"experiment": "a\x1b[2J", "steps": 1, "seconds": 2.0, "troubles": {}}

@@ -1,4 +1,4 @@
-"""The line about missing memory that `selfplay train` prints before it loads models."""
+"""Tests of the line about missing memory that `selfplay train` prints before it loads models."""
 
 import json
 from pathlib import Path
@@ -17,14 +17,14 @@ PAPER = "+experiment=paper/absolute_zero_7b"
 
 @pytest.fixture
 def seven(tmp_path: Path) -> str:
-    """A folder with the config of a 7B model and nothing else."""
+    """Return the override of a model folder that has only the config of a 7B model."""
     (tmp_path / "config.json").write_text(json.dumps(SEVEN))
     return f"policy.model={tmp_path}"
 
 
 @pytest.fixture
 def one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One H100, as far as a plan asks for it."""
+    """Make torch report one H100."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H100 80GB HBM3")
@@ -63,11 +63,11 @@ def test_without_a_gpu_there_is_no_line(seven: str, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.usefixtures("one_gpu")
-def test_the_command_prints_it_before_it_loads(
+def test_train_prints_the_line_before_it_loads_models(
     seven: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["train", PAPER, seven, f"run.folder={tmp_path / 'runs'}"]) == 2
-    said = [line for line in capsys.readouterr().err.splitlines() if line.strip()]
-    notes = [number for number, line in enumerate(said) if "for lack of memory" in line]
-    failed = [number for number, line in enumerate(said) if "cannot load model" in line]
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.strip()]
+    notes = [number for number, line in enumerate(lines) if "for lack of memory" in line]
+    failed = [number for number, line in enumerate(lines) if "cannot load model" in line]
     assert notes and failed and notes[0] < failed[0]

@@ -1,4 +1,4 @@
-"""`selfplay new` writes parts that run, and whose tests pass."""
+"""Tests of `selfplay new`: the parts that it writes run, and their tests pass."""
 
 import os
 import re
@@ -21,7 +21,7 @@ PARTS = {
     "measure": "wordiness",
 }
 TESTS = 30
-"""Number of tests that these parts bring."""
+"""Number of tests of these parts."""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""`selfplay plan` by running it: presets, runs, JSON, exit codes, and what is refused."""
+"""Tests of the command `selfplay plan`: presets, runs, JSON, exit codes and errors."""
 
 import json
 import re
@@ -32,7 +32,7 @@ SEVEN = {
 
 @pytest.fixture
 def seven(tmp_path: Path) -> str:
-    """A folder with the config of a 7B model and nothing else."""
+    """Return the override of a model folder that has only the config of a 7B model."""
     (tmp_path / "model").mkdir()
     (tmp_path / "model/config.json").write_text(json.dumps(SEVEN))
     return f"policy.model={tmp_path / 'model'}"
@@ -43,13 +43,11 @@ def planned(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[i
     return code, json.loads(capsys.readouterr().out)
 
 
-def test_a_learner_that_cannot_be_is_one_line(
-    seven: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_invalid_learner_is_one_line(seven: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["plan", "experiment=tiny/kuhn", "cluster=local", seven, "learner.max_tokens=many"]
     assert main(words) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("selfplay: learner.max_tokens: 'many' does not fit")
+    error = capsys.readouterr().err
+    assert error.startswith("selfplay: learner.max_tokens: 'many' does not fit")
 
 
 def test_the_text_says_how_many_of_all_tokens_are_sampled(
@@ -106,7 +104,7 @@ def test_keys_of_the_cluster_and_of_the_config(
     before = planned(asked, capsys)[1]
     one_by_one = ["cluster.device=a100_80", "cluster.overhead=1", "runtime.max_staleness=0"]
     slower = planned([*asked, *one_by_one], capsys)[1]
-    # A third of the operations per second, and 0.6 of the bytes per second.
+    # An A100 has a third of the operations per second of an H100, and 0.6 of its bytes per second.
     assert slower["seconds"]["likely"]["train"] > 2 * before["seconds"]["likely"]["train"]
     parts = slower["seconds"]["likely"]
     assert parts.pop("step") == pytest.approx(sum(parts.values()))
@@ -181,14 +179,17 @@ def recorded(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def test_a_run_says_its_lengths(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_of_a_run_uses_its_recorded_lengths(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     code, found = planned(["--run", str(recorded(tmp_path)), "cluster=local"], capsys)
     assert code == 0 and found["fits"]
     asked = found["workload"]
     assert asked["basis"] == "recorded" and asked["turns"] == 18 and asked["calls"] == 6
-    # A step: 6 x (4 + 4) of the proposer, 6 x (2 + 2) and 6 x (2 + 1) of the solvers.
+    # Tokens of a step: 6 x (4 + 4) of the proposer, 6 x (2 + 2) and 6 x (2 + 1) of the solvers.
     assert asked["tokens"] == 6 * 8 + 6 * 4 + 6 * 3 and asked["completion_tokens"] == 42
-    # Learned: all but the last. Distinct: 3 + 3 x (1 + 4) of the proposer, 4 of the solver.
+    # The last 6 x 3 are not learned from. Distinct tokens: 3 + 3 x (1 + 4) of the proposer, and
+    # 4 of the solver.
     assert asked["token_ratio"]["base"] == pytest.approx(72 / 22)
     assert found["measured"] == {"rollout": 1.0, "learn": 0.5, "step": pytest.approx(1.6)}
     assert main(["plan", "--run", str(tmp_path / "run"), "cluster=local"]) == 0
@@ -229,20 +230,20 @@ BAD = [
 
 
 @pytest.mark.parametrize(("arguments", "complaint"), BAD, ids=lambda value: str(value)[:40])
-def test_what_is_wrong_is_one_line(
+def test_a_mistake_is_one_line(
     arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["plan", *arguments]) == 2
-    told = capsys.readouterr()
-    assert complaint in told.err and told.err.count("\n") == 1 and not told.out
+    captured = capsys.readouterr()
+    assert complaint in captured.err and captured.err.count("\n") == 1 and not captured.out
 
 
-def test_costs_that_made_the_timings_are_found() -> None:
+def test_the_fit_finds_the_costs_that_made_the_timings() -> None:
     costs = [3e-4, 1e-3, 2e-5, 0.0, 2e-11]
     features = [probe.generating() for probe in PROBES]
     seconds = [sum(c * x for c, x in zip(costs, row, strict=True)) for row in features]
     assert fit(features, seconds) == pytest.approx(costs, rel=1e-6, abs=1e-12)
-    # What would come out below 0 is left out, and the rest fits as well as it can.
+    # A cost whose fit is below 0 is set to 0, and the others are fitted again.
     assert fit([[1, 1], [1, 2], [1, 3]], [3, 2, 1])[1] == 0.0
 
 

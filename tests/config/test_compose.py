@@ -1,4 +1,4 @@
-"""Composing a configuration, from any folder and with users' own groups."""
+"""Tests of the composition of a config, from any folder and with users' own groups."""
 
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ def test_a_folder_of_groups_may_have_any_name(tmp_path: Path) -> None:
         {"lines": "def f(a):\n    return a\n", "accents": "é ∑ \u202e", "empty": ""},
     ],
 )
-def test_what_is_saved_is_read_back(values: dict[str, Any], tmp_path: Path) -> None:
+def test_a_saved_config_is_read_back(values: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(compose.to_yaml(values), encoding="utf-8")
     assert compose.load([], name="config", folder=tmp_path) == values
 
@@ -101,7 +101,7 @@ def test_what_is_saved_is_read_back(values: dict[str, Any], tmp_path: Path) -> N
         (["+nothing=grpo", "seed=["], "cannot read"),
     ],
 )
-def test_what_cannot_be_composed_is_one_line(overrides: list[str], complaint: str) -> None:
+def test_a_failed_composition_is_one_line(overrides: list[str], complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint) as caught:
         compose.load(overrides)
     assert "\n" not in str(caught.value)
@@ -119,10 +119,10 @@ def test_what_cannot_be_composed_is_one_line(overrides: list[str], complaint: st
     ],
 )
 def test_a_parameter_that_a_config_leaves_out_can_be_set(override: str, value: Any) -> None:
-    """Its node has no `_target_`; with a plus the result is the same."""
+    """The node of the key has no `_target_`; an override with a plus gives the same config."""
     given, notes = ["+experiment=tiny/kuhn", "+population.opponents.old={model: x}"], list[str]()
     second = "evaluations.hands.same_draws=false"
-    whole = compose.load([*given, "credit=rae", override, second], tell=notes.append)
+    whole = compose.load([*given, "credit=rae", override, second], report=notes.append)
     found: Any = whole
     for key in override.partition("=")[0].split("."):
         found = found[key]
@@ -130,7 +130,7 @@ def test_a_parameter_that_a_config_leaves_out_can_be_set(override: str, value: A
     assert whole == compose.load([*given, "credit=rae", f"+{override}", f"+{second}"])
     assert len(notes) == 1 and "credit.group_by is dropped" in notes[0]
     twice = compose.load([*given, second, f"{second[:-5]}true"])
-    assert twice["evaluations"]["hands"]["same_draws"] is True, "the last one holds"
+    assert twice["evaluations"]["hands"]["same_draws"] is True, "the last override of a key wins"
 
 
 def test_a_parameter_of_the_class_that_a_node_names_can_be_set(tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ def test_a_part_that_cannot_be_used_is_one_line(path: str, value: Any, complaint
         check(whole)
 
 
-def test_services_are_what_an_arena_may_leave_out() -> None:
+def test_a_missing_service_of_an_arena_is_named() -> None:
     whole = composed()
     del whole["services"]["executor"]
     with pytest.raises(ConfigError, match=r"executor: missing; .*AbsoluteZero needs it") as caught:

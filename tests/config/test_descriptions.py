@@ -1,4 +1,4 @@
-"""Descriptions of configs: the comment of the file, or the docstring of the class it names."""
+"""Tests of descriptions of configs: the comment of a file, or the docstring of its class."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The search for unreachable cycles of objects."""
+"""Tests of the context that keeps present objects out of garbage collection."""
 
 import gc
 import subprocess
@@ -33,7 +33,7 @@ try:
         assert frozen > own + 1000
         with present_objects_kept():
             assert gc.get_freeze_count() <= frozen
-        assert gc.get_freeze_count() > own + 1000, "the inner context ends nothing"
+        assert gc.get_freeze_count() > own + 1000, "the inner context does not end the outer one"
         del before
         dead_within = cycle()[1]
         gc.collect()
@@ -44,12 +44,12 @@ except KeyError:
     pass
 assert gc.get_freeze_count() < own + 1000
 gc.collect()
-assert seen_before() is None, "they are searched again after the context"
+assert seen_before() is None, "present objects are collected again after the context"
 """
 
 
 def test_present_objects_are_left_out_and_new_cycles_are_found() -> None:
-    # A process of its own: the tests' objects are left out already.
+    # This needs a new process: in this one the objects of the tests are already left out.
     done = subprocess.run(
         [sys.executable, "-c", CODE], cwd=ROOT, capture_output=True, text=True, check=False
     )
@@ -57,7 +57,10 @@ def test_present_objects_are_left_out_and_new_cycles_are_found() -> None:
 
 
 def test_a_context_keeps_what_was_left_out_before() -> None:
-    """It calls neither `freeze` nor `unfreeze`: a count differs when left-out objects end."""
+    """The context calls neither `freeze` nor `unfreeze`.
+
+    The test does not count the left-out objects, because some may be freed in the meantime.
+    """
     from selfplay.config.garbage import present_objects_kept
 
     gc.freeze()

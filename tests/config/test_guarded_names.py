@@ -16,7 +16,7 @@ ADVICE = r"no function for settings; .* --trust arenas\.questions\.taskset"
 
 @pytest.mark.parametrize("name", [NAME, PROCESS])
 @pytest.mark.parametrize("key", ["function", "script"])
-def test_a_guarded_class_is_no_function_of_a_strangers_config(name: str, key: str) -> None:
+def test_a_guarded_class_is_no_function_of_an_untrusted_config(name: str, key: str) -> None:
     assert isinstance(import_target(name, "tool", key=key), type)
     with trust.limited(trust.TrustLimit()), pytest.raises(ConfigError, match=ADVICE):
         import_target(name, "tool", key=key)
@@ -24,7 +24,7 @@ def test_a_guarded_class_is_no_function_of_a_strangers_config(name: str, key: st
         assert isinstance(import_target(name, "tool", key=key), type)
 
 
-def test_a_guarded_class_is_no_env_of_a_strangers_config() -> None:
+def test_a_guarded_class_is_no_env_of_an_untrusted_config() -> None:
     given: dict[str, Any] = {"id": "x", "python": "/bin/false"}
     with trust.limited(trust.TrustLimit()), pytest.raises(ConfigError, match=ADVICE):
         make_env(NAME, given)

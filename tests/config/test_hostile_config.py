@@ -159,9 +159,9 @@ def test_a_hostile_override_is_one_line(
     begun = time.monotonic()
     for flag in ("--cfg", "-m"):  # a sweep that is refused never starts a process
         assert main(["train", flag, "+experiment=tiny/smoke", override]) == 2
-        said = capsys.readouterr()
-        assert said.out == "" and said.err.startswith("selfplay: ")
-        assert len(said.err.strip().splitlines()) == 1 and len(said.err) < 1000
+        captured = capsys.readouterr()
+        assert captured.out == "" and captured.err.startswith("selfplay: ")
+        assert len(captured.err.strip().splitlines()) == 1 and len(captured.err) < 1000
     assert time.monotonic() - begun < SOON
     assert list(tmp_path.iterdir()) == []
 
@@ -193,7 +193,7 @@ def test_names_and_folders_that_fit() -> None:
         run_folder({"experiment": "../x"})
 
 
-def test_threads_are_bounded_and_what_is_possible_is_not() -> None:
+def test_the_number_of_threads_is_bounded() -> None:
     assert RunSettings(steps=1, threads=MOST_THREADS).threads == MOST_THREADS
     with pytest.raises(ValueError, match=f"threads is between 0 and {MOST_THREADS}"):
         RunSettings(steps=1, threads=MOST_THREADS + 1)
@@ -256,11 +256,11 @@ def refused(run: Path, words: str, capsys: pytest.CaptureFixture[str]) -> None:
         ["train", f"resume={run}"],
     ):
         assert main(arguments) == 2, arguments
-        said = capsys.readouterr().err.strip()
-        assert said.startswith("selfplay: ") or "beginning again" in said
-        assert len(said.splitlines()) <= 2 and len(said) < 2000
-        if words and words not in said:
-            assert re.search(words, said), (arguments, said)
+        error = capsys.readouterr().err.strip()
+        assert error.startswith("selfplay: ") or "beginning again" in error
+        assert len(error.splitlines()) <= 2 and len(error) < 2000
+        if words and words not in error:
+            assert re.search(words, error), (arguments, error)
     assert time.monotonic() - begun < SOON
 
 

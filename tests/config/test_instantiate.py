@@ -1,4 +1,4 @@
-"""Objects from config nodes, with every key and type checked before anything is built."""
+"""Tests of objects built from config nodes; all keys and types are checked before."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -86,7 +86,7 @@ def test_inner_nodes_are_built_first_in_mappings_and_lists() -> None:
     assert build({"x": [node("Wheel")], "y": 3}) == {"x": [Wheel()], "y": 3}
 
 
-def test_a_role_learns_its_config_key_wherever_it_is_built() -> None:
+def test_a_role_knows_its_config_key() -> None:
     role = {"_target_": "selfplay.role.Role", "template": "{{ nothing }}"}
     built = build({"player": role, "inner": [role]}, where="warmstart.roles")
     assert built["inner"][0].where == "warmstart.roles.inner.0"
@@ -109,7 +109,7 @@ def test_base_classes_take_what_is_passed_on_to_them_with_their_types() -> None:
         build(node("Car", name="a", sped=1), where="car")
 
 
-def test_what_is_not_passed_on_is_no_parameter() -> None:
+def test_a_parameter_that_is_not_passed_on_is_unknown() -> None:
     with pytest.raises(ConfigError, match=r"name: unknown key; .* doors"):
         build(node("Closed", doors=1, name="b"))
 
@@ -206,16 +206,16 @@ def test_a_value_that_does_not_fit_is_one_line(hint: Any, given: Any, complaint:
     assert "\n" not in str(caught.value)
 
 
-def test_what_is_built_gets_the_converted_values() -> None:
+def test_objects_get_the_converted_values() -> None:
     made = build(node("Vehicle", name=7, speed="1e-4", pair=[1, 2]))
     assert (made.name, made.speed, made.pair) == ("7", 1e-4, (1.0, 2.0))
     assert check_arguments(Limits, {"least": {"a": "1"}}, where="x") == {"least": {"a": 1.0}}
 
 
-def test_what_the_target_refuses_is_one_line() -> None:
+def test_an_error_of_a_target_is_one_line() -> None:
     with pytest.raises(ConfigError, match="limits: most is not negative"):
         build(node("Limits", most=-1), where="limits")
-    # A message that begins with the place already does not say it twice.
+    # A message that already begins with the key does not repeat it.
     with pytest.raises(ConfigError, match=r"^objective: low, high and kl must not be negative$"):
         build({"_target_": "selfplay.learner.objective.PolicyLoss", "kl": -1.0}, where="objective")
 

@@ -1,4 +1,4 @@
-"""The config group of opponents: names, and the experiments that they fit."""
+"""Tests of the config group of opponents: names, and the experiments that they fit."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Recipes for GPUs: each pair with a paper's experiment that the docs promise is valid and fits."""
+"""Tests of recipes for GPUs: each pair of recipe and experiment in the docs is valid and fits."""
 
 import json
 import re
@@ -25,8 +25,8 @@ CLUSTERS = {
 """The smallest cluster of each recipe."""
 
 
-def promised() -> list[tuple[str, str]]:
-    """(recipe, experiment) of the table in the docs."""
+def listed_pairs() -> list[tuple[str, str]]:
+    """Return the pairs of recipe and experiment in the table of the docs."""
     page = (ROOT / "docs/clusters.md").read_text()
     found = []
     for row in re.findall(r"^\| `(gpu_\w+)` \|.*$", page, re.MULTILINE):
@@ -35,12 +35,12 @@ def promised() -> list[tuple[str, str]]:
     return found
 
 
-PAIRS = promised()
+PAIRS = listed_pairs()
 
 
 @pytest.fixture
 def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Eight GPUs and a vLLM, as far as a check of a config asks for them."""
+    """Simulate eight GPUs and an installed vLLM for the check of a config."""
     fields = dict.fromkeys(("seed",))
     library = type("vllm", (), {"EngineArgs": type("EngineArgs", (), {})})
     library.EngineArgs.__dataclass_fields__ = fields  # type: ignore[attr-defined]
@@ -51,8 +51,10 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The config of a 7B model, which stands for every model of the experiments, and a file of
-    questions where experiments look for one."""
+    """Return the override of a folder with the config of a 7B model, and write a file of questions.
+
+    The config replaces every model of the experiments.
+    """
     monkeypatch.chdir(tmp_path)
     Path("questions.jsonl").write_text('{"question": "7 + 5?", "answer": "12"}\n')
     sizes = {**SEVEN, "max_position_embeddings": 32_768}
@@ -67,7 +69,7 @@ def test_every_paper_has_a_recipe_or_a_reason() -> None:
     assert {name for name in papers if f"`{name}` has no recipe" in page} == without
 
 
-def test_every_recipe_is_promised_with_some_experiment() -> None:
+def test_every_recipe_is_listed_with_an_experiment() -> None:
     assert {recipe for recipe, _ in PAIRS} == set(CLUSTERS) == set(compose.choices("recipe"))
     assert len(PAIRS) >= 15
 
@@ -83,7 +85,7 @@ def test_a_pair_composes_and_is_valid(
     check(config)
     if config["runtime"]["_target_"].endswith("RayRuntime"):
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-        check_devices(config)  # on a machine with GPUs, auto is one of them
+        check_devices(config)  # where CUDA is available, the device auto is a GPU
     assert bool(config["policy"].get("lora")) == (recipe == "gpu_1_lora_7b")
     if name == "absolute_zero_7b":  # the other order: the experiment's own settings win
         other = compose.load([*pair[::-1], model])
@@ -97,8 +99,8 @@ def test_a_pair_fits_its_devices(
 ) -> None:
     asked = [f"+experiment=paper/{name}", f"+recipe={recipe}", f"cluster={CLUSTERS[recipe]}"]
     code = main(["plan", *asked, model, "--json"])
-    told = capsys.readouterr()
-    assert code == 0, told.err
-    found = json.loads(told.out)
+    captured = capsys.readouterr()
+    assert code == 0, captured.err
+    found = json.loads(captured.out)
     assert found["fits"] and found["cluster"]["devices"] == int(re.findall(r"\d+", recipe)[0])
     assert found["cluster"]["checkpointing"] and found["cluster"]["precision"] == "mixed"

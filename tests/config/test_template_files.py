@@ -1,4 +1,4 @@
-"""The config of a run keeps the text of a chat template that a file has."""
+"""Tests of chat templates in files: the config of a run has their text."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from selfplay.rollout.policies import kept_base
 SHOWN = ["+experiment=smollm2/pipeline", "population=separate"]
 
 
-def test_the_text_of_a_file_takes_its_place(tmp_path: Path) -> None:
+def test_the_path_of_a_template_is_replaced_by_its_text(tmp_path: Path) -> None:
     own, others = tmp_path / "own.jinja", tmp_path / "others.jinja"
     own.write_text("{{ messages }} own\n")
     others.write_text("{{ messages }} others")
@@ -53,8 +53,8 @@ def test_the_command_warmstart_makes_the_warm_start_of_the_run(
     assert made == [{"base": "some/name", **chat}]
 
 
-def test_the_config_of_a_run_names_no_file(tmp_path: Path) -> None:
-    """Its author may be a stranger."""
+def test_a_path_in_the_config_of_a_run_is_not_read(tmp_path: Path) -> None:
+    """A path in the config of a run is not read: its author may not be trusted."""
     (tmp_path / "own.jinja").write_text("secret")
     run = {"chat_template": str(tmp_path / "own.jinja")}
     (tmp_path / "config.yaml").write_text(f"policy: {{chat_template: {run['chat_template']}}}")
@@ -65,8 +65,8 @@ def test_the_config_of_a_run_names_no_file(tmp_path: Path) -> None:
 def test_files_that_are_no_template_are_refused(tmp_path: Path) -> None:
     place = tmp_path / "a.jinja"
 
-    def refused(said: str) -> None:
-        with pytest.raises(ConfigError, match=f"^policy.chat_template: .*a.jinja .*{said}"):
+    def refused(words: str) -> None:
+        with pytest.raises(ConfigError, match=f"^policy.chat_template: .*a.jinja .*{words}"):
             with_texts({"policy": {"chat_template": str(place)}})
 
     refused("no file")

@@ -1,4 +1,4 @@
-"""Threads of torch: how they wait and how many there are."""
+"""Tests of torch's threads: their number, and how they wait."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ from selfplay.config.threads import (
     SPIN_VARIABLES,
     ProcessorTime,
     cgroup_quota,
-    count_beside_others,
+    count_on_busy_machine,
     default_count,
     used_ticks,
 )
@@ -62,7 +62,7 @@ def test_a_command_limits_spinning_before_torch_unless_the_user_chose(
     assert f"GOMP_SPINCOUNT = '{count}'" in shown(COMMAND, **given)
 
 
-def test_the_library_alone_leaves_spinning_as_it_is() -> None:
+def test_the_library_alone_does_not_limit_spinning() -> None:
     assert f"GOMP_SPINCOUNT = '{SPIN_COUNT}'" not in shown(LIBRARY)
 
 
@@ -80,7 +80,7 @@ def test_actors_wait_as_the_driver_does(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def groups(folder: Path, membership: str, **files: str) -> tuple[Path, Path]:
-    """A file of memberships, and the files of control groups below a mount point."""
+    """Write a file of memberships, and files of control groups below a mount point."""
     member, mount = folder / "cgroup", folder / "mount"
     member.write_text(membership)
     for name, text in files.items():
@@ -145,7 +145,7 @@ def test_there_are_as_many_threads_as_torch_chose_and_cores_allow(
     assert default_count(own) == own
 
 
-def test_ticks_of_allowed_cores_without_idle_time_and_processes_that_give_way() -> None:
+def test_ticks_of_allowed_cores_without_idle_and_nice_time() -> None:
     statistics = """cpu  999 999 999 999 999 9 9 9 9 9
 cpu0 100 50 20 5000 300 4 3 2 70 60
 cpu1 1000 0 0 0 0 0 0 0 0 0
@@ -159,7 +159,7 @@ cpufreq 5
 
 
 def at(moment: float, everyone: float, own: float) -> ProcessorTime:
-    """A moment at which so much processor time has been used."""
+    """Return the processor time of all processes and of this process at a moment."""
     return ProcessorTime(moment=moment, everyone=everyone, own=own)
 
 
@@ -175,7 +175,7 @@ def at(moment: float, everyone: float, own: float) -> ProcessorTime:
         (1, inf, at(2.0, 2.0, 1.0), 0),  # never less than one
         (64, 4.0, at(2.0, 20.0, 2.0), 0),  # 55 cores are free, of which 4 may be used
         (8, 6.0, at(2.0, 8.0, 2.0), 5),
-        (8, inf, at(0.1, 0.4, 0.0), 0),  # too short to tell
+        (8, inf, at(0.1, 0.4, 0.0), 0),  # too short to measure
     ],
 )
 def test_one_thread_for_each_core_that_others_leave_free(
@@ -185,22 +185,22 @@ def test_one_thread_for_each_core_that_others_leave_free(
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(affinity)))
     monkeypatch.setattr(threads, "cgroup_quota", lambda membership, mount: quota)
     monkeypatch.setattr(ProcessorTime, "now", lambda: now)
-    assert count_beside_others(at(0.0, 0.0, 0.0)) == count
-    assert count_beside_others(None) == 0
+    assert count_on_busy_machine(at(0.0, 0.0, 0.0)) == count
+    assert count_on_busy_machine(None) == 0
     monkeypatch.setenv("OMP_NUM_THREADS", "8")
-    assert count_beside_others(at(0.0, 0.0, 0.0)) == 0
+    assert count_on_busy_machine(at(0.0, 0.0, 0.0)) == 0
 
 
-def test_a_system_that_tells_no_processor_time_changes_nothing(
+def test_a_system_without_processor_times_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(threads, "STATISTICS", tmp_path / "nothing")
     assert ProcessorTime.now() is None
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    assert count_beside_others(at(0.0, 0.0, 0.0)) == 0
+    assert count_on_busy_machine(at(0.0, 0.0, 0.0)) == 0
 
 
-def test_the_time_of_this_process_is_part_of_everyones() -> None:
+def test_the_time_of_all_processes_includes_this_process() -> None:
     before = ProcessorTime.now()
     end = time.process_time() + 0.3
     while time.process_time() < end:

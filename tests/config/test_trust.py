@@ -1,4 +1,4 @@
-"""Limits on a run folder from somebody else: names, files that are loaded, and links."""
+"""Tests of the limits on a run folder from another author: names, loaded files, and links."""
 
 import hashlib
 import json
@@ -35,12 +35,12 @@ from tests.helpers.command_process import copy_of_finished, one_line, run
 from tests.helpers.repository import ROOT
 
 EVIL = "evil_games"
-"""A package in the current folder that leaves a mark when it is imported."""
+"""A package in the current folder that creates the file `mark` when it is imported."""
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """A copy of a finished run, beside a package that marks its import."""
+    """Return a copy of a finished run, and write a package that creates a file when imported."""
     package = tmp_path / EVIL
     package.mkdir()
     (package / "__init__.py").write_text(
@@ -118,10 +118,10 @@ def test_a_module_of_the_current_folder_does_not_come_first(place: Path) -> None
     assert not (place.parent.parent / "mark").exists()
 
 
-def test_python_m_takes_the_current_folder_from_the_front(tmp_path: Path) -> None:
+def test_python_m_does_not_search_the_current_folder_first(tmp_path: Path) -> None:
     for name in ("hydra", "torch", "roles"):
         (tmp_path / f"{name}.py").write_text("open('mark', 'w')\n")
-    # An empty entry would be the current folder, which the user then has asked for.
+    # An empty entry would name the current folder, as if the user had asked for it.
     given = [str(ROOT), os.environ.get("PYTHONPATH", "")]
     path = os.pathsep.join(filter(None, given))
     listed = subprocess.run(
@@ -156,7 +156,7 @@ def test_a_name_in_our_packages_must_be_something_that_a_config_names(name: str)
         import_target(name, "x")
 
 
-def test_what_the_shipped_configs_name_is_allowed() -> None:
+def test_names_in_shipped_configs_are_allowed() -> None:
     names: set[str] = set()
     for path in compose.config_folder().rglob("*.yaml"):
         text = path.read_text()
@@ -222,7 +222,7 @@ def test_import_paths_among_the_arguments_pass_the_same_gate(
         ({"_target_": "selfplay.run.trackers.MLflow", "uri": "http://x"}, "selfplay.run.trackers"),
     ],
 )
-def test_what_reaches_outside_is_for_the_user_to_allow(node: dict[str, Any], module: str) -> None:
+def test_settings_that_reach_outside_need_trust(node: dict[str, Any], module: str) -> None:
     with limited(TrustLimit()), pytest.raises(ConfigError, match=f"--trust {module}"):
         check({"services": {"x": node}})
     with limited(TrustLimit(packages=(module,))):
@@ -332,11 +332,11 @@ def test_shards_hold_tensors_and_no_code(tmp_path: Path) -> None:
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """The folder of a model that a test may damage."""
+    """Return the folder of a model that a test may damage."""
     return copy_of_finished(tmp_path) / "checkpoints/000003/policies/base"
 
 
-def test_the_code_of_a_model_folder_is_not_offered_to_be_run(
+def test_the_user_is_not_asked_to_run_code_of_a_model_folder(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
@@ -418,13 +418,13 @@ def test_no_command_follows_a_link_out_of_a_run(name: str, place: Path, tmp_path
 @pytest.mark.parametrize(
     "name", ["selfplay.collapse.CollapseMonitor", "selfplay.missing", f"selfplay.{'a' * 999}.b"]
 )
-def test_a_module_that_moved_is_not_a_matter_of_trust(name: str) -> None:
+def test_a_moved_module_gets_no_advice_to_trust_it(name: str) -> None:
     with limited(TrustLimit()), pytest.raises(ConfigError, match=r"CHANGELOG\.md") as caught:
         admit(name, "collapse")
     assert "--trust" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", [f"{guard.module}.{guard.name}" for guard in GUARDS])
-def test_what_the_gate_names_exists(name: str) -> None:
-    """A rename must not leave the gate with the name of nothing."""
+def test_guarded_names_exist(name: str) -> None:
+    """After a rename, a guard of the old name would protect nothing."""
     assert resolve_name(name)

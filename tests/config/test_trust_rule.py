@@ -1,4 +1,4 @@
-"""Only reviewed names of this project's packages stand in a config of another author."""
+"""Tests that a config of another author contains only reviewed names of this project's packages."""
 
 import importlib
 import inspect
@@ -79,7 +79,10 @@ BYPASSES: dict[str, dict[str, Any]] = {
         "python": "/bin/false",
     },
     "a sandbox without a pool": {"_target_": "selfplay.sandbox.process.SandboxProcess"},
-    "its limits": {"_target_": "selfplay.sandbox.process.Limits", "packages": ["this"]},
+    "the limits of a sandbox": {
+        "_target_": "selfplay.sandbox.process.Limits",
+        "packages": ["this"],
+    },
     "a class imported by an arena": {
         "_target_": "arenas.absolute_zero.arena.Executor",
         "packages": ["this"],
@@ -100,7 +103,7 @@ BYPASSES: dict[str, dict[str, Any]] = {
         "_target_": "selfplay.learner.checkpoint_writer.CheckpointWriter",
         "folder": "x",
     },
-    "an unpickler's counterpart": {"_target_": "selfplay.learner.outline.OutlinePickler"},
+    "a pickler": {"_target_": "selfplay.learner.outline.OutlinePickler"},
     "a reader of files": {
         "_target_": "arenas.questions.files.json_lines",
         "path": "x",
@@ -122,7 +125,7 @@ BYPASSES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("node", BYPASSES.values(), ids=list(BYPASSES))
-def test_no_other_name_of_our_packages_is_a_way_out(node: dict[str, Any]) -> None:
+def test_no_other_name_of_our_packages_is_accepted(node: dict[str, Any]) -> None:
     with limited(TrustLimit()):
         for use in (check, build, trust.admit_config):
             with pytest.raises(ConfigError, match=r"_target_: .*(--trust|CHANGELOG)"):
@@ -130,7 +133,7 @@ def test_no_other_name_of_our_packages_is_a_way_out(node: dict[str, Any]) -> Non
 
 
 def public() -> Iterator[tuple[str, Any]]:
-    """All public classes and functions, under every module that has them."""
+    """Yield all public classes and functions, with their name in every module that has them."""
     for package in (selfplay, roles, arenas):
         for found in walk_packages(package.__path__, f"{package.__name__}."):
             if found.name.rpartition(".")[2] == "__main__":
@@ -162,7 +165,7 @@ def test_a_public_name_is_refused_unless_it_is_reviewed() -> None:
 
 @pytest.mark.parametrize("name", sorted(TARGETS | ARGUMENTS))
 def test_a_reviewed_name_is_our_own(name: str) -> None:
-    """An object of another package must not be reached under a listed name."""
+    """A listed name must not give an object of another package."""
     try:
         found = resolve_name(name)
     except ModuleNotFoundError as error:
@@ -177,7 +180,7 @@ OUTWARD = {
     "arenas.memory.text_files.read": {"path"},
     "arenas.questions.files.read": {"path"},
     "selfplay.learner.chat_file.ChatFile": {"path"},
-    # Paths of names, which pass the gate as arguments.
+    # Dotted names, which are checked as arguments.
     "arenas.external.pettingzoo.PettingZoo": {"env"},
     "arenas.external.textarena.TextArena": {"env"},
     "selfplay.engines.scripted.Scripted": {"script"},
@@ -222,7 +225,7 @@ def resolve_or_none(name: str) -> Any:
 
 
 def settings_in(hint: Any) -> Iterator[type]:
-    """The dataclasses among the types of a hint: plain settings become one without a `_target_`."""
+    """Yield the dataclasses in a hint; plain settings become one without a `_target_`."""
     if isinstance(hint, type) and is_dataclass(hint):
         yield hint
     for inner in typing.get_args(hint):
@@ -247,7 +250,7 @@ def test_settings_without_a_target_build_no_class_with_a_guard() -> None:
 @pytest.mark.parametrize("name", ["selfplay.sandbox.Executor", "selfplay.sandbox.pool.Executor"])
 @pytest.mark.parametrize("what", ["env", "script", "function"])
 def test_a_component_is_no_function_whose_arguments_others_choose(name: str, what: str) -> None:
-    """A tool's arguments are those of a model, which the stranger trained."""
+    """The arguments of a tool come from a model, which another author trained."""
     with limited(TrustLimit()), pytest.raises(ConfigError, match="no function for settings"):
         import_target(name, "x", key=what)
     with limited(TrustLimit()), pytest.raises(ConfigError, match=r"--trust selfplay\.sandbox"):
@@ -273,7 +276,7 @@ def test_a_guard_holds_under_a_name_in_a_trusted_package(settings: dict[str, Any
 
 
 @pytest.mark.parametrize("name", ["importlib", "VALUE"])
-def test_a_trusted_package_lends_no_names_of_others(name: str) -> None:
+def test_a_trusted_package_gives_no_access_to_other_names(name: str) -> None:
     with limited(TrustLimit(packages=(LOCAL,))):
         with pytest.raises(ConfigError, match=r"neither a class|not a component"):
             import_target(f"{LOCAL}.{name}", "x")
@@ -285,7 +288,7 @@ WANDB = {"_target_": "selfplay.run.trackers.WandB", "entity": "theirs"}
 
 
 @pytest.mark.parametrize("settings", [{}, {"mode": "online"}])
-def test_a_tracker_with_your_key_is_for_you_to_allow(settings: dict[str, Any]) -> None:
+def test_a_tracker_with_the_users_key_needs_trust(settings: dict[str, Any]) -> None:
     with (
         limited(TrustLimit()),
         pytest.raises(ConfigError, match=r"--trust selfplay\.run\.trackers"),

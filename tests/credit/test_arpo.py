@@ -1,4 +1,4 @@
-"""ARPO: shared turns are one sample with the mean advantage, by hand."""
+"""Tests of ARPO: a turn that branches share is one sample with their mean advantage."""
 
 import pytest
 
@@ -23,7 +23,7 @@ GROUP = group(
     branched(line(2.0), 0, stem=2),
     branched(line(4.0), 2, stem=1),
 )
-"""Returns 6, 0, 2, 4. The first turn is shared by 0, 2 and 3, the second by 0 and 2."""
+"""A group with the returns 6, 0, 2, 4. Episodes 0, 2 and 3 share a first turn, 0 and 2 a second."""
 
 
 def test_by_hand() -> None:
@@ -39,7 +39,8 @@ def test_by_hand() -> None:
         (3, 1),
         (3, 2),
     ]
-    # Advantages 3, -3, -1, 1: the first turn (3 - 1 + 1) / 3 = 1, the second (3 - 1) / 2 = 1.
+    # The episodes have the advantages 3, -3, -1, 1. The first shared turn has (3 - 1 + 1) / 3 = 1,
+    # the second (3 - 1) / 2 = 1.
     assert advantages(samples) == [1, 1, 3, -3, -3, -3, -1, 1, 1]
     scaled = advantages(ARPO().assign([GROUP]))
     spread = 2.581988897
@@ -62,7 +63,7 @@ def test_a_branch_of_a_branch_shares_what_its_parent_shared() -> None:
     assert nodes[0, 2] == nodes[2, 2] == (0, 1) != nodes[1, 2] == (1, 1)
 
 
-def test_a_stem_of_the_whole_group_has_no_signal() -> None:
+def test_turns_shared_by_the_whole_group_have_advantage_0() -> None:
     found = ARPO(std=False).assign([group(line(1.0), branched(line(0.0), 0, stem=2))])
     assert advantages(found) == [0, 0, 0.5, -0.5]
 
@@ -73,10 +74,10 @@ def test_without_branches_it_is_grpo() -> None:
     assert [each.node for each in candidates([independent], own_return)] == [()] * 8
 
 
-def test_a_stem_whose_own_episode_failed_is_learned_from_all_the_same() -> None:
+def test_a_shared_turn_is_still_used_if_its_own_episode_failed() -> None:
     failed = episode(*GROUP.episodes[0].turns, status=Status.FAILED)
     samples = ARPO(std=False).assign([group(failed, *GROUP.episodes[1:])])
-    # Returns 0, 2, 4: advantages -2, 0, 2. The first turn is shared by the last two.
+    # The returns 0, 2, 4 have the advantages -2, 0, 2. The last two episodes share the first turn.
     assert [(s.episode, s.advantage) for s in samples] == [
         *[(1, -2), (1, -2), (1, -2)],
         *[(2, 1), (2, 0), (2, 0)],
@@ -92,13 +93,13 @@ def test_agents_of_one_stage_branch_together() -> None:
     one = group(both(1, 0), both(0, 0), branched(both(2, 3), 0, stem=2))
     samples = ARPO(std=False, group_by="agent").assign([one])
     assert [(s.episode, s.turn.agent) for s in samples[-2:]] == [(2, "a_0"), (2, "b_0")]
-    # a: returns 1, 0, 2, advantages 0, -1, 1; b: 0, 0, 3, advantages -1, -1, 2.
+    # a_0 has the returns 1, 0, 2 and the advantages 0, -1, 1; b_0 has 0, 0, 3 and -1, -1, 2.
     assert advantages(samples) == [0.5, 0.5, 0, -1, -1, -1, -1, -1, 1, 2]
     nodes = [each.node for each in candidates([one], own_return)]
     assert nodes == [(), (), (0, 1), (0, 1), (), (), (1, 1), (1, 1), (0, 1), (0, 1)]
 
 
-def test_long_stems_are_no_deeper_than_their_branchings() -> None:
+def test_long_stems_do_not_reach_the_recursion_limit() -> None:
     long = group(line(1.0, turns=3000), branched(line(0.0, turns=3000), 0, stem=2900))
     assert len(ARPO().assign([long])) == 3100
     assert candidates([long], own_return)[0].value == 0.5

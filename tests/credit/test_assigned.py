@@ -26,7 +26,7 @@ GROUPS = [group(episode(turn("player_0", 1.0)), episode(turn("player_0", 0.0)))]
 
 
 class Given(StatelessCredit):
-    """Returns what a function makes of the turns."""
+    """A credit method that returns the result of a function of the turns."""
 
     def __init__(self, make: Callable[[list[Any]], Any]) -> None:
         self.make = make
@@ -39,7 +39,7 @@ class Given(StatelessCredit):
 
 
 class Short(GroupRelative):
-    """Gives fewer advantages than there are values."""
+    """A credit method that returns fewer advantages than there are values."""
 
     def assign(self, groups: Sequence[Group]) -> list[Sample]:
         return group_relative(
@@ -94,7 +94,7 @@ def test_a_fault_of_a_method_by_role_names_its_own_class() -> None:
 
 
 class Wrong(StatelessCredit):
-    """Returns given metrics and a given state."""
+    """A credit method that returns the given metrics and the given state."""
 
     def __init__(self, *, metrics: Any = None, state: Any = None) -> None:
         self.shown, self.state = metrics, state
@@ -123,7 +123,7 @@ def test_metrics_are_numbers(shown: Any, words: str) -> None:
         measured(Wrong(metrics=shown))
 
 
-def test_metrics_that_are_numbers_are_passed_on_as_json_has_them() -> None:
+def test_numeric_metrics_are_passed_on_as_json_numbers() -> None:
     found = measured(Wrong(metrics={"a": 1, "b": np.float32(0.5)}))
     assert json.dumps(found) == '{"a": 1, "b": 0.5}'
 
@@ -153,7 +153,7 @@ def test_a_state_is_plain_data() -> None:
 def test_the_keys_of_a_state_are_texts(state: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=rf"^credit: Wrong\.state_dict {re.escape(words)}"):
         saved(Wrong(state=state))
-    assert json.loads(json.dumps(state)) != state  # the state would change without a word
+    assert json.loads(json.dumps(state)) != state  # JSON would change the state silently
 
 
 def test_a_state_with_keys_that_are_texts_is_passed_on() -> None:
@@ -163,7 +163,7 @@ def test_a_state_with_keys_that_are_texts_is_passed_on() -> None:
 
 def test_a_method_of_a_role_that_lacks_members_is_named() -> None:
     class Plain:
-        """Has `assign` alone."""
+        """A credit method that has `assign` alone."""
 
         def assign(self, groups: Sequence[Group]) -> list[Sample]:
             return []
@@ -174,14 +174,14 @@ def test_a_method_of_a_role_that_lacks_members_is_named() -> None:
         ByRole(methods={"solver": plain})
 
 
-def test_another_number_of_advantages_than_of_turns_is_named() -> None:
+def test_the_number_of_advantages_must_equal_the_number_of_turns() -> None:
     turns = learnable_turns(GROUPS, own_return)
     with pytest.raises(ValueError, match="2 turns, 1 advantages"):
         samples(turns, [1.0])
 
 
 class OldSignature(StatelessCredit):
-    """Was written for another library."""
+    """A credit method whose `assign` takes no groups."""
 
     def assign(self) -> list[Sample]:
         return []

@@ -1,4 +1,4 @@
-"""AT-GRPO: candidates of one agent, turn and prompt, by hand and by enumeration."""
+"""Tests of AT-GRPO: candidates of one agent, turn and prompt, by hand and by enumeration."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from tests.helpers.enumerated_game import TWO_ROUNDS
 
 
 def line(prompt: int, first: float, second: float, *, name: str = "a_0") -> Episode:
-    """Two turns of one agent; the second's prompt is given."""
+    """Return an episode with two turns of one agent and the given second prompt."""
     return episode(
         turn(name, first, stage=0, prompt_ids=(0,)),
         turn(name, second, stage=1, prompt_ids=(prompt,)),
@@ -24,10 +24,10 @@ TREE = group(
     branched(line(1, 1.0, 6.0), 0, stem=1),
     branched(line(2, 0.0, 4.0), 1, stem=1),
 )
-"""Two candidates; the first is worth 1 + (2 + 6) / 2 = 5, the second (8 + 4) / 2 = 6."""
+"""A tree of two candidates: the first is worth 1 + (2 + 6) / 2 = 5, the second (8 + 4) / 2 = 6."""
 
 
-def test_a_candidate_is_worth_the_mean_of_its_children_and_stands_once() -> None:
+def test_a_candidate_is_one_sample_worth_the_mean_of_its_children() -> None:
     samples = ATGRPO(std=False).assign([TREE])
     assert [(s.episode, s.turn.stage) for s in samples] == [
         (0, 0),
@@ -52,7 +52,7 @@ def test_children_count_alike_however_many_episodes_go_through_them() -> None:
         deep(0.0), branched(deep(8.0), 0, stem=1), branched(deep(4.0), 0, stem=2), deep(0.0)
     )
     found = ATGRPO(std=False).assign([one])
-    # Roots: (2 + 8) / 2 = 5 against 0. Second stage, prompt 1: 2, 8 and 0. Third: 0, 8, 4 and 0.
+    # The roots are worth (2 + 8) / 2 = 5 and 0, the second stage 2, 8 and 0, the third 0, 8, 4, 0.
     by_stage = [[s.advantage for s in found if s.turn.stage == n] for n in range(3)]
     assert by_stage == [
         [2.5, -2.5],
@@ -66,12 +66,12 @@ def test_other_prompts_agents_and_turns_are_not_compared() -> None:
     assert advantages(ATGRPO(std=False).assign([alone])) == [2.0, 0.0, -2.0, 0.0, 0.0, 0.0]
 
 
-def test_two_moves_after_one_prompt_are_two_comparisons() -> None:
+def test_turns_of_different_stages_are_not_compared_under_one_prompt() -> None:
     siblings = group(line(0, 1.0, 0.0), line(0, 0.0, 0.0))
     assert advantages(ATGRPO(std=False).assign([siblings])) == [0.5, 0.0, -0.5, 0.0]
 
 
-def test_the_team_may_judge() -> None:
+def test_team_returns_may_be_compared() -> None:
     def both(left: float, right: float) -> Episode:
         return episode(turn("a_0", left, stage=0), turn("b_0", right, stage=0))
 
@@ -80,14 +80,14 @@ def test_the_team_may_judge() -> None:
     assert advantages(ATGRPO(std=False).assign([one])) == [0.5, 1.5, -0.5, -1.5]
 
 
-def test_a_failed_branch_leaves_the_others_alone() -> None:
+def test_a_failed_branch_is_ignored() -> None:
     failed = branched(episode(*TREE.episodes[2].turns, status=Status.FAILED), 0, stem=1)
     one = group(*TREE.episodes[:2], failed, TREE.episodes[3])
     # The first candidate is now worth 1 + 2 = 3, and its child has no sibling.
     assert advantages(ATGRPO(std=False).assign([one])) == [-1.5, 0.0, 1.5, 2.0, -2.0]
 
 
-def test_over_all_trees_it_expects_its_share_of_the_policy_gradient() -> None:
+def test_over_all_trees_each_state_has_a_multiple_of_the_policy_gradient() -> None:
     game, credit = TWO_ROUNDS, ATGRPO(std=False)
     logits = game.table(seed=3)
     found, total = np.zeros(tuple(logits.shape)), 0.0
@@ -97,7 +97,8 @@ def test_over_all_trees_it_expects_its_share_of_the_policy_gradient() -> None:
     assert total == pytest.approx(1.0, abs=1e-12)
     exact, chances = game.exact(logits), logits.softmax(-1).numpy()
     assert found[:, -1] == pytest.approx(exact[:, -1] / 2, abs=1e-12)
-    # The other root candidate comes to the same state with chance p; then four are compared there.
+    # The other root candidate leads to the same state with probability p. Then four turns are
+    # compared there.
     for a in range(2):
         for b in range(2):
             p, state = chances[0, -1, a] * chances[1, -1, b], 2 * a + b
@@ -105,7 +106,7 @@ def test_over_all_trees_it_expects_its_share_of_the_policy_gradient() -> None:
             assert found[:, state] == pytest.approx(expected, abs=1e-12)
 
 
-def test_what_is_no_choice_is_refused() -> None:
+def test_invalid_settings_are_refused() -> None:
     with pytest.raises(ValueError, match="returns is one of own, team, not 'mine'"):
         ATGRPO(returns="mine")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="discount"):

@@ -1,4 +1,4 @@
-"""Credit by role: each role is compared as its own method does it."""
+"""Tests of credit by role: each role has its own credit method."""
 
 import json
 from typing import Any
@@ -17,7 +17,7 @@ from tests.helpers.builders import episode, group, turn
 
 
 def groups() -> list[Any]:
-    """Two groups of one proposal and two attempts each."""
+    """Return two groups of one proposal and two attempts each."""
     return [
         group(
             episode(
@@ -40,12 +40,12 @@ def test_each_role_has_its_own_comparison() -> None:
     credit = ByRole(methods={"default": TRR(epsilon=0.0), "solver": DrGRPO(group_by="prompt")})
     found = by_turn(credit.assign(given))
     turns = [t for each in given for e in each.episodes for t in e.turns]
-    # Proposals 1 and 3 against each other: +-1 / sqrt(2); attempts against their own question's.
+    # Proposals with pay 1 and 3 are compared: +-1 / sqrt(2). Attempts at one question are compared.
     expected = [-(0.5**0.5), 0.5, -0.5, 0.5**0.5, 0.5, -0.5]
     assert [found[id(t)] for t in turns] == pytest.approx(expected)
 
 
-def test_a_method_with_averages_keeps_them_of_its_roles_only() -> None:
+def test_a_method_keeps_averages_of_its_own_roles_only() -> None:
     credit = ByRole(methods={"default": TRR(), "solver": RAE(by="role")})
     credit.assign(groups())
     assert set(credit.metrics()) == {"solver/baseline/game_v0/solver/base"}
@@ -56,14 +56,14 @@ def test_a_method_with_averages_keeps_them_of_its_roles_only() -> None:
         ByRole(methods={"judge": TRR()}).load_state_dict(credit.state_dict())
 
 
-def test_a_role_without_a_method_is_one_line() -> None:
+def test_a_role_without_a_method_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"credit\.methods: no 'proposer'"):
         ByRole(methods={"solver": TRR()}).assign(groups())
     with pytest.raises(ValueError, match="names no role"):
         ByRole(methods={})
 
 
-def test_what_a_part_needs_the_whole_needs() -> None:
+def test_the_sampler_must_support_the_method_of_each_role() -> None:
     sampler = Independent(group_size=1)
     check_sampler_supports_credit(ByRole(methods={"default": TRR()}), sampler)
     with pytest.raises(ConfigError, match="group_size is 1"):

@@ -1,4 +1,4 @@
-"""Whom returns are compared with, and what has nothing to be compared."""
+"""Tests of the comparison groups of credit methods, and of turns without a comparison."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -34,11 +34,11 @@ from selfplay.credit.rloo import RLOO
 from selfplay.credit.team_return import rounds_of
 from selfplay.credit.trr import TRR
 from selfplay.types import Episode, Status
-from tests.helpers.builders import advantages, episode, group, solos, turn
+from tests.helpers.builders import advantages, episode, group, single_turn_group, turn
 
 
 class Even:
-    """A critic that expects the same of every state, and learns nothing."""
+    """A critic that predicts the same value for every state and learns nothing."""
 
     def values(self, states: Sequence[object]) -> list[float]:
         return [0.5] * len(states)
@@ -74,7 +74,7 @@ RELATIVE: list[Callable[[], Credit]] = [
     partial(ReinforcePlusPlus, baseline="group"),
     whitened_gae,
 ]
-"""Methods that compare the returns of a batch with each other: equal ones are no signal."""
+"""Methods that compare the returns of a batch: equal returns have advantages of 0."""
 METHODS: list[Callable[[], Credit]] = [*RELATIVE, RAE, plain_gae]
 
 
@@ -118,10 +118,10 @@ def test_no_comparison_gives_zeros_and_never_nan(method: Callable[[], Credit]) -
     credit = method()
     assert credit.assign([]) == []
     assert credit.assign([group()]) == []
-    assert advantages(credit.assign(solos(3.0))) == [0]
-    assert advantages(credit.assign(solos(0.1, 0.1, 0.1))) == [0, 0, 0]
-    assert advantages(credit.assign(solos(0.1 + 0.2, 0.3, 0.3))) == [0, 0, 0]
-    assert advantages(credit.assign(solos(1e-17, 0.0))) == [0, 0]
+    assert advantages(credit.assign(single_turn_group(3.0))) == [0]
+    assert advantages(credit.assign(single_turn_group(0.1, 0.1, 0.1))) == [0, 0, 0]
+    assert advantages(credit.assign(single_turn_group(0.1 + 0.2, 0.3, 0.3))) == [0, 0, 0]
+    assert advantages(credit.assign(single_turn_group(1e-17, 0.0))) == [0, 0]
     failed = episode(turn("solver_0", math.inf), status=Status.FAILED)
     assert credit.assign([group(failed, failed)]) == []
     found = advantages(credit.assign([group(failed, episode(turn("solver_0", 1)), failed)]))
@@ -129,7 +129,7 @@ def test_no_comparison_gives_zeros_and_never_nan(method: Callable[[], Credit]) -
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_nothing_to_learn_from_is_no_error_and_never_nan(method: Callable[[], Credit]) -> None:
+def test_no_learnable_turn_is_no_error_and_gives_no_nan(method: Callable[[], Credit]) -> None:
     credit = method()
     assert credit.assign([]) == []
     assert credit.assign([group(), group(episode(), name="b")]) == []
@@ -138,40 +138,40 @@ def test_nothing_to_learn_from_is_no_error_and_never_nan(method: Callable[[], Cr
     turns = [turn("solver_0", 1, loss_mask=(0,)), turn("solver_0", 2, completion_ids=())]
     silent = [episode(*turns), episode(turn("solver_0", 3))]
     found = advantages(credit.assign([group(*silent)]))
-    assert found[:2] == [0, 0], "what the policy did not choose, it is not credited with"
+    assert found[:2] == [0, 0], "turns without tokens of the policy have no advantage"
     assert all(math.isfinite(value) for value in found)
     for rewards in ([7.0], [0.1] * 3, [1e-300, 0.0], [1e150, -1e150, 0.0]):
-        found = advantages(credit.assign(solos(*rewards)))
+        found = advantages(credit.assign(single_turn_group(*rewards)))
         assert all(math.isfinite(value) for value in found), rewards
 
 
-def beside(sibling: Episode, reward: float = 1.0) -> float:
-    """The advantage of a_0's only turn, compared with a sibling without a turn to learn from."""
+def advantage_with_sibling(sibling: Episode, reward: float = 1.0) -> float:
+    """Return the advantage of a_0's turn; the sibling has no turn of a_0 to learn from."""
     siblings = group(episode(turn("a_0", reward)), sibling)
     return advantages(RLOO(group_by="agent").assign([siblings]))[0]
 
 
 def test_an_agent_is_compared_with_its_pay_in_a_sibling_without_its_turn() -> None:
-    assert beside(episode(turn("b_0"))) == 1.0
-    assert beside(episode(turn("b_0"), other_pay={"a_0": ((0, 0.25),)})) == 0.75
+    assert advantage_with_sibling(episode(turn("b_0"))) == 1.0
+    assert advantage_with_sibling(episode(turn("b_0"), other_pay={"a_0": ((0, 0.25),)})) == 0.75
     rounded = episode(turn("b_0"), other_pay={"a_0": ((0, 0.3),)})
-    assert beside(rounded, reward=0.1 + 0.2) == 0.0
+    assert advantage_with_sibling(rounded, reward=0.1 + 0.2) == 0.0
 
 
 def test_an_agent_is_not_compared_with_a_failed_episode() -> None:
-    assert beside(episode(turn("b_0"), status=Status.FAILED)) == 0.0
+    assert advantage_with_sibling(episode(turn("b_0"), status=Status.FAILED)) == 0.0
 
 
-def test_an_agent_is_not_compared_with_a_sibling_in_which_its_turns_are_left_out() -> None:
-    assert beside(episode(turn("a_0", 5.0, trainable=False))) == 0.0
+def test_an_agent_is_not_compared_with_untrained_turns_of_a_sibling() -> None:
+    assert advantage_with_sibling(episode(turn("a_0", 5.0, trainable=False))) == 0.0
 
 
 def test_an_agent_is_not_compared_with_a_branch_without_its_turn() -> None:
-    assert beside(episode(turn("b_0"), branch_of=0)) == 0.0
+    assert advantage_with_sibling(episode(turn("b_0"), branch_of=0)) == 0.0
 
 
 @pytest.mark.parametrize("method", [MTGRPO, partial(GiGPO, mode="mean_std_norm")])
-def test_with_the_spread_an_agent_is_not_compared_with_a_sibling_without_its_turn(
+def test_with_std_an_agent_is_not_compared_with_a_sibling_without_its_turn(
     method: Callable[..., Credit],
 ) -> None:
     siblings = group(episode(turn("a_0", 1.0)), episode(turn("b_0")))
@@ -194,7 +194,7 @@ def test_a_trajectory_counts_once_however_many_turns_it_took(
     long = episode(*[turn("solver_0", 1.0) for _ in range(4)])
     groups = [group(long, episode(turn("solver_0", 0.0)), episode(turn("solver_0", 2.0)))]
     found = advantages(method().assign(groups))
-    once = advantages(method().assign(solos(4, 0, 2)))
+    once = advantages(method().assign(single_turn_group(4, 0, 2)))
     assert found == [once[0]] * 4 + once[1:]
 
 
@@ -203,7 +203,7 @@ def test_truncated_episodes_are_learned_from() -> None:
     assert advantages(RLOO().assign([group(cut, episode(turn("solver_0", 1)))])) == [-2, 2]
 
 
-def test_rounds_are_cut_where_an_agent_moves_again() -> None:
+def test_a_round_begins_when_an_agent_moves_again() -> None:
     agents = ("a_0", "b_0", "a_0", "b_0", "b_0", "a_0", "c_0")
     assert rounds_of(episode(*map(turn, agents))) == [0, 0, 1, 1, 2, 2, 2]
 
@@ -216,11 +216,11 @@ def test_an_agents_own_return_to_go() -> None:
 
 def test_an_unknown_comparison_is_refused() -> None:
     with pytest.raises(ValueError, match="'team'"):
-        GRPO(group_by="team").assign(solos(1, 0))  # type: ignore[arg-type]
+        GRPO(group_by="team").assign(single_turn_group(1, 0))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("method", [*RELATIVE, plain_gae])
-def test_a_method_without_state_takes_no_other_methods_state(
+def test_a_method_without_state_refuses_the_state_of_another_method(
     method: Callable[[], Credit],
 ) -> None:
     credit = method()
@@ -230,7 +230,7 @@ def test_a_method_without_state_takes_no_other_methods_state(
         credit.load_state_dict({"averages": {}})
 
 
-def test_turns_with_different_values_under_one_key_are_not_one_value() -> None:
+def test_turns_with_different_values_under_one_key_are_refused() -> None:
     siblings = group(*(episode(turn("a_0", pay), turn("a_0", 2.0)) for pay in (1.0, 0.0)))
     turns, key = learnable_turns([siblings], own_return_to_go), group_key("agent")
     with pytest.raises(ValueError, match=r'a_0 in one episode have the values 3.0 and 2.0.*"turn"'):
@@ -240,7 +240,7 @@ def test_turns_with_different_values_under_one_key_are_not_one_value() -> None:
 
 
 @pytest.mark.parametrize("advantage", [standardized, lambda values: centred(values)])
-def test_absent_siblings_correct_no_function_that_they_do_not_know(
+def test_unknown_functions_are_not_corrected_for_absent_siblings(
     advantage: Callable[[FloatVector], FloatVector],
 ) -> None:
     siblings = group(

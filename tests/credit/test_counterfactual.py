@@ -1,4 +1,4 @@
-"""Counterfactual credit: replays by hand, and where its gradient is exact."""
+"""Tests of counterfactual credit: replays by hand, and the exactness of its gradient."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -16,10 +16,10 @@ from tests.helpers.enumerated_game import EARLY_END, MIXED, TWO_ROUNDS, Game
 
 
 class Bridge(Arena):
-    """Two carriers and a watcher: who carries at once and in time is paid, 1 for each carrier.
+    """An arena of two carriers and a watcher: for each "carry" the carrier gets 2, the watcher 1.
 
-    After a first stage without any "carry" all are asked again, at most three times. "break"
-    breaks the arena.
+    The first stage with a "carry" is the last one; without any there are three stages. The action
+    "break" raises an error.
     """
 
     name = "bridge_v0"
@@ -56,9 +56,9 @@ def carried(*actions: str | None, status: Status = Status.FINISHED) -> Episode:
 
 def test_by_hand() -> None:
     credit = Counterfactual(arena=Bridge)
-    # Both carry: the team's mean is (2 + 2 + 2) / 3 = 2; without either it is (2 + 1) / 3 = 1.
+    # If both carry, the team's mean is (2 + 2 + 2) / 3 = 2; without one of them (2 + 1) / 3 = 1.
     assert advantages(credit.assign([group(carried("carry", "carry"))])) == [1, 1]
-    # One carries, and without it all are asked again and do nothing: 1 against 0.
+    # One carries: the mean is 1. Without its move all are asked again and do nothing: it is 0.
     assert advantages(credit.assign([group(carried("carry", "wait"))])) == [1, 0]
     assert credit.metrics() == {
         "replays": 3,
@@ -71,18 +71,18 @@ def test_by_hand() -> None:
     assert advantages(own.assign([group(carried("carry", "carry"))])) == [2, 2]
 
 
-def test_the_default_says_what_without_means() -> None:
+def test_the_default_action_replaces_the_removed_move() -> None:
     credit = Counterfactual(arena=Bridge, default="carry")
     assert advantages(credit.assign([group(carried("carry", "wait"))])) == [0, -1]
 
 
 def test_later_moves_are_kept_in_their_order() -> None:
-    # Without carrier_0's wait nothing changes; without its carry carrier_1 is asked a third time.
+    # Without carrier_0's "wait" nothing changes. Without its "carry" there is a third stage.
     found = Counterfactual(arena=Bridge).assign([group(carried("wait", "wait", "carry", "wait"))])
     assert advantages(found) == [0, 0, 1, 0]
 
 
-def test_a_replay_is_cut_and_a_truncated_record_is_replayed_as_far_as_it_went() -> None:
+def test_long_replays_are_cut_and_truncated_episodes_are_replayed() -> None:
     credit = Counterfactual(arena=Bridge, limit=2)
     credit.assign([group(carried("carry", "wait"))])
     assert credit.metrics()["replays_cut"] == 1
@@ -92,14 +92,14 @@ def test_a_replay_is_cut_and_a_truncated_record_is_replayed_as_far_as_it_went() 
     assert credit.metrics()["replays_cut"] == 0
 
 
-def test_a_replay_that_breaks_is_no_signal_and_is_counted() -> None:
+def test_a_failed_replay_gives_advantage_0_and_is_counted() -> None:
     credit = Counterfactual(arena=Bridge, default="break")
     assert advantages(credit.assign([group(carried("carry", "carry"))])) == [0, 0]
     assert credit.metrics()["replays_failed"] == 2
 
 
 @pytest.mark.parametrize("returns", ["own", "team"])
-def test_in_games_of_one_stage_it_expects_the_policy_gradient(returns: str) -> None:
+def test_in_games_of_one_stage_the_expectation_is_the_policy_gradient(returns: str) -> None:
     credit = Counterfactual(arena=arena_of(MIXED), returns=returns)  # type: ignore[arg-type]
     logits = MIXED.table(seed=2)
     found = expected(credit, MIXED, logits)
@@ -138,7 +138,7 @@ def expected(credit: Counterfactual, game: Game, logits: torch.Tensor) -> np.nda
     return found
 
 
-def test_what_is_no_choice_is_refused() -> None:
+def test_invalid_settings_are_refused() -> None:
     with pytest.raises(ValueError, match="returns is one of own, team, not 'all'"):
         Counterfactual(arena=Bridge, returns="all")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="limit"):

@@ -1,4 +1,4 @@
-"""Enumerated credit for agents that sit out or are paid without a turn, and for early ends."""
+"""Tests by enumeration of credit with absent agents, pay without a turn, and early ends."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -53,7 +53,7 @@ class Critic:
         pass
 
 
-def test_the_game_has_what_it_is_to_test() -> None:
+def test_the_game_has_absent_agents_pay_without_a_turn_and_early_ends() -> None:
     parts = TEAM.taking_part(LOGITS)
     assert parts[:2] == exactly(np.ones(2)) and 0.3 < parts[2] < 0.7
     assert sum(TEAM.chances(LOGITS)) == exactly(1.0)
@@ -122,7 +122,7 @@ def test_magrpo_keeps_its_factor_of_the_teams_gradient(size: int) -> None:
 
 
 def test_magrpo_discounts_pay_by_the_rounds_until_it_is_paid() -> None:
-    """In this game a round begins with each stage in which an agent moves again."""
+    """Check the discount; a round ends before a stage in which one of its agents moves again."""
 
     def rounds(history: History) -> list[int]:
         number, acted, found = 0, set[str](), list[int]()
@@ -134,10 +134,10 @@ def test_magrpo_discounts_pay_by_the_rounds_until_it_is_paid() -> None:
             found.append(number)
         return found
 
-    of = {id(paid): rounds(history) for history, _, paid in TEAM.plays}
+    rounds_of_play = {id(paid): rounds(history) for history, _, paid in TEAM.plays}
 
     def worth(agent: int, paid: Sequence[Mapping[str, float]], stage: int) -> float:
-        begun = of[id(paid)]
+        begun = rounds_of_play[id(paid)]
         later = range(stage, len(paid))
         return sum(0.5 ** (begun[n] - begun[stage]) * sum(paid[n].values()) / 3 for n in later)
 
@@ -147,7 +147,7 @@ def test_magrpo_discounts_pay_by_the_rounds_until_it_is_paid() -> None:
 
 
 def kept(chance: np.ndarray, size: int) -> np.ndarray:
-    """E[(n - 1) / n], where one sibling is present and each other one with this probability."""
+    """Return E[(n - 1) / n]: one of n siblings is present, each other one with this probability."""
     others = size - 1
     terms = (
         comb(others, k) * chance**k * (1 - chance) ** (others - k) * k / (k + 1)
@@ -157,14 +157,14 @@ def kept(chance: np.ndarray, size: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("size", [2, 3])
-def test_gigpos_factor_at_a_state_depends_on_how_often_it_is_come_to(size: int) -> None:
+def test_the_factor_of_gigpo_at_a_state_depends_on_its_visits(size: int) -> None:
     found = TEAM.expected(GiGPO(group_by="agent", discount=1.0, weight=2.0), LOGITS, size=size)
     factors = (size - 1) / size + 2 * kept(TEAM.visits(LOGITS), size)
     assert found == exactly(OWN * factors[None, :, None])
 
 
 @pytest.mark.parametrize("size", [2, 3])
-def test_agent_turns_factor_without_branches_is_that_of_the_siblings_at_a_prompt(size: int) -> None:
+def test_the_factor_of_at_grpo_depends_on_the_siblings_at_a_prompt(size: int) -> None:
     factors = kept(TEAM.visits(LOGITS), size)[None, :, None]
     assert TEAM.expected(ATGRPO(std=False), LOGITS, size=size) == exactly(OWN * factors)
     found = TEAM.expected(ATGRPO(std=False, returns="team"), LOGITS, size=size)
@@ -172,8 +172,8 @@ def test_agent_turns_factor_without_branches_is_that_of_the_siblings_at_a_prompt
 
 
 @pytest.mark.parametrize("size", [2, 3])
-def test_pass_at_k_counts_the_siblings_that_answer(size: int) -> None:
-    """For k = 1 the factor is E[(n - 1) / n] of pass@1, n siblings in which the agent moves."""
+def test_the_factor_of_pass_at_k_depends_on_the_siblings_that_answer(size: int) -> None:
+    """Check that for k = 1 pass@1 has the factor E[(n - 1) / n]; the agent moves in n siblings."""
     credit = PassAtK(k=1, threshold=2.0, group_by="agent", std=False)
     right = TEAM.exact(
         LOGITS,
@@ -198,7 +198,7 @@ def test_running_averages_are_exact(size: int) -> None:
 
 
 @pytest.mark.parametrize("sees", ["own", "all"])
-def test_gae_is_exact_for_any_critic_where_rewards_alone_are_trusted(sees: Any) -> None:
+def test_gae_with_lambda_1_is_exact_for_any_critic(sees: Any) -> None:
     credit = GAE(critic=Critic(), sees=sees, gae_lambda=1.0, whiten=False)
     assert TEAM.expected(credit, LOGITS, size=1) == exactly(OWN)
 
@@ -230,13 +230,13 @@ def test_counterfactual_is_exact_in_the_last_stage_and_biased_before(returns: An
     ],
     ids=lambda credit: type(credit).__name__,
 )
-def test_methods_that_claim_no_exactness_point_elsewhere(credit: Credit) -> None:
+def test_inexact_methods_point_away_from_the_policy_gradient(credit: Credit) -> None:
     wanted = MEAN if isinstance(credit, MAGRPO) else OWN
     assert cosine(TEAM.expected(credit, LOGITS, size=3), wanted) < 0.998
 
 
 def trees() -> Iterator[tuple[float, Group]]:
-    """(probability, tree) of all trees with two candidates at the first and the second stage."""
+    """Yield (probability, tree) for all trees with two candidates at the first and second stage."""
     chances = TEAM.chances(LOGITS)
     rows: dict[Any, list[tuple[float, Episode]]] = {}
     for chance, (history, episode, _) in zip(chances, TEAM.plays, strict=True):
@@ -257,7 +257,7 @@ def trees() -> Iterator[tuple[float, Group]]:
 
 
 def _leaves(row: Sequence[tuple[float, Episode]], total: float) -> list[tuple[float, list]]:
-    """(probability, episodes) after one candidate: two, or itself if it ended the game."""
+    """Return (probability, episodes) of a candidate: two episodes, or one if it ended the game."""
     if len({turn.stage for turn in row[0][1].turns}) == 1:
         return [(1.0, [row[0][1]])]
     return [
@@ -267,7 +267,7 @@ def _leaves(row: Sequence[tuple[float, Episode]], total: float) -> list[tuple[fl
 
 
 def in_trees(credit: Credit) -> np.ndarray:
-    """The expected gradient; all candidates of a stage have equal weight."""
+    """Return the expected gradient; all candidates of a stage have equal weight."""
     chosen = LOGITS.softmax(-1).numpy()
     places = {tuple(map(ord, str(state))): n for n, state in enumerate(TEAM.states)}
     found, total = np.zeros_like(chosen), 0.0
@@ -279,8 +279,8 @@ def in_trees(credit: Credit) -> np.ndarray:
             score = -chosen[agent, state]
             score[action] += 1
             assert isinstance(sample.advantage, float)
-            share = (2, 4, 4)[sample.turn.stage]
-            found[agent, state] += chance * sample.advantage / share * score
+            candidates = (2, 4, 4)[sample.turn.stage]
+            found[agent, state] += chance * sample.advantage / candidates * score
     assert total == exactly(1.0)
     return found
 
@@ -288,7 +288,7 @@ def in_trees(credit: Credit) -> np.ndarray:
 def test_in_trees_a_branching_stage_keeps_its_factor() -> None:
     early = np.array([len(state) < 2 for state in TEAM.states])
     assert in_trees(MAGRPO())[:, early] == exactly(MEAN[:, early] / 2)
-    # For ATGRPO the other root candidate comes to the same prompt with chance p.
+    # For ATGRPO the other root candidate leads to the same prompt with probability p.
     p = TEAM.visits(LOGITS)
     factors = np.where([len(state) == 0 for state in TEAM.states], 0.5, (1 - p) / 2 + p * 3 / 4)
     wanted = (MEAN * factors[None, :, None])[:, early]

@@ -1,4 +1,4 @@
-"""GAE: golden numbers, what a critic may see, and exactness for any critic by enumeration."""
+"""Tests of GAE: golden advantages, the inputs of a critic, and exactness by enumeration."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,7 +15,7 @@ from tests.helpers.enumerated_game import EARLY_END, MIXED, TWO_ROUNDS, Game, co
 
 
 class Table:
-    """A critic that says what stands in a table and notes what it is taught."""
+    """A critic that reads its values from a table and records its training targets."""
 
     def __init__(self, values: Mapping[State, float]) -> None:
         self.table = values
@@ -26,7 +26,7 @@ class Table:
 
     def fit(self, states: Sequence[State], returns: Sequence[float]) -> dict[str, float]:
         self.taught += zip(states, returns, strict=True)
-        self.table = dict.fromkeys(self.table, 1000.0)  # too late for this batch
+        self.table = dict.fromkeys(self.table, 1000.0)  # must not affect this batch
         return {"critic/loss": 0.5}
 
     def state_dict(self) -> dict[str, Any]:
@@ -37,7 +37,7 @@ class Table:
 
 
 def by_state(values: np.ndarray) -> Table:
-    """[agent, state] as the prompts of an enumerated game name them."""
+    """Return a critic with these [agent, state] values for the prompts of an enumerated game."""
     return Table({(s, a): float(values[a, s]) for a, s in np.ndindex(*values.shape)})
 
 
@@ -51,7 +51,7 @@ def test_the_golden_trajectory() -> None:
     credit = GAE(critic=critic, whiten=False)
     found = advantages(credit.assign([group(episode(*turns))]))
     assert found == pytest.approx([0.751, 0.58, 0.4], abs=1e-12)
-    # Returns A + V.
+    # The targets are advantage + value.
     assert [state for state, _ in critic.taught] == [(0,), (1,), (2,)]
     assert [value for _, value in critic.taught] == pytest.approx([0.951, 0.98, 1.0], abs=1e-12)
     assert credit.metrics() == {"critic/loss": 0.5}
@@ -66,11 +66,11 @@ def test_the_discount_is_per_turn_and_agents_have_trajectories_of_their_own() ->
     ]
     critic = Table({(0,): 1.0, (1,): 4.0, (3,): 1.0})
     found = GAE(critic=critic, gae_lambda=0.5, discount=0.5, whiten=False)
-    # a: the last surprise is 2 - 4 = -2, the first 0 + .5 * 4 - 1 = 1, plus a quarter of -2.
+    # a_0: the last TD error is 2 - 4 = -2, the first 0 + .5 * 4 - 1 = 1, to which -2 / 4 is added.
     assert advantages(found.assign([group(episode(*turns))])) == [0.5, 4, -2]
 
 
-def test_pay_at_a_turn_that_is_left_out_counts_for_the_turns_before_it() -> None:
+def test_pay_at_an_untrained_turn_counts_for_the_turns_before_it() -> None:
     turns = [
         turn("a_0", 1, prompt_ids=(0,)),
         turn("a_0", 8, trainable=False),
@@ -79,7 +79,7 @@ def test_pay_at_a_turn_that_is_left_out_counts_for_the_turns_before_it() -> None
     ]
     critic = Table({(0,): 1.0, (1,): 4.0})
     credit = GAE(critic=critic, gae_lambda=0.5, discount=0.5, whiten=False)
-    # The last surprise is 2 + 4 / 2 - 4 = 0; the first 1 + 8 / 2 + 4 / 4 - 1 = 5.
+    # The last TD error is 2 + 4 / 2 - 4 = 0; the first 1 + 8 / 2 + 4 / 4 - 1 = 5.
     assert advantages(credit.assign([group(episode(*turns))])) == [5, 0]
     plain = GAE(critic=Table({(0,): 0.0, (1,): 0.0}), gae_lambda=1.0, whiten=False)
     assert advantages(plain.assign([group(episode(*turns))])) == [15, 6]
@@ -115,41 +115,41 @@ def test_a_centralised_critic_sees_all_prompts_of_the_stage_and_no_later_one() -
 
 
 @pytest.mark.parametrize("game", [MIXED, TWO_ROUNDS, EARLY_END])
-def test_any_critic_leaves_the_gradient_exact_where_rewards_alone_are_trusted(game: Game) -> None:
+def test_with_lambda_1_the_gradient_is_exact_for_any_critic(game: Game) -> None:
     logits = game.table(seed=1)
     credit = GAE(critic=by_state(arbitrary(game)), gae_lambda=1.0, whiten=False)
     found = game.expected(credit, logits, size=1)
     assert found == pytest.approx(game.exact(logits), rel=1e-10, abs=1e-14)
 
 
-def test_a_centralised_critic_leaves_it_exact_too() -> None:
+def test_with_lambda_1_the_gradient_is_exact_for_a_centralised_critic() -> None:
     logits = TWO_ROUNDS.table(seed=1)
     values = arbitrary(TWO_ROUNDS)
     table: dict[State, float] = {
         (s, 1 - a, s, a): float(values[a, s]) for a, s in np.ndindex(*values.shape)
-    }  # both agents' prompts, the judged one's last
+    }  # both agents' prompts, first that of the other agent
     credit = GAE(critic=Table(table), sees="all", gae_lambda=1.0, whiten=False)
     found = TWO_ROUNDS.expected(credit, logits, size=1)
     assert found == pytest.approx(TWO_ROUNDS.exact(logits), rel=1e-10, abs=1e-14)
 
 
-def test_a_right_critic_can_be_trusted_from_the_next_turn_on() -> None:
+def test_with_lambda_0_a_correct_critic_gives_the_exact_gradient() -> None:
     logits = TWO_ROUNDS.table(seed=1)
     critic = by_state(TWO_ROUNDS.values(logits))
     found = TWO_ROUNDS.expected(GAE(critic=critic, gae_lambda=0.0, whiten=False), logits, size=1)
     assert found == pytest.approx(TWO_ROUNDS.exact(logits), rel=1e-10, abs=1e-14)
 
 
-def test_a_wrong_critic_is_followed_where_it_is_trusted() -> None:
-    """With lambda 0 the first round is paid what the critic says of the state it leads to."""
+def test_with_lambda_0_a_wrong_critic_biases_the_gradient() -> None:
+    """Check that with lambda 0 the critic's value of the next state replaces the later pay."""
     logits, wrong = TWO_ROUNDS.table(seed=1), arbitrary(TWO_ROUNDS)
 
     def pay(history: Any) -> tuple[float, float]:
         if len(history) == 2:
             return (0.0, 0.0)
-        said = wrong[:, TWO_ROUNDS.state(history, 1)]
+        predicted = wrong[:, TWO_ROUNDS.state(history, 1)]
         left, right = TWO_ROUNDS.pay(history)
-        return (left + float(said[0]), right + float(said[1]))
+        return (left + float(predicted[0]), right + float(predicted[1]))
 
     credit = GAE(critic=by_state(wrong), gae_lambda=0.0, whiten=False)
     found = TWO_ROUNDS.expected(credit, logits, size=1)
@@ -157,10 +157,10 @@ def test_a_wrong_critic_is_followed_where_it_is_trusted() -> None:
     believed = replace(TWO_ROUNDS, pay=pay).exact(logits)
     assert found[:, :-1] == pytest.approx(exact[:, :-1], rel=1e-10, abs=1e-14)
     assert found[:, -1] == pytest.approx(believed[:, -1], rel=1e-10, abs=1e-14)
-    assert cosine(found[1, -1], exact[1, -1]) == pytest.approx(-1), "it turns right_0 around"
+    assert cosine(found[1, -1], exact[1, -1]) == pytest.approx(-1), "right_0's gradient is reversed"
 
 
-def test_whitening_bends_the_gradient() -> None:
+def test_whitening_changes_the_direction_of_the_gradient() -> None:
     logits = MIXED.table(seed=1)
     credit = GAE(critic=by_state(MIXED.values(logits)))
     assert cosine(MIXED.expected(credit, logits, size=2), MIXED.exact(logits)) < 0.99
@@ -173,15 +173,15 @@ def test_settings_out_of_range_are_refused(settings: dict[str, float]) -> None:
 
 
 class Forgetful(Game):
-    """The second round's prompt does not show the first."""
+    """A game in which the prompt of the second round does not show the first round."""
 
     def state(self, history: Any, round_number: int) -> int:
         return self.actions**2 if round_number == 0 else 0
 
 
-def test_where_prompts_show_no_history_a_smaller_lambda_is_biased_with_a_perfect_critic() -> None:
+def test_prompts_without_history_make_lambda_0_biased_with_true_values() -> None:
     def late(history: Any) -> tuple[float, float]:
-        """Pay in the second round for the moves of the first."""
+        """Return pay of the second round that depends on the moves of the first."""
         (a, b), paid = history[0], float(len(history) == 2)
         return (paid * (2 * a + history[-1][0]), paid * (b - 3 * a * b))
 

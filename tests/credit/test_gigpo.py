@@ -1,4 +1,4 @@
-"""GiGPO: buckets of anchor states by hand, and what each state's gradient is by enumeration."""
+"""Tests of GiGPO: groups of turns in one state by hand, each state's gradient by enumeration."""
 
 from dataclasses import replace
 from typing import Any
@@ -20,7 +20,7 @@ def test_episodes_and_turns_from_one_state_are_compared() -> None:
     first = episode(saw("door", 0), saw("key", 1))
     second = episode(saw("door", 0, prompt_ids=(9,)), saw("key", 0, prompt_ids=(9, 9)))
     found = advantages(GiGPO(discount=0.5).assign([group(first, second)]))
-    # Episodes 1 and 0; at the door .5 and 0, at the key 1 and 0.
+    # The returns of the episodes are 1 and 0, those at the door .5 and 0, those at the key 1 and 0.
     assert found == [0.5 + 0.25, 0.5 + 0.5, -0.75, -1]
     found = advantages(GiGPO(discount=0.5, weight=2.0).assign([group(first, second)]))
     assert found == [0.5 + 0.5, 0.5 + 1, -1, -1.5]
@@ -28,7 +28,7 @@ def test_episodes_and_turns_from_one_state_are_compared() -> None:
     assert scaled == pytest.approx([2**0.5, 2**0.5, -(2**0.5), -(2**0.5)], abs=1e-5)
 
 
-def test_a_state_that_nobody_else_came_to_adds_nothing() -> None:
+def test_a_state_that_occurs_once_adds_nothing() -> None:
     first, second = episode(saw("door", 0), saw("key", 1)), episode(saw("window", 0))
     assert advantages(GiGPO().assign([group(first, second)])) == [0.5, 0.5, -0.5]
 
@@ -40,14 +40,14 @@ def test_a_state_is_not_compared_with_the_same_state_of_another_group() -> None:
     assert advantages(GiGPO().assign(groups)) == [0, 0]
 
 
-def test_an_episode_is_compared_with_what_a_sibling_without_the_agent_paid_it() -> None:
+def test_an_agent_is_compared_with_its_pay_in_a_sibling_without_its_turn() -> None:
     late = episode(turn("b_0", 0), other_pay={"a_0": ((0, 0.0),), "b_0": ()})
     siblings = group(episode(turn("a_0", 1), turn("b_0", 0)), late)
     found = advantages(GiGPO(group_by="agent", weight=0.0).assign([siblings]))
     assert found == [0.5, 0, 0]
 
 
-def test_a_state_counts_as_often_as_it_is_come_to() -> None:
+def test_a_state_counts_once_for_each_visit() -> None:
     circle = episode(saw("door", 0), saw("door", 0), saw("door", 3))
     found = advantages(GiGPO(discount=0.5).assign([group(circle)]))
     # A lone episode has no sibling, but its returns at the door are .75, 1.5 and 3: mean 1.75.
@@ -67,8 +67,8 @@ def test_messages_may_hold_parts_of_any_kind() -> None:
 
 
 @pytest.mark.parametrize("game", [TWO_ROUNDS, EARLY_END])
-def test_every_state_keeps_its_direction_and_often_visited_ones_weigh_more(game: Game) -> None:
-    """Of two siblings the other one meets this state with probability p: E[(n - 1) / n] = p / 2."""
+def test_states_keep_their_direction_and_frequent_states_weigh_more(game: Game) -> None:
+    """Check the step term's factor p / 2 if the sibling visits a state with probability p."""
     logits = game.table(seed=1)
     found = game.expected(GiGPO(group_by="agent", discount=1.0, weight=3.0), logits, size=2)
     factors = (1 + 3 * game.visits(logits)) / 2
@@ -77,14 +77,14 @@ def test_every_state_keeps_its_direction_and_often_visited_ones_weigh_more(game:
     assert np.ptp(factors) > 0.5
 
 
-def test_without_the_step_term_it_expects_its_share_of_the_policy_gradient() -> None:
+def test_without_the_step_term_the_expectation_is_half_the_gradient() -> None:
     logits = EARLY_END.table(seed=1)
     found = EARLY_END.expected(GiGPO(group_by="agent", weight=0.0), logits, size=2)
     assert found == pytest.approx(EARLY_END.exact(logits) / 2, rel=1e-10, abs=1e-14)
 
 
-def test_the_discount_counts_later_rewards_less_and_bends_the_gradient() -> None:
-    """The step term is then the gradient of the discounted return: exact for another game."""
+def test_the_discount_counts_later_rewards_less_and_adds_bias() -> None:
+    """Check that the step term is the gradient of the discounted return."""
     logits = TWO_ROUNDS.table(seed=1)
     later = replace(TWO_ROUNDS, pay=lambda h: scaled(TWO_ROUNDS.pay(h), 0.1 ** (len(h) - 1)))
     credit = GiGPO(group_by="agent", discount=0.1, weight=9.0)
@@ -94,8 +94,8 @@ def test_the_discount_counts_later_rewards_less_and_bends_the_gradient() -> None
     assert np.abs(discounted - exact).max() > 0.01
 
 
-def test_with_the_spread_it_cannot_tell_small_rewards_from_large_ones() -> None:
-    """The bias: a game that pays ten times as much has ten times the gradient, but not here."""
+def test_with_std_the_scale_of_rewards_has_no_effect() -> None:
+    """Check the bias: ten times the pay is ten times the policy gradient, but not with std."""
     logits = TWO_ROUNDS.table(seed=1)
     richer = replace(TWO_ROUNDS, pay=lambda h: scaled(TWO_ROUNDS.pay(h), 10))
     credit = GiGPO(group_by="agent", mode="mean_std_norm", epsilon=0.0)

@@ -1,34 +1,34 @@
-"""GRPO: golden numbers, and its bias by enumeration."""
+"""Tests of GRPO: golden advantages, and its bias by enumeration."""
 
 import numpy as np
 import pytest
 
 from selfplay.credit.grpo import GRPO
-from tests.helpers.builders import advantages, solos
+from tests.helpers.builders import advantages, single_turn_group
 from tests.helpers.enumerated_game import MIXED, cosine, one_round
 
 
 def test_the_golden_group() -> None:
-    found = advantages(GRPO().assign(solos(1, 0, 0, 0)))
+    found = advantages(GRPO().assign(single_turn_group(1, 0, 0, 0)))
     assert found == pytest.approx([1.499997, -0.499999, -0.499999, -0.499999], abs=1e-6)
 
 
 def test_the_scale_and_the_shift_of_rewards_do_not_matter() -> None:
-    plain = advantages(GRPO().assign(solos(1, 0, 2, 0)))
-    moved = advantages(GRPO().assign(solos(13, 3, 23, 3)))
+    plain = advantages(GRPO().assign(single_turn_group(1, 0, 2, 0)))
+    moved = advantages(GRPO().assign(single_turn_group(13, 3, 23, 3)))
     assert moved == pytest.approx(plain, abs=1e-5)
 
 
-def test_points_elsewhere_than_the_policy_gradient() -> None:
+def test_the_expectation_points_away_from_the_policy_gradient() -> None:
     logits = MIXED.table(seed=1)
     found = MIXED.expected(GRPO(group_by="agent"), logits, size=2)
     assert cosine(found, MIXED.exact(logits)) < 0.99
 
 
-def test_rare_success_weighs_more_than_its_share() -> None:
-    """Bernoulli rewards keep the direction, but the factor grows towards certain tasks.
+def test_rare_success_has_a_larger_factor() -> None:
+    """Check that rewards of 0 and 1 keep the direction, but rare success has a larger factor.
 
-    (Groups of 2 or 3 are too small to show it: every mixed one of those has the same spread.)
+    Groups of 2 or 3 are too small to show it: all those with both rewards have the same std.
     """
     game = one_round([[(1.0, 0.0), (1.0, 0.0)], [(0.0, 0.0), (0.0, 0.0)]])
     factors = []

@@ -1,4 +1,4 @@
-"""MAGRPO with all joint actions of a group, and with returns over the children of a tree."""
+"""Tests of MAGRPO with all joint actions of a group, and with returns over a tree's children."""
 
 import numpy as np
 import pytest
@@ -20,8 +20,8 @@ PAIR = group(MIXED.played(((0, 1),)), MIXED.played(((2, 0),)))
 
 
 def test_by_hand() -> None:
-    # Means of both agents: (0,1) 1, (0,0) .5, (2,1) -.25, (2,0) 1.5. Left's actions are worth .75
-    # and .625, right's .375 and 1; aligned, the siblings are worth 1 and 1.5.
+    # The mean pay of both agents is 1 for (0,1), .5 for (0,0), -.25 for (2,1) and 1.5 for (2,0).
+    # Left's actions are worth .75 and .625, right's .375 and 1; aligned siblings 1 and 1.5.
     assert advantages(cross().assign([PAIR])) == [0.0625, -0.3125, -0.0625, 0.3125]
     assert advantages(cross(over="sum").assign([PAIR])) == [0.125, -0.625, -0.125, 0.625]
     assert advantages(MAGRPO().assign([PAIR])) == [-0.25, -0.25, 0.25, 0.25]
@@ -37,7 +37,7 @@ def test_equal_joint_actions_are_played_once() -> None:
 def moments(
     game: Game, logits: torch.Tensor, credit: MAGRPO, *, size: int
 ) -> tuple[np.ndarray, float]:
-    """Expectation and total variance of the gradient."""
+    """Return the expectation and the total variance of the gradient."""
     mean, square = np.zeros(tuple(logits.shape)), 0.0
     for weight, one in groups_of(game, logits, size=size):
         found = gradient(game, logits, credit, one)
@@ -47,17 +47,17 @@ def moments(
 
 
 @pytest.mark.parametrize(("size", "ratio"), [(2, 0.92), (3, 0.88)])
-def test_it_expects_what_aligned_expects_with_less_variance(size: int, ratio: float) -> None:
+def test_cross_has_the_expectation_of_aligned_with_less_variance(size: int, ratio: float) -> None:
     logits = MIXED.table(seed=1)
-    share = MIXED.exact(logits, team=True) * (size - 1) / size
+    scaled = MIXED.exact(logits, team=True) * (size - 1) / size
     mean, variance = moments(MIXED, logits, cross(), size=size)
     aligned, aligned_variance = moments(MIXED, logits, MAGRPO(), size=size)
-    assert mean == pytest.approx(share, abs=1e-12)
-    assert aligned == pytest.approx(share, abs=1e-12)
+    assert mean == pytest.approx(scaled, abs=1e-12)
+    assert aligned == pytest.approx(scaled, abs=1e-12)
     assert variance < ratio * aligned_variance
 
 
-def test_the_sum_is_larger_by_the_combinations_of_the_others() -> None:
+def test_the_sum_is_larger_by_the_number_of_the_others_combinations() -> None:
     logits = MIXED.table(seed=1)
     mean, _ = moments(MIXED, logits, cross(over="sum"), size=2)
     assert mean == pytest.approx(MIXED.exact(logits, team=True) / 2 * 2, abs=1e-12)
@@ -68,10 +68,10 @@ def refused(credit: MAGRPO, one: Group, words: str) -> None:
         credit.assign([one])
 
 
-def test_what_cross_cannot_play_is_refused_and_says_what_to_do() -> None:
+def test_cross_refuses_groups_that_it_cannot_replay() -> None:
     several = "one stage.*set credit.joint=aligned"
     refused(cross(TWO_ROUNDS), group(TWO_ROUNDS.played(((0, 0), (1, 1)))), several)
-    # Each of these ends after one stage, but left's 1 with right's 0 would go on.
+    # Each of these episodes has one stage, but left's 1 with right's 0 would have a second stage.
     ended = [EARLY_END.played(((1, 1),)), episode(*turns(1, 0)), episode(*turns(0, 1))]
     refused(cross(EARLY_END), group(*ended), several)
     one_alone = episode(*turns(0, 0)[:1])
@@ -98,7 +98,7 @@ def test_a_joint_action_that_breaks_the_arena_is_left_out() -> None:
             super().advance(actions)  # type: ignore[arg-type]
 
     credit = MAGRPO(joint="cross", arena=lambda: Fragile(MIXED))
-    # Left's: .75 and 1.5; right's: 1 and 1.
+    # Left's actions are worth .75 and 1.5, right's 1 and 1.
     assert advantages(credit.assign([PAIR])) == [-0.375, 0.0, 0.375, 0.0]
     assert credit.metrics() == {"replays": 4, "replays_failed": 1}
 
@@ -112,20 +112,21 @@ def test_choices_are_checked() -> None:
         MAGRPO(joint="cross")
 
 
-def test_in_a_tree_candidates_of_one_node_are_compared_by_the_mean_of_their_children() -> None:
+def test_in_a_tree_candidates_are_compared_by_the_mean_of_children() -> None:
     def play(second: float, last: float) -> Episode:
         return episode(turn("a_0", second, stage=0), turn("a_0", last, stage=1))
 
     tree = group(
         play(1, 2), play(0, 8), branched(play(1, 6), 0, stem=1), branched(play(0, 4), 1, stem=1)
     )
-    # Roots: 1 + (2 + 6) / 2 = 5 and (8 + 4) / 2 = 6; then 2 with 6, and 8 with 4.
+    # The roots are worth 1 + (2 + 6) / 2 = 5 and (8 + 4) / 2 = 6. Then 2 and 6 are compared, and 8
+    # and 4.
     assert advantages(MAGRPO().assign([tree])) == [-0.5, -2, 0.5, 2, 2, -2]
-    # Discounted: 1 + .5 * 4 = 3 and .5 * 6 = 3.
+    # With the discount they are worth 1 + .5 * 4 = 3 and .5 * 6 = 3.
     assert advantages(MAGRPO(discount=0.5).assign([tree])) == [0, -2, 0, 2, 2, -2]
 
 
-def test_over_all_trees_it_expects_its_share_of_the_teams_gradient() -> None:
+def test_over_all_trees_the_expectation_is_half_the_teams_gradient() -> None:
     logits = TWO_ROUNDS.table(seed=3)
     found = np.zeros(tuple(logits.shape))
     for weight, tree in trees(TWO_ROUNDS, logits):

@@ -1,4 +1,4 @@
-"""Learning progress: turns wait for a second measurement, and are paid for the change."""
+"""Tests of learning progress: turns wait for a second measurement and are paid for the change."""
 
 import json
 from typing import Any
@@ -13,7 +13,7 @@ from tests.helpers.builders import episode, group, turn
 
 
 def designed(name: str, score: float, **fields: Any) -> Episode:
-    """An episode in which a designer made a task, which was played at once."""
+    """Return an episode in which a designer makes a task that is played at once."""
     author = turn("designer_0", text=name)
     created = (Task(id=name),)
     return episode(author, turn("player_0"), metrics={"score": score}, created=created, **fields)
@@ -32,7 +32,7 @@ def method(**settings: Any) -> LearningProgress:
 
 
 def assigned(credit: Any, *episodes: Episode) -> dict[str, float]:
-    """Advantages of the designer's turns by their text."""
+    """Return the advantages of the designer's turns by their text."""
     found: list[Sample] = ByRole(methods={"designer": credit, "default": GRPO()}).assign(
         [group(each, name=str(place)) for place, each in enumerate(episodes)]
     )
@@ -43,7 +43,7 @@ def test_the_pay_is_the_change_of_the_score() -> None:
     credit = method()
     assert assigned(credit, designed("a", 0.2), designed("b", 0.6), designed("c", 0.5)) == {}
     assert credit.metrics() == {"paid": 0, "waiting": 3, "dropped": 0, "progress": 0}
-    # a rises by 0.5 (two plays, mean 0.7), b falls by 0.1: mean 0.2, deviation 0.3 sqrt 2
+    # a rises by 0.5 (two plays, mean 0.7), b falls by 0.1: mean 0.2, standard deviation 0.3 sqrt 2
     paid = assigned(credit, played("a", 0.6), played("a", 0.8), played("b", 0.5), played("x", 1))
     assert paid == pytest.approx({"a": 0.5**0.5, "b": -(0.5**0.5)}, abs=1e-4)
     assert credit.metrics() == pytest.approx(
@@ -117,7 +117,7 @@ def test_delay_and_patience() -> None:
     assert assigned(credit, played("b", 1.0)) == {}
 
 
-def test_the_same_step_is_no_later_measurement() -> None:
+def test_an_episode_of_the_same_step_is_no_second_measurement() -> None:
     credit = method()
     assert assigned(credit, designed("a", 0.2), played("a", 0.9)) == {}
     assert assigned(credit, played("a", 0.9)) == {"a": 0.0}
@@ -131,14 +131,14 @@ def test_a_task_that_is_made_again_while_it_waits_keeps_its_first_measurement() 
     assert credit.metrics()["progress"] == pytest.approx(0.4)
 
 
-def test_the_score_of_an_episode_that_made_a_task_is_not_of_its_own_task() -> None:
+def test_an_episode_that_makes_a_task_does_not_measure_its_own_task() -> None:
     credit = method()
     assigned(credit, designed("a", 0.2))
     assigned(credit, designed("b", 0.9, task=Task(id="a")))
     assert credit.metrics() == {"paid": 0, "waiting": 2, "dropped": 0, "progress": 0}
 
 
-def test_failed_episodes_and_missing_metrics_count_for_nothing() -> None:
+def test_failed_episodes_and_missing_metrics_are_ignored() -> None:
     credit = method()
     failed = designed("f", 0.2, status=Status.FAILED)
     assert assigned(credit, failed, designed("a", 0.2)) == {}

@@ -1,30 +1,30 @@
-"""MAGRPO: returns to go by hand, and its factor by enumeration."""
+"""Tests of MAGRPO: returns to go by hand, and the factor of its gradient by enumeration."""
 
 import pytest
 
 from selfplay.credit.magrpo import MAGRPO
 from selfplay.credit.team_return import rounds_of, team_return_to_go
-from tests.helpers.builders import advantages, episode, group, solos, turn
+from tests.helpers.builders import advantages, episode, group, single_turn_group, turn
 from tests.helpers.enumerated_game import MIXED, TWO_ROUNDS, Game
 
 
 def test_the_golden_group() -> None:
-    found = advantages(MAGRPO().assign(solos(1, 0, 0, 0)))
+    found = advantages(MAGRPO().assign(single_turn_group(1, 0, 0, 0)))
     assert found == pytest.approx([0.75, -0.25, -0.25, -0.25], abs=1e-12)
 
 
 @pytest.mark.parametrize(("game", "size"), [(MIXED, 2), (MIXED, 3), (TWO_ROUNDS, 2)])
-def test_expects_its_share_of_the_teams_gradient(game: Game, size: int) -> None:
+def test_the_expectation_is_a_multiple_of_the_teams_gradient(game: Game, size: int) -> None:
     logits = game.table(seed=1)
     found = game.expected(MAGRPO(), logits, size=size)
     assert found == pytest.approx(game.exact(logits, team=True) * (size - 1) / size, abs=1e-12)
 
 
 def test_discounted_returns_to_go_over_rounds() -> None:
-    # Shared rewards 1, 2, 4 of three rounds: 1 + .5 (2 + .5 * 4) = 3, 2 + .5 * 4 = 4, 4.
+    # Three rounds have the shared rewards 1, 2, 4: 1 + .5 (2 + .5 * 4) = 3, 2 + .5 * 4 = 4, 4.
     turns = [turn(agent, reward) for reward in (1, 2, 4) for agent in ("a_0", "b_0")]
     assert team_return_to_go(episode(*turns), discount=0.5) == [3, 3, 4, 4, 4, 4]
-    # Unshared ones count by their mean over the two agents.
+    # Different rewards count by their mean over the two agents.
     turns = [turn("a_0", 2), turn("b_0", 0), turn("a_0", 0), turn("b_0", 4)]
     assert team_return_to_go(episode(*turns), discount=0.5) == [2, 2, 2, 2]
 
@@ -33,7 +33,7 @@ def test_advantages_compare_equal_rounds() -> None:
     first = episode(turn("a_0", 1), turn("b_0", 1), turn("a_0", 2), turn("b_0", 2))
     second = episode(turn("a_0", 0), turn("b_0", 0), turn("a_0", 1), turn("b_0", 1))
     found = advantages(MAGRPO(discount=0.5).assign([group(first, second)]))
-    # Round 0: 2 against .5; round 1: 2 against 1.
+    # Round 0 compares 2 with .5, round 1 compares 2 with 1.
     assert found == [0.75, 0.75, 0.5, 0.5, -0.75, -0.75, -0.5, -0.5]
     scaled = advantages(MAGRPO(discount=0.5, std=True).assign([group(first, second)]))
     assert scaled == pytest.approx([0.7071, 0.7071, 0.7071, 0.7071] + [-0.7071] * 4, abs=1e-4)
@@ -53,13 +53,13 @@ def test_an_earlier_turn_is_credited_with_a_later_partners_pay() -> None:
     assert found == [3, 3, 3, 3]
 
 
-def test_what_was_paid_before_a_round_is_not_to_go() -> None:
+def test_pay_before_a_round_is_not_in_its_return_to_go() -> None:
     turns = [turn("a_0", 5), turn("b_0", 5), turn("a_0", 1), turn("b_0", 1)]
     assert team_return_to_go(episode(*turns)) == [6, 6, 1, 1]
 
 
-def test_a_round_that_one_sibling_alone_reaches_is_compared_with_their_end() -> None:
-    # 9 against 0, which the ended sibling is paid from there on; half of it as for G = 2.
+def test_a_round_of_one_sibling_alone_is_compared_with_no_later_pay() -> None:
+    # The return 9 is compared with 0, the later pay of the ended sibling. G = 2 halves the result.
     long = episode(turn("a_0", 0), turn("a_0", 9))
     found = advantages(MAGRPO().assign([group(long, episode(turn("a_0", 3)))]))
     assert found == [3.0, 4.5, -3.0]

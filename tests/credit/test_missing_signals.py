@@ -1,4 +1,4 @@
-"""One line each: a step without any signal to learn from, and a metric that no game has."""
+"""Tests of the messages about steps without a learning signal and about unknown metrics."""
 
 from dataclasses import replace
 
@@ -26,7 +26,7 @@ from selfplay.sampler.independent import Independent
 from selfplay.sampler.resample import Resample
 from selfplay.sampler.tree import Branch
 from selfplay.types import Group, Status, StopReason
-from tests.helpers.builders import episode, group, sample, solos, turn
+from tests.helpers.builders import episode, group, sample, single_turn_group, turn
 
 
 def match(paid: float) -> Group:
@@ -42,69 +42,76 @@ def line(credit: Credit, groups: list[Group], step: int = 1) -> str | None:
     "credit", [MAGRPO(), ATGRPO(returns="team"), ByRole(methods={"default": MAGRPO()})]
 )
 def test_a_team_credit_in_a_zero_sum_game_is_named(credit: Credit) -> None:
-    said = line(credit, [match(0.3), match(1.0)])
-    assert said and "step 1: all 8 advantages are 0" in said
-    assert "zero-sum" in said and "credit=rloo" in said
+    message = line(credit, [match(0.3), match(1.0)])
+    assert message and "step 1: all 8 advantages are 0" in message
+    assert "zero-sum" in message and "credit=rloo" in message
 
 
 def test_other_reasons_are_not_called_a_zero_sum_game() -> None:
-    said = line(MAGRPO(), solos(1.0, 1.0))
-    assert said and "all 2 advantages are 0" in said and "zero-sum" not in said
-    said = line(RLOO(group_by="agent"), solos(0.5, 0.5))
-    assert said and "returns that credit compares are equal" in said
+    message = line(MAGRPO(), single_turn_group(1.0, 1.0))
+    assert message and "all 2 advantages are 0" in message and "zero-sum" not in message
+    message = line(RLOO(group_by="agent"), single_turn_group(0.5, 0.5))
+    assert message and "returns that credit compares are equal" in message
     for credit in (MAGRPO(), RLOO(group_by="agent")):
-        said = line(credit, solos(0.0, 0.0))
-        assert said and said.endswith("the return of every agent is 0 in every episode")
-    said = line(RLOO(group_by="role"), solos(0.5))
-    assert said and said.endswith("set sampler.group_size to 2 or more")
-    assert said and "each group has one episode, and its agents are compared with no other" in said
+        message = line(credit, single_turn_group(0.0, 0.0))
+        assert message and message.endswith("the return of every agent is 0 in every episode")
+    message = line(RLOO(group_by="role"), single_turn_group(0.5))
+    assert message and message.endswith("set sampler.group_size to 2 or more")
+    assert (
+        message
+        and "each group has one episode, and its agents are compared with no other" in message
+    )
     team = [group(episode(turn("solver_0", 0.5), turn("solver_1", 0.5)))]
     cases: list[tuple[GroupBy, bool]] = [("agent", True), ("role", False), ("prompt", False)]
     for by, alone in cases:
-        said = line(RLOO(group_by=by), team)
-        assert said and ("one episode" in said) == alone
-    endless = [replace(each, status=Status.TRUNCATED) for each in solos(0.0, 0.0)[0].episodes]
-    said = line(MAGRPO(), [group(*endless)])
-    assert said and "every episode was cut off at a limit (rollout.max_turns" in said
+        message = line(RLOO(group_by=by), team)
+        assert message and ("one episode" in message) == alone
+    endless = [
+        replace(each, status=Status.TRUNCATED) for each in single_turn_group(0.0, 0.0)[0].episodes
+    ]
+    message = line(MAGRPO(), [group(*endless)])
+    assert message and "every episode was cut off at a limit (rollout.max_turns" in message
     assert line(RLOO(), []) == "step 1: credit made no samples, so no policy learns in this step"
-    assert line(RLOO(), solos(1.0, 0.0)) is None
+    assert line(RLOO(), single_turn_group(1.0, 0.0)) is None
 
 
 def test_pass_at_k_names_its_k() -> None:
     for credit in (PassAtK(k=4), ByRole(methods={"solver": PassAtK(k=4), "default": RLOO()})):
-        said = line(credit, solos(1.0, 0.0, 0.0, 0.0))
-        assert said and "more than k=4 answers" in said and "are equal" not in said
+        message = line(credit, single_turn_group(1.0, 0.0, 0.0, 0.0))
+        assert message and "more than k=4 answers" in message and "are equal" not in message
 
 
 @pytest.mark.parametrize("sampler", [Adaptive(), Resample()])
-def test_a_sampler_that_looks_for_successes_in_a_zero_sum_game_is_named(sampler: object) -> None:
-    (said,) = zero_sum(sampler, [match(0.3), match(1.0)])
-    assert said.startswith(f"sampler {type(sampler).__name__}: ") and "zero-sum" in said
-    assert "sampler=independent" in said
-    assert list(zero_sum(sampler, [match(0.3), *solos(1.0)])) == []
-    assert list(zero_sum(sampler, solos(0.0))) == [], "an unpaid game may be any game"
+def test_a_sampler_by_success_in_a_zero_sum_game_is_named(sampler: object) -> None:
+    (message,) = zero_sum(sampler, [match(0.3), match(1.0)])
+    assert message.startswith(f"sampler {type(sampler).__name__}: ") and "zero-sum" in message
+    assert "sampler=independent" in message
+    assert list(zero_sum(sampler, [match(0.3), *single_turn_group(1.0)])) == []
+    assert list(zero_sum(sampler, single_turn_group(0.0))) == [], (
+        "a game without pay is not known to be zero-sum"
+    )
     assert list(zero_sum(sampler, [])) == list(zero_sum(Independent(), [match(1.0)])) == []
 
 
-def test_a_step_whose_episodes_all_failed_says_so() -> None:
+def test_a_step_whose_episodes_all_failed_has_its_own_message() -> None:
     failed = [
         group(*(replace(each, status=Status.FAILED, error="no") for each in played.episodes))
-        for played in (solos(1.0, 0.0)[0], solos(1.0, 0.0)[0])
+        for played in (single_turn_group(1.0, 0.0)[0], single_turn_group(1.0, 0.0)[0])
     ]
-    said = line(RLOO(), failed)
-    assert said == "step 1: all 4 episodes failed, so no policy learns"
-    assert line(RLOO(), [*failed, *solos(1.0, 0.0)]) is None
+    message = line(RLOO(), failed)
+    assert message == "step 1: all 4 episodes failed, so no policy learns"
+    assert line(RLOO(), [*failed, *single_turn_group(1.0, 0.0)]) is None
 
 
-def test_it_is_said_once_where_such_steps_begin() -> None:
+def test_the_message_appears_once_at_the_first_of_such_steps() -> None:
     credit = RLOO()
     zero_advantages = ZeroAdvantages(credit)
-    flat, fine = solos(1.0, 1.0), solos(1.0, 0.0)
-    said = [
+    flat, fine = single_turn_group(1.0, 1.0), single_turn_group(1.0, 0.0)
+    messages = [
         zero_advantages.line(step, groups, credit.assign(groups))
         for step, groups in enumerate([fine, flat, flat, fine, flat], 1)
     ]
-    assert [each is not None for each in said] == [False, True, False, False, True]
+    assert [each is not None for each in messages] == [False, True, False, False, True]
 
 
 def test_a_policy_that_is_never_paid_is_named_once() -> None:
@@ -118,11 +125,20 @@ def test_a_policy_that_is_never_paid_is_named_once() -> None:
     def lines(step: int, groups: list[Group]) -> list[str]:
         return list(unpaid.lines(step, groups, credit.assign(groups)))
 
-    assert lines(1, played(0.5)) == []  # equal pay is no missing pay
-    (said,) = lines(2, played(0.0))
-    assert said.startswith("step 2: all 2 advantages of policy 'judge' are 0, because its agents")
+    assert lines(1, played(0.5)) == []  # equal pay is pay
+    (message,) = lines(2, played(0.0))
+    assert message.startswith(
+        "step 2: all 2 advantages of policy 'judge' are 0, because its agents"
+    )
     assert lines(3, played(0.0)) == []
-    assert list(UnpaidPolicies().lines(1, solos(0.0, 0.0), credit.assign(solos(0.0, 0.0)))) == []
+    assert (
+        list(
+            UnpaidPolicies().lines(
+                1, single_turn_group(0.0, 0.0), credit.assign(single_turn_group(0.0, 0.0))
+            )
+        )
+        == []
+    )
     # Credit by the team's pay gives the judge advantages.
     team = MAGRPO()
     assert list(UnpaidPolicies().lines(1, played(0.0), team.assign(played(0.0)))) == []
@@ -148,29 +164,31 @@ def test_a_metric_that_no_game_has_is_named_with_its_nearest() -> None:
     fine = {"credit": RejectionSampling(), "sampler": Resample(), "other": object()}
     assert list(unmeasured(fine, played)) == []
     cut = group(replace(played[0].episodes[0], status=Status.TRUNCATED))
-    assert list(unmeasured(parts, [cut])) == [], "nothing was played that could tell"
+    assert list(unmeasured(parts, [cut])) == [], "without finished episodes the metrics are unknown"
 
 
 def test_a_sampler_that_cannot_branch_is_named() -> None:
     call, answer = turn("a_0", stage=0), turn("a_0", stage=0)
     single = [group(episode(call, answer), episode(turn("a_0", stage=0)))]
-    (said,) = unbranched(Branch(), single)
-    assert said.startswith("sampler Branch: ") and "sampler=independent" in said
+    (message,) = unbranched(Branch(), single)
+    assert message.startswith("sampler Branch: ") and "sampler=independent" in message
     several = [*single, group(episode(call, turn("b_0", stage=1)))]
     assert list(unbranched(Branch(), several)) == list(unbranched(Branch(), [])) == []
     assert list(unbranched(Independent(), single)) == []
 
 
 def test_the_first_step_in_which_most_games_are_cut_off_is_named_once() -> None:
-    (whole,) = solos(0.0, 1.0, 1.0)
+    (whole,) = single_turn_group(0.0, 1.0, 1.0)
     cut = [replace(each, status=Status.TRUNCATED) for each in whole.episodes]
     unfinished = Unfinished()
     few, most = group(*whole.episodes, *cut[:2]), group(*whole.episodes[:1], *cut)
     too_long = group(*(replace(each, error="PromptTooLong: 9 tokens") for each in cut))
     steps = [[], [few], [too_long], [most], [most]]
-    said = [unfinished.line(step, groups) for step, groups in enumerate(steps, 1)]
-    assert said[:3] == [None] * 3 and said[4] is None
-    assert said[3] and said[3].startswith("step 4: 3 of 4 episodes were cut off at rollout.max_tur")
+    messages = [unfinished.line(step, groups) for step, groups in enumerate(steps, 1)]
+    assert messages[:3] == [None] * 3 and messages[4] is None
+    assert messages[3] and messages[3].startswith(
+        "step 4: 3 of 4 episodes were cut off at rollout.max_tur"
+    )
 
 
 def test_most_completions_that_were_cut_off_are_named() -> None:
@@ -178,10 +196,10 @@ def test_most_completions_that_were_cut_off_are_named() -> None:
         reasons = [StopReason.LENGTH if each else StopReason.STOP for each in cut]
         return [group(*(episode(turn("player_0", 0.5, stop_reason=each)) for each in reasons))]
 
-    said = line(RLOO(), solved(True, True, False))
-    assert said and said.endswith(
+    message = line(RLOO(), solved(True, True, False))
+    assert message and message.endswith(
         "equal; 2 of 3 completions were cut off at their token limit, see "
         "sampling.default.max_tokens"
     )
-    said = line(RLOO(), solved(True, False))
-    assert said and said.endswith("the returns that credit compares are equal")
+    message = line(RLOO(), solved(True, False))
+    assert message and message.endswith("the returns that credit compares are equal")

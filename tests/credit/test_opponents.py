@@ -1,4 +1,4 @@
-"""Credit beside opponents: what nobody learns from is compared with nothing."""
+"""Tests of credit with opponents: the turns of a frozen policy are not compared."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,7 +21,7 @@ from selfplay.types import Group
 from tests.helpers.builders import advantages, episode, group, turn
 from tests.helpers.guessing_game import Guess, rollout, spec
 
-# Credit: player_0 is `base` and learns; player_1 is the frozen `old`.
+# player_0 is the policy `base` and learns; player_1 is the frozen policy `old`.
 
 
 def match(own: float, other: float, *, policy: str = "old", learn: bool = False) -> Any:
@@ -38,29 +38,27 @@ GROUP = group(match(1.0, -1.0), match(0.0, 0.0), match(-1.0, 1.0), match(-1.0, 1
 @pytest.mark.parametrize(
     ("credit", "expected"),
     [
-        # Returns 1, 0, -1, -1 of player_0 alone: mean -0.25; leave-one-out 4/3 of that.
+        # The returns 1, 0, -1, -1 of player_0 have the mean -0.25; leave-one-out is 4/3 as large.
         (RLOO(group_by="role"), [5 / 3, 1 / 3, -1, -1]),
         (RLOO(group_by="prompt"), [5 / 3, 1 / 3, -1, -1]),
         (ARPO(std=False), [1.25, 0.25, -0.75, -0.75]),
         (ATGRPO(std=False), [1.25, 0.25, -0.75, -0.75]),
-        # sqrt of the variance (1.5625 + 0.0625 + 2 * 0.5625) / 3 = 0.957427
+        # The standard deviation is sqrt((1.5625 + 0.0625 + 2 * 0.5625) / 3) = 0.957427.
         (GRPO(group_by="role"), [1.305581, 0.261116, -0.783349, -0.783349]),
-        # ... and / 4: 0.829156
+        # Divided by 4 instead of 3 it is 0.829156.
         (ReinforcePlusPlus(), [1.507555, 0.301511, -0.904533, -0.904533]),
         (RAE(decay=0.5), [1.0, -0.5, -1.25, -0.625]),
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_an_opponents_turns_are_compared_with_nothing(
-    credit: Credit, expected: list[float]
-) -> None:
+def test_an_opponents_turns_are_not_compared(credit: Credit, expected: list[float]) -> None:
     samples = credit.assign([GROUP])
     assert [sample.turn.policy for sample in samples] == ["base"] * 4
     assert advantages(samples) == pytest.approx(expected, abs=1e-5)
 
 
-def test_two_that_learn_on_one_role_are_each_their_own_measure() -> None:
-    """base: returns 1, 0 around 0.5; rival: -1, 4 around 1.5."""
+def test_two_policies_of_one_role_are_compared_separately() -> None:
+    """Check that base's returns 1, 0 and rival's returns -1, 4 are compared separately."""
     both = group(
         match(1.0, -1.0, policy="rival", learn=True), match(0.0, 4.0, policy="rival", learn=True)
     )
@@ -82,8 +80,8 @@ def test_two_that_learn_on_one_role_are_each_their_own_measure() -> None:
     assert again.metrics() == averages.metrics()
 
 
-def test_a_critic_neither_reads_nor_learns_what_an_opponent_saw() -> None:
-    """Its ids are of another seam, such as the bytes of a script."""
+def test_a_critic_does_not_see_the_prompts_of_an_opponent() -> None:
+    """Check the states; an opponent's ids may be no token ids, such as the bytes of a script."""
     read: list[tuple[int, ...]] = []
 
     class Spy:
@@ -111,8 +109,8 @@ def test_a_critic_neither_reads_nor_learns_what_an_opponent_saw() -> None:
     assert set(read) == {(1, 2)}
 
 
-def test_replays_move_the_opponent_as_recorded_and_judge_only_who_learns() -> None:
-    """In `Guess` an action is worth 1 - -1 = 2 to who says `a`, whatever the opponent says."""
+def test_replays_keep_the_opponents_moves_and_credit_the_learner() -> None:
+    """Check that in `Guess` the action `a` is worth 1 - -1 = 2 for any action of the opponent."""
     credit = Counterfactual(arena=Guess, default="b", returns="own")
     (played,) = rollout().run([spec(policy_map={"player_1": "old"})])
     samples = credit.assign([group(played)])
@@ -120,10 +118,10 @@ def test_replays_move_the_opponent_as_recorded_and_judge_only_who_learns() -> No
     assert credit.metrics()["replays"] == 3, "the record and two turns, none for the opponent"
 
 
-def test_branches_behind_an_opponents_move() -> None:
-    """Two stages: the opponent alone moves first, so that what branches is its reply.
+def test_branches_after_an_opponents_move() -> None:
+    """Check two candidates of the reply to an opponent's move.
 
-    The stem's second turn has two candidates of returns 1 and 3: each against their mean.
+    Their returns 1 and 3 are each compared with the mean of both.
     """
     first = turn("player_1", 0.0, policy="old", trainable=False, stage=0)
     parent = episode(first, turn("player_0", 1.0, stage=1), policy_map={"player_1": "old"})
@@ -137,12 +135,12 @@ def test_branches_behind_an_opponents_move() -> None:
         assert [(s.turn.reward, s.advantage) for s in samples] == [(1.0, -1.0), (3.0, 1.0)]
 
 
-def test_only_what_is_learned_from_has_signal_and_is_shaped() -> None:
-    def of(*own: float) -> Group:
+def test_only_turns_of_learning_policies_have_signal_and_are_shaped() -> None:
+    def matches(*own: float) -> Group:
         return group(*(match(reward, number) for number, reward in enumerate(own)))
 
-    assert not returns_differ(of(1.0, 1.0)), "the opponent's pay differs, and nobody learns from it"
-    assert returns_differ(of(1.0, 0.0))
-    (shaped,) = Shaping({"overlong": Overlong(limit=1, buffer=1)}).apply([of(1.0)])
+    assert not returns_differ(matches(1.0, 1.0)), "only the frozen opponent's pay differs"
+    assert returns_differ(matches(1.0, 0.0))
+    (shaped,) = Shaping({"overlong": Overlong(limit=1, buffer=1)}).apply([matches(1.0)])
     own, other = shaped[0].episodes[0].turns
     assert "unshaped_reward" in own.info and "unshaped_reward" not in other.info

@@ -1,4 +1,4 @@
-"""Potential-based shaping: sums that telescope, and the exact policy gradient with and without."""
+"""Tests of potential-based shaping: sums that telescope, and the unchanged policy gradient."""
 
 from dataclasses import replace
 from random import Random
@@ -26,7 +26,7 @@ PHI = {state: Random(state).uniform(-3, 3) for state in range(10)}
 
 
 def with_potentials(played: Episode) -> Episode:
-    """The episode with `PHI` of the state of each move, twice as large for the second agent."""
+    """Return the episode with `PHI` of each move's state, twice as large for the second agent."""
     turns = tuple(
         replace(t, info={"potential": PHI[t.prompt_ids[0]] * (1 + AGENTS.index(t.agent))})
         for t in played.turns
@@ -68,11 +68,11 @@ def test_the_discounted_sum_over_an_episode_telescopes(game: Game, discount: flo
 
 
 Plays = list[list[tuple[int, int, int, float]]]
-"""For each play, its moves: agent, state, action and discount^t G_t."""
+"""The moves of each play: agent, state, action and discount^t G_t."""
 
 
 def plays(game: Game, discount: float, *shapers: Any) -> Plays:
-    """The moves of all plays with their shaped returns."""
+    """Return the moves of all plays with their shaped returns."""
     found = []
     for history in game.histories():
         after = shaped(with_potentials(game.played(history)), *shapers)
@@ -87,7 +87,7 @@ def plays(game: Game, discount: float, *shapers: Any) -> Plays:
 
 
 def exact_gradient(logits: torch.Tensor, every: Plays) -> np.ndarray[Any, Any]:
-    """sum over plays of p sum_t discount^t G_t grad log pi, in float64."""
+    """Return the sum over plays of p sum_t discount^t G_t grad log pi, in float64."""
     chances = logits.softmax(-1).numpy()
     found = np.zeros_like(chances)
     for moves in every:
@@ -111,24 +111,24 @@ def test_the_exact_policy_gradient_is_the_same_at_every_policy(game: Game, disco
         assert np.abs(exact_gradient(logits, term) - wanted).max() < 1e-12
         if discount == 1:
             assert np.abs(game.exact(logits) - wanted).max() < 1e-12
-        # A discount that is not that of the returns is no difference of potentials.
+        # With another discount than the returns have, the term is no difference of potentials.
         assert np.abs(exact_gradient(logits, other) - wanted).max() > 1e-3
 
 
 def ascended(game: Game, *shapers: Any) -> np.ndarray[Any, Any]:
-    """The policy after gradient ascent on the first agent's return, the second one fixed."""
+    """Return the policy after gradient ascent on the first agent's return; the second is fixed."""
     logits, every = game.table(0), plays(game, 1.0, *shapers)
     for _ in range(300):
         logits[0] += 2.0 * torch.from_numpy(exact_gradient(logits, every)[0])
     return logits.softmax(-1).numpy()[0]
 
 
-def test_ascent_ends_at_the_same_optimum_and_another_term_moves_it() -> None:
+def test_ascent_ends_at_the_same_optimum_but_not_with_another_term() -> None:
     plain = ascended(TWO_ROUNDS)
     assert np.abs(ascended(TWO_ROUNDS, PotentialBased()) - plain).max() < 1e-9
 
     class PaidForZero:
-        """Pays the action 0, which is no difference of potentials."""
+        """A shaper that pays for the action 0; its term is no difference of potentials."""
 
         def rewards(self, turns: list[Turn]) -> list[float]:
             return [t.reward + 5.0 * (t.action == "0") for t in turns]
@@ -155,7 +155,7 @@ def test_tool_calls_and_moves_without_potential_keep_their_reward() -> None:
 
 
 @pytest.mark.parametrize("discount", [1.0, 0.5])
-def test_the_sum_telescopes_over_tool_calls_and_turns_that_are_left_out(discount: float) -> None:
+def test_the_sum_telescopes_over_tool_calls_and_untrained_turns(discount: float) -> None:
     def call() -> Turn:
         return turn("a_0", final=False, action=None)
 
@@ -194,7 +194,7 @@ def test_branches_with_different_next_states_are_refused() -> None:
     assert after.episodes[0].turns[0] is after.episodes[1].turns[0]
 
 
-def test_settings_are_checked_and_shapers_are_told_apart() -> None:
+def test_settings_are_checked_and_it_is_an_episode_shaper() -> None:
     for settings in ({"discount": 1.5}, {"weight": float("nan")}):
         with pytest.raises(ValueError, match="discount lies in"):
             PotentialBased(**settings)
@@ -203,7 +203,7 @@ def test_settings_are_checked_and_shapers_are_told_apart() -> None:
 
 
 class Counting(GameArena):
-    """The number of rounds so far is the potential of the first agent."""
+    """A game in which the first agent's potential is the number of rounds so far."""
 
     def potential(self, agent: str) -> float | None:
         return len(self.played) if agent == AGENTS[0] else None

@@ -1,4 +1,4 @@
-"""RAE: golden numbers, averages that survive a checkpoint, and exactness by enumeration."""
+"""Tests of RAE: golden advantages, averages in a checkpoint, and exactness by enumeration."""
 
 import json
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from selfplay.credit.rae import RAE
-from tests.helpers.builders import advantages, episode, group, solos, turn
+from tests.helpers.builders import advantages, episode, group, single_turn_group, turn
 from tests.helpers.enumerated_game import EARLY_END, MIXED, TWO_ROUNDS, Game, one_round
 
 REWARDS = (1.0, 1.0, -1.0, 1.0)
@@ -14,7 +14,7 @@ SHARED = one_round([[(1.0, 1.0), (0.0, 0.0)], [(0.0, 0.0), (3.0, 3.0)]], names=(
 
 
 def after_some_games(game: Game, **settings: object) -> RAE:
-    """As it stands after games that paid 0.7 and -0.4 on average."""
+    """Return RAE with the averages 0.7 and -0.4 of 30 earlier games."""
     credit = RAE(**settings)  # type: ignore[arg-type]
     names = game.names if credit.by == "agent" else {name[:-2] for name in game.names}
     rows = [["game_v0", name, "base", b, 30] for name, b in zip(names, (0.7, -0.4), strict=False)]
@@ -24,31 +24,31 @@ def after_some_games(game: Game, **settings: object) -> RAE:
 
 def test_the_golden_sequence() -> None:
     credit = RAE()
-    found = advantages(credit.assign(solos(*REWARDS)))
+    found = advantages(credit.assign(single_turn_group(*REWARDS)))
     assert found == pytest.approx([1, 0.95, -1.0975, 0.957375], abs=1e-12)
     (row,) = credit.state_dict()["averages"]
     assert row == ["game_v0", "solver_0", "base", pytest.approx(0.09049375), 4]
     assert credit.metrics() == {"baseline/game_v0/solver_0/base": pytest.approx(0.09049375)}
 
 
-def test_the_order_that_the_paper_prints_is_decay_times_the_same() -> None:
-    found = advantages(RAE(order="update_first").assign(solos(*REWARDS)))
+def test_updating_first_multiplies_the_advantages_by_the_decay() -> None:
+    found = advantages(RAE(order="update_first").assign(single_turn_group(*REWARDS)))
     assert found == pytest.approx([0.95, 0.9025, -1.042625, 0.90950625], abs=1e-12)
 
 
-def test_a_corrected_start_is_the_mean_of_what_has_been() -> None:
-    # 1 / (1 - .95^n) times the averages: 1, 1, .042625 / .142625.
-    found = advantages(RAE(correct_start=True).assign(solos(*REWARDS)))
+def test_a_corrected_start_uses_the_mean_of_earlier_returns() -> None:
+    # The averages times 1 / (1 - .95^n) are 1, 1 and .042625 / .142625.
+    found = advantages(RAE(correct_start=True).assign(single_turn_group(*REWARDS)))
     assert found == pytest.approx([1, 0, -2, 0.7011394], abs=1e-6)
 
 
-def test_batches_are_one_sequence_and_a_checkpoint_does_not_cut_it() -> None:
+def test_batches_are_one_sequence_also_after_a_checkpoint() -> None:
     first = RAE()
-    begun = advantages(first.assign(solos(*REWARDS[:2])))
+    begun = advantages(first.assign(single_turn_group(*REWARDS[:2])))
     saved = json.loads(json.dumps(first.state_dict()))
     second = RAE()
     second.load_state_dict(saved)
-    found = begun + advantages(second.assign(solos(*REWARDS[2:])))
+    found = begun + advantages(second.assign(single_turn_group(*REWARDS[2:])))
     assert found == pytest.approx([1, 0.95, -1.0975, 0.957375], abs=1e-12)
     with pytest.raises(ValueError, match="keeps its averages"):
         second.load_state_dict({})
@@ -59,14 +59,14 @@ def test_arenas_and_agents_have_averages_of_their_own() -> None:
     game = episode(turn("player_0", 1), turn("player_1", -1), turn("player_0", 1))
     credit.assign([group(game, episode(turn("player_0", 8), arena="other_v0"))])
     found = advantages(credit.assign([group(game, episode(turn("player_0", 0), arena="other_v0"))]))
-    # player_0 earns 2 a game: 2 - 1; player_1: -1 + .5; in the other arena the average is 4.
+    # player_0 earns 2 per game: 2 - 1. player_1 has -1 + .5. The other arena's average is 4.
     assert found == [1, -0.5, 1, -4]
 
 
 def test_the_agents_of_a_role_move_its_average_once() -> None:
     credit = RAE(decay=0.5, by="role")
     pair = episode(turn("solver_0", 1), turn("solver_1", 3))
-    # The second episode meets half of the first one's mean.
+    # The baseline of the second episode is half the mean of the first.
     assert advantages(credit.assign([group(pair, pair)])) == [1, 3, 0, 2]
     assert credit.state_dict() == {"averages": [["game_v0", "solver", "base", 1.5, 2]]}
 
@@ -82,22 +82,22 @@ def test_expects_exactly_the_policy_gradient(game: Game, size: int, correct_star
     assert found == pytest.approx(game.exact(logits), rel=1e-10, abs=1e-14)
 
 
-def test_is_exact_for_a_role_whose_members_pay_one_another() -> None:
+def test_is_exact_for_a_role_whose_members_share_pay() -> None:
     logits = SHARED.table(seed=2)
     credit = after_some_games(SHARED, by="role")
     found = SHARED.expected(credit, logits, size=2)
     assert found == pytest.approx(SHARED.exact(logits), rel=1e-10, abs=1e-14)
 
 
-def test_updating_first_scales_the_gradient_and_bends_none() -> None:
+def test_updating_first_scales_the_gradient() -> None:
     logits = TWO_ROUNDS.table(seed=1)
     credit = after_some_games(TWO_ROUNDS, order="update_first", decay=0.8)
     found = TWO_ROUNDS.expected(credit, logits, size=2)
     assert found == pytest.approx(0.8 * TWO_ROUNDS.exact(logits), rel=1e-10, abs=1e-14)
 
 
-def test_updating_first_is_biased_where_a_partner_has_other_pay() -> None:
-    """1 - decay of both agents' mean return, which the action changed, is in the baseline."""
+def test_updating_first_is_biased_if_a_partner_has_other_pay() -> None:
+    """Check the bias: the baseline contains (1 - decay) times the mean return of both agents."""
     game = one_round([[(1.0, -2.0), (0.0, 1.0)], [(0.5, 3.0), (2.0, -1.0)]], names=("d_0", "d_1"))
     logits = game.table(seed=2)
     credit = after_some_games(game, by="role", order="update_first", decay=0.2)

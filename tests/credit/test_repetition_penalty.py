@@ -1,4 +1,4 @@
-"""Repetition: clusters by BLEU, and what they cost."""
+"""Tests of the repetition penalty: clusters by BLEU, and their penalties."""
 
 import importlib.util
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ def asked(*texts: str | None, reward: float = 1.0) -> list[Any]:
     return [turn("proposer_0", reward, action=text) for text in texts]
 
 
-def test_the_golden_pays_of_agreement() -> None:
+def test_golden_rewards_of_agreement() -> None:
     assert [uncertainty(p) for p in (0.5, 0.3, 0.8, 1.0)] == pytest.approx([1.0, 0.6, 0.4, 0.0])
     assert [minority(p) for p in (0.5, 0.3, 0.8, 1.0)] == pytest.approx([0.5, 0.3, 0.2, 0.0])
     with pytest.raises(ValueError, match="a share"):
@@ -34,7 +34,7 @@ def shaped(turns: Sequence[Turn], role: str = "proposer", **settings: Any) -> li
     return Repetition(role=role, **settings).of_step(turns, range(len(turns)))
 
 
-def test_what_is_nearly_the_same_is_one_cluster() -> None:
+def test_similar_texts_are_one_cluster() -> None:
     found = clusters([SHORT, f"{SHORT} now", OTHER, "a b c"], distance=0.5)
     assert found[SHORT] == found[f"{SHORT} now"] != found[OTHER]
     assert len(set(found.values())) == 3
@@ -43,8 +43,8 @@ def test_what_is_nearly_the_same_is_one_cluster() -> None:
     assert clusters(["x"], distance=0.5) == {"x": 1} and clusters([], distance=0.5) == {}
 
 
-def test_each_pays_for_its_cluster_s_share_of_the_batch() -> None:
-    # Clusters of three (two of them equal) and one, and one that did not parse, of five.
+def test_the_penalty_is_the_fraction_of_the_batch_in_the_cluster() -> None:
+    # Of five turns three make a cluster (two are equal), one is alone, and one did not parse.
     turns = asked(SHORT, SHORT, f"{SHORT} now", OTHER, None)
     found = shaped(turns)
     assert found == pytest.approx([0.4, 0.4, 0.4, 0.8, 1.0])
@@ -73,7 +73,7 @@ def test_the_whole_step_is_one_batch_and_other_roles_are_untouched() -> None:
     assert kept[0].episodes[0].turns[0].info["unshaped_reward"] == 1.0
 
 
-def test_a_turn_that_branches_pay_differently_counts_once() -> None:
+def test_a_shared_turn_with_different_rewards_counts_once() -> None:
     (proposal,), (other,) = asked(SHORT), asked(OTHER)
     branches = [
         episode(replace(proposal, reward=paid), turn("solver_0", 0.5, stage=1))
@@ -84,7 +84,7 @@ def test_a_turn_that_branches_pay_differently_counts_once() -> None:
     alone = group(episode(other), name="2")
     (played,) = Shaping({"repetition": Repetition(role="proposer")}).apply([tree, alone])
     found = [each.turns[0].reward for each in played[0].episodes]
-    assert found == pytest.approx([0.5, 0.0, 0.5])  # a cluster of one of two turns
+    assert found == pytest.approx([0.5, 0.0, 0.5])  # a cluster has one of two turns
     assert played[1].episodes[0].turns[0].reward == pytest.approx(0.5)
 
 
@@ -93,7 +93,9 @@ def test_any_text_may_be_compared() -> None:
     assert len(shaped(turns)) == 5
 
 
-def test_wrong_settings_and_missing_packages_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_settings_and_missing_packages_are_one_line_errors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with pytest.raises(ValueError, match="distance lies in"):
         Repetition(role="proposer", distance=2.0)
     monkeypatch.setattr("selfplay.errors.find_spec", lambda name: None)

@@ -1,11 +1,11 @@
-"""Rewards as pure functions."""
+"""Tests of the reward functions."""
 
 import pytest
 
 from selfplay.credit.rewards import exact_match, majority, mean, token_f1
 
 
-def test_the_mean_of_nothing_is_nothing() -> None:
+def test_the_mean_of_no_values_is_0() -> None:
     assert mean([]) == 0
     assert mean([1, 2, 6]) == 3
 
@@ -15,7 +15,7 @@ def test_the_mean_of_nothing_is_nothing() -> None:
     [
         ("The  Eiffel Tower!", "eiffel tower", 1.0, 1.0),
         ("Paris, France", "Paris", 0.0, 2 / 3),
-        ("a b c d", "b b d x", 0.0, 4 / 7),  # "a" is an article; shared are b and d
+        ("a b c d", "b b d x", 0.0, 4 / 7),  # "a" is an article; b and d are shared
         ("Theatre", "the atre", 0.0, 0.0),
         ("", "the", 1.0, 1.0),
         ("", "cat", 0.0, 0.0),

@@ -1,4 +1,4 @@
-"""RLOO: golden numbers, and exactness by enumeration."""
+"""Tests of RLOO: golden advantages, and exactness by enumeration."""
 
 import numpy as np
 import pytest
@@ -6,12 +6,12 @@ import pytest
 from selfplay.credit.base import GroupBy
 from selfplay.credit.dr_grpo import DrGRPO
 from selfplay.credit.rloo import RLOO
-from tests.helpers.builders import advantages, episode, group, solos, turn
+from tests.helpers.builders import advantages, episode, group, single_turn_group, turn
 from tests.helpers.enumerated_game import EARLY_END, MIXED, TWO_ROUNDS, Game, one_round
 
 
 def test_the_golden_group() -> None:
-    found = advantages(RLOO().assign(solos(1, 0, 0, 0)))
+    found = advantages(RLOO().assign(single_turn_group(1, 0, 0, 0)))
     assert found == pytest.approx([1.0, -1 / 3, -1 / 3, -1 / 3], abs=1e-12)
 
 
@@ -35,12 +35,12 @@ def test_a_sibling_whose_value_is_unknown_is_no_baseline(group_by: GroupBy) -> N
     assert found == pytest.approx([0.5, -0.5])
 
 
-def test_a_role_whose_members_pay_one_another_is_biased() -> None:
-    """Within a role the baseline holds the partner's return, which the action changed."""
+def test_a_role_whose_members_share_pay_is_biased() -> None:
+    """Check the bias: within a role the baseline contains the return of the agent's partner."""
     shared = one_round([[(1.0, 1.0), (0.0, 0.0)], [(0.0, 0.0), (3.0, 3.0)]], names=("d_0", "d_1"))
     logits = shared.table(seed=2)
     exact = shared.exact(logits)
-    # n = 2 members, G = 2: n (G - 1) / (n G - 1) of the gradient.
+    # For n = 2 members and G = 2 the factor of the gradient is n (G - 1) / (n G - 1).
     found = shared.expected(RLOO(group_by="role"), logits, size=2)
     assert found == pytest.approx(exact * 2 / 3, abs=1e-12)
     opposed = one_round(
@@ -50,8 +50,8 @@ def test_a_role_whose_members_pay_one_another_is_biased() -> None:
     assert found == pytest.approx(2 * opposed.exact(logits), abs=1e-12)
 
 
-def test_a_role_whose_members_answer_alone_is_exact() -> None:
-    """Each one's pay is its own action's: the solvers of Absolute Zero."""
+def test_a_role_whose_members_are_independent_is_exact() -> None:
+    """Check members whose pay depends on their own action alone, as for Absolute Zero's solvers."""
     alone = one_round([[(1.0, 1.0), (1.0, 4.0)], [(4.0, 1.0), (4.0, 4.0)]], names=("s_0", "s_1"))
     logits = alone.table(seed=3)
     found = alone.expected(RLOO(group_by="role"), logits, size=1)

@@ -1,4 +1,4 @@
-"""Shaping: the penalties by hand, and who sees them."""
+"""Tests of shaping: the penalties by hand, and the turns that they change."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -44,18 +44,18 @@ def test_overlong_adds_and_cosine_replaces() -> None:
 
 
 def test_confidence_is_the_mean_log_probability() -> None:
-    said = turn("solver_0", 1.0, completion_ids=range(4), logprobs=[-0.1, -0.2, -0.3, -0.6])
-    assert Confidence().reward(said) == pytest.approx(-0.3)
-    assert Confidence(weight=2.0, beside=True).reward(said) == pytest.approx(0.4)
+    answer = turn("solver_0", 1.0, completion_ids=range(4), logprobs=[-0.1, -0.2, -0.3, -0.6])
+    assert Confidence().reward(answer) == pytest.approx(-0.3)
+    assert Confidence(weight=2.0, keep_reward=True).reward(answer) == pytest.approx(0.4)
     assert Confidence(no_answer=-5.0).reward(turn("solver_0", 1.0, action=None)) == -5.0
 
 
 def test_confidence_is_minus_the_entropy_on_average() -> None:
-    chances = np.array([0.7, 0.2, 0.1])
-    drawn = np.random.default_rng(0).choice(3, size=20_000, p=chances)
-    said = turn("solver_0", completion_ids=drawn, logprobs=np.log(chances)[drawn])
-    entropy = -(chances * np.log(chances)).sum()
-    assert Confidence().reward(said) == pytest.approx(-entropy, abs=0.02)
+    probabilities = np.array([0.7, 0.2, 0.1])
+    drawn = np.random.default_rng(0).choice(3, size=20_000, p=probabilities)
+    answer = turn("solver_0", completion_ids=drawn, logprobs=np.log(probabilities)[drawn])
+    entropy = -(probabilities * np.log(probabilities)).sum()
+    assert Confidence().reward(answer) == pytest.approx(-entropy, abs=0.02)
 
 
 def test_groups_are_shaped_once_and_shared_turns_stay_shared() -> None:
@@ -77,7 +77,7 @@ def test_without_shapers_nothing_is_touched() -> None:
 
 
 @pytest.mark.parametrize(("limit", "buffer"), [(10, 0), (10, 11), (0, 0)])
-def test_a_buffer_that_cannot_be_is_refused(limit: int, buffer: int) -> None:
+def test_an_impossible_buffer_or_limit_is_refused(limit: int, buffer: int) -> None:
     with pytest.raises(ValueError, match="buffer"):
         Overlong(limit=limit, buffer=buffer)
     with pytest.raises(ValueError, match="limit is at least 1"):
@@ -101,10 +101,10 @@ def test_right_answers_are_paid_less_after_more_calls() -> None:
         calling("solver_3", 1),
         turn("solver_3", -1.0),
     ]
-    # cos(0), cos(pi / 3) and cos(3 pi / 7)
+    # The factors are cos(0), cos(pi / 3) and cos(3 pi / 7).
     expected = [1.0, 0.0, 0.5, 0.0, 0.0, 0.2225209, 1.0, 0.0, -1.0]
     assert OptimalToolCalls().of_episode(episode(*turns)) == pytest.approx(expected)
-    # cos(pi / 6) / 2
+    # The factor is cos(pi / 6) / 2.
     short = OptimalToolCalls(c=4.0, scale=0.5).of_episode(episode(*turns[1:3]))
     assert short == pytest.approx([0, 0.4330127])
     with pytest.raises(ValueError, match="must be positive"):
@@ -121,7 +121,7 @@ def test_calls_before_a_branch_count_in_the_branch() -> None:
 
 
 class Given:
-    """A term of an author that returns what a function makes of the turns."""
+    """A custom shaper that returns the result of a function of the turns."""
 
     def __init__(self, make: Callable[[Sequence[Turn]], Any]) -> None:
         self.make = make
@@ -131,14 +131,14 @@ class Given:
 
 
 class Whole(Given):
-    """A term of an author that is asked for one episode."""
+    """A custom shaper with a method for one episode."""
 
     def of_episode(self, episode: Episode) -> Any:
         return self.make(episode.turns)
 
 
 class Unwritten(EachTurn):
-    """Has no method reward."""
+    """A shaper without the method reward."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Signals of groups: a group has one exactly if its credit method gives an advantage."""
+"""Tests of the signal of a group: its credit method gives an advantage other than 0."""
 
 from typing import Any
 
@@ -16,19 +16,19 @@ from selfplay.credit.signal import has_signal
 from selfplay.credit.team import TeamGRPO
 from selfplay.errors import ConfigError
 from selfplay.types import Episode, Group, Sample, Status
-from tests.helpers.builders import advantages, episode, group, solos, turn
+from tests.helpers.builders import advantages, episode, group, single_turn_group, turn
 
 
 def planned(pay: float, **fields: Any) -> Episode:
-    """A planner that learns and is paid 0, and a frozen worker that is paid."""
+    """Return an episode of a learning planner that is paid 0 and a frozen worker that is paid."""
     return episode(turn("planner_0"), turn("worker_0", pay, trainable=False), **fields)
 
 
 SEATS = episode(turn("solver_0", 1.0), turn("solver_1", -1.0))
 WORKER = group(planned(0.0), planned(1.0), planned(1.0), planned(0.0))
-"""The team's returns differ, and the returns of the agent that learns do not."""
+"""A group in which the team's returns differ, but the learning agent's returns do not."""
 OPPOSED = group(SEATS, SEATS)
-"""The seats of a role are paid differently, and each of them the same in all siblings."""
+"""A group in which the agents of a role are paid differently, but alike in all siblings."""
 SEATED = group(SEATS, SEATS)
 BY_AGENT = {"default": GRPO(group_by="agent")}
 
@@ -49,15 +49,15 @@ BY_AGENT = {"default": GRPO(group_by="agent")}
         (PreferencePairs(), OPPOSED, False),
         (GRPO(group_by="agent"), OPPOSED, False),
         (GRPO(), OPPOSED, True),
-        (PreferencePairs(), solos(1, 0)[0], True),
+        (PreferencePairs(), single_turn_group(1, 0)[0], True),
         (TeamGRPO(), group(planned(0.0), planned(1.0, status=Status.FAILED)), False),
         (TeamGRPO(), group(), False),
-        (PassAtK(k=2), solos(1, 0, 0)[0], True),
-        (PassAtK(k=2), solos(1, 1, 0)[0], False),
-        (PassAtK(k=2), solos(0.2, 0.1, 0.3)[0], False),
+        (PassAtK(k=2), single_turn_group(1, 0, 0)[0], True),
+        (PassAtK(k=2), single_turn_group(1, 1, 0)[0], False),
+        (PassAtK(k=2), single_turn_group(0.2, 0.1, 0.3)[0], False),
     ],
 )
-def test_a_signal_is_an_advantage(credit: Credit, one: Group, expected: bool) -> None:
+def test_a_signal_is_a_nonzero_advantage(credit: Credit, one: Group, expected: bool) -> None:
     assert has_signal(credit, one) == expected
     assert any(advantages(credit.assign([one]))) == expected
 

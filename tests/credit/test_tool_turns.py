@@ -1,4 +1,4 @@
-"""Credit of tool calls: by hand, one move with and one without calls."""
+"""Tests of the credit of tool calls, by hand, for one move with and one without calls."""
 
 import pytest
 
@@ -39,7 +39,7 @@ def move(agent: str, reward: float, *prompt: int, stage: int = 0) -> Turn:
 
 
 def mixed() -> list[Group]:
-    """A sibling that calls twice and earns 1, one that answers at once and earns 0."""
+    """Return a group of two: one calls twice and earns 1, the other answers at once and earns 0."""
     return [
         group(
             episode(call("s_0", 1), call("s_0", 1, 2), move("s_0", 1.0, 1, 2, 3)),
@@ -55,15 +55,15 @@ def mixed() -> list[Group]:
         (RLOO(), [1, 1, 1, -1]),
         (ARPO(std=False), [0.5, 0.5, 0.5, -0.5]),
         (TRR(epsilon=0.0), [0.5**0.5] * 3 + [-(0.5**0.5)]),
-        # Averages of 0 before the first episode, of 0.05 * 1 before the second.
+        # The average is 0 before the first episode and 0.05 * 1 before the second.
         (RAE(), [1, 1, 1, -0.05]),
-        # One move on both sides: each call has the value of its move.
+        # Each episode has one move, and each call has the value of its move.
         (MAGRPO(), [0.5, 0.5, 0.5, -0.5]),
         # The first completions have one prompt; no sibling has the prompts after the calls.
         (ATGRPO(std=False), [0.5, 0, 0, -0.5]),
-        # The outcome alone: no call is paid.
+        # No call is paid, so the outcome alone counts.
         (MTGRPO(std=False), [0.5, 0.5, 0.5, -0.5]),
-        # Whole episodes, and steps from the same prompt: 0.81 for the first call, 0 for the answer.
+        # Episodes and steps of one prompt are compared: 0.81 for the first call, 0 for the answer.
         (GiGPO(discount=0.9), [0.5 + 0.405, 0.5, 0.5, -0.5 - 0.405]),
     ],
     ids=lambda each: type(each).__name__,
@@ -85,7 +85,7 @@ def test_a_paid_call_is_a_turn_for_mt_grpo() -> None:
 
 
 def rounds() -> Episode:
-    """Two stages of two agents; a_0 calls once in the first, b_0 twice in the second."""
+    """Return two stages of two agents; a_0 calls once in the first, b_0 twice in the second."""
     return episode(
         call("a_0", 1),
         move("a_0", 1.0, 1),
@@ -107,7 +107,7 @@ def test_moves_are_counted_without_calls() -> None:
 
 
 def test_the_teams_return_counts_stages() -> None:
-    # (1 + 2) / 2 and (3 + 4) / 2: 5 from the first stage on, 3.5 from the second.
+    # The stages pay (1 + 2) / 2 and (3 + 4) / 2: 5 from the first stage on, 3.5 from the second.
     assert team_return_to_go(rounds()) == [5, 5, 5, 3.5, 3.5, 3.5, 3.5]
     assert team_return_to_go(rounds(), discount=0.5)[0] == 1.5 + 0.5 * 3.5
 

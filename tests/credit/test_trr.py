@@ -1,18 +1,18 @@
-"""TRR++: a baseline per task type and role."""
+"""Tests of TRR++, which has a baseline per task type and role."""
 
 import numpy as np
 import pytest
 
 from selfplay.credit.trr import TRR
 from selfplay.types import Group, Status, Task
-from tests.helpers.builders import advantages, episode, group, solos, turn
+from tests.helpers.builders import advantages, episode, group, single_turn_group, turn
 from tests.helpers.enumerated_game import MIXED, cosine
 
 TYPES = ("deduction", "abduction", "induction")
 
 
 def batch() -> list[Group]:
-    """Two proposals of each type, each with two solvers; rewards differ by type and role."""
+    """Return two proposals of each type, each with two solvers; rewards differ by type and role."""
     groups = []
     for kind_number, kind in enumerate(TYPES):
         for number in (0, 1):
@@ -27,12 +27,12 @@ def test_six_baselines() -> None:
     groups = batch()
     samples = TRR().assign(groups)
     kinds = [kind for kind in TYPES for _ in range(6)]
-    baskets: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    pairs_of: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for kind, sample in zip(kinds, samples, strict=True):
         (advantage,) = advantages([sample])
-        baskets.setdefault((kind, sample.turn.role), []).append((sample.turn.reward, advantage))
-    assert len(baskets) == 6
-    for pairs in baskets.values():
+        pairs_of.setdefault((kind, sample.turn.role), []).append((sample.turn.reward, advantage))
+    assert len(pairs_of) == 6
+    for pairs in pairs_of.values():
         rewards, found = np.array(pairs).T
         wanted = (rewards - rewards.mean()) / (rewards.std(ddof=1) + 1e-6)
         assert found == pytest.approx(wanted, abs=1e-12)
@@ -43,15 +43,15 @@ def test_proposers_without_siblings_are_compared_over_the_batch() -> None:
     assert advantages(proposals) == pytest.approx([-0.7071, 0.7071] * 3, abs=1e-4)
 
 
-def test_failed_episodes_and_empty_groups_count_for_nothing() -> None:
+def test_failed_episodes_and_empty_groups_are_ignored() -> None:
     failed = episode(turn("solver_0", 1000), status=Status.FAILED)
-    plain = solos(1, 0)
+    plain = single_turn_group(1, 0)
     found = TRR().assign([*plain, group(failed, name="x"), group(name="y")])
     assert advantages(found) == advantages(TRR().assign(plain))
 
 
-def test_points_elsewhere_than_the_policy_gradient() -> None:
-    """The division by the batch's own spread biases the direction, as in GRPO."""
+def test_the_expectation_points_away_from_the_policy_gradient() -> None:
+    """Check that division by the batch's standard deviation biases the direction, as in GRPO."""
     logits = MIXED.table(seed=1)
     found = MIXED.expected(TRR(), logits, size=2)
     assert cosine(found, MIXED.exact(logits)) < 0.99

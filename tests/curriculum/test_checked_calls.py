@@ -1,4 +1,4 @@
-"""Faults of an author's curriculum are one line that names the class and the method."""
+"""Tests that an error of a custom curriculum is one line with the class and the method."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -32,7 +32,7 @@ class Mine:
         pass
 
 
-def test_what_a_curriculum_says_is_passed_on() -> None:
+def test_results_of_a_curriculum_are_passed_on() -> None:
     mine = Mine()
     assert tasks_of(mine, 3, 1) == [Task(id="3.1")]
     show(mine, [], 3)
@@ -48,7 +48,7 @@ def fail(*arguments: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("call", "methods", "told"),
+    ("call", "methods", "message"),
     [
         (lambda it: tasks_of(it, 1), {"tasks": fail}, r"Broken\.tasks raised KeyError: 'buyer'"),
         (lambda it: show(it, [], 1), {"observe": fail}, r"Broken\.observe raised KeyError"),
@@ -82,7 +82,7 @@ def fail(*arguments: Any) -> Any:
         ),
     ],
 )
-def test_a_fault_is_one_line(call: Callable[[Any], Any], methods: Any, told: str) -> None:
-    with pytest.raises(ConfigError, match=f"^curriculum: {told}") as raised:
+def test_an_error_is_one_line(call: Callable[[Any], Any], methods: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=f"^curriculum: {message}") as raised:
         call(broken(**methods))
     assert "\n" not in str(raised.value)

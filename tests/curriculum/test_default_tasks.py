@@ -1,4 +1,4 @@
-"""The tasks that an arena makes itself."""
+"""Tests of the default tasks of an arena."""
 
 from collections.abc import Mapping, Sequence
 from random import Random
@@ -15,7 +15,7 @@ from selfplay.types import Observation, Task
 
 
 class DrawnLimit(Arena):
-    """Has a random number in its task, and ends at once."""
+    """An arena with a random number in its task, which ends at once."""
 
     roles = {"player": 1}
 
@@ -73,7 +73,7 @@ def test_shipped_games_are_tasks_without_content(experiment: str) -> None:
     assert curriculum.tasks(1) == curriculum.tasks(7) == [Task(id="game")] * 2
 
 
-def test_what_is_not_a_task_is_refused_wherever_an_arena_makes_tasks() -> None:
+def test_a_default_task_of_another_class_is_refused() -> None:
     class NoTask(DrawnLimit):
         def default_task(self, rng: Random) -> Task:
             return {"id": "limit"}  # type: ignore[return-value]

@@ -1,4 +1,4 @@
-"""Fixed tasks: every task once a lap, in an order that the seed gives."""
+"""Tests of fixed tasks: each task occurs once per lap, in an order set by the seed."""
 
 import json
 
@@ -15,7 +15,7 @@ def drawn(curriculum: FixedTasks, steps: int) -> list[str]:
     return [task.id for step in range(steps) for task in curriculum.tasks(step)]
 
 
-def test_every_lap_holds_every_task_in_an_order_of_its_own() -> None:
+def test_every_lap_has_every_task_in_a_new_order() -> None:
     curriculum = FixedTasks(tasks=TASKS, batch=3)
     ids = drawn(curriculum, 10)
     laps = [tuple(ids[at : at + 5]) for at in range(0, 30, 5)]
@@ -29,7 +29,7 @@ def test_a_batch_may_be_longer_than_the_set() -> None:
     assert ids == drawn(FixedTasks(tasks=TASKS, batch=3), 4)
 
 
-def test_the_seed_gives_the_order_and_the_state_the_place() -> None:
+def test_the_seed_sets_the_order_and_the_state_the_position() -> None:
     curriculum = FixedTasks(tasks=TASKS, batch=2, seed=1)
     assert drawn(FixedTasks(tasks=TASKS, batch=2, seed=1), 9) == drawn(curriculum, 9)
     assert drawn(FixedTasks(tasks=TASKS, batch=2, seed=2), 9) != drawn(
@@ -40,7 +40,7 @@ def test_the_seed_gives_the_order_and_the_state_the_place() -> None:
     assert drawn(twin, 9) == drawn(curriculum, 9)
 
 
-def test_what_cannot_be_drawn_from_is_refused() -> None:
+def test_no_tasks_and_a_batch_below_1_are_refused() -> None:
     with pytest.raises(ConfigError, match="list of tasks is empty"):
         FixedTasks(tasks=[], batch=1)
     with pytest.raises(ConfigError, match="batch is at least 1"):

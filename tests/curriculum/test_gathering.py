@@ -1,4 +1,4 @@
-"""A curriculum that never gets its first tasks ends the set-up with one line."""
+"""Tests of the rounds that gather first tasks: their limit, error and progress messages."""
 
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -22,7 +22,7 @@ TASK = Task(id="t")
 
 
 class Hoarding(FixedTasks):
-    """An author's curriculum that is ready after `enough` rounds; None: it forgets to return."""
+    """A custom curriculum that is ready after `enough` rounds; for None `ready` returns None."""
 
     def __init__(self, enough: int | None = None) -> None:
         super().__init__(tasks=[TASK], batch=1)
@@ -39,19 +39,19 @@ class Hoarding(FixedTasks):
 
 
 class Patient(Hoarding):
-    """States how long it gathers."""
+    """A custom curriculum with its own number of rounds."""
 
     gathering_rounds = 2 * ROUNDS
 
 
 class Sampler:
-    """Plays one episode a round, for at most `most` rounds."""
+    """A sampler that plays one episode per round, for at most `most` rounds."""
 
     def __init__(self, most: int) -> None:
         self.left = most
 
     def sample(self, curriculum: Any, rollout_fn: Any, *, step: int, seed: int) -> list[Group]:
-        assert self.left, "gathers for ever"
+        assert self.left, "there are too many rounds"
         self.left -= 1
         curriculum.observe(self.played(), step)
         return self.played()
@@ -60,9 +60,9 @@ class Sampler:
         return [group(episode(turn("x_0"), task=TASK))]
 
 
-def gather(curriculum: Any, most: int = 3 * ROUNDS, told: list[str] | None = None) -> int:
-    """Fill a curriculum as training does; return the number of rounds. `told` gets the phases."""
-    phases = [] if told is None else told
+def gather(curriculum: Any, most: int = 3 * ROUNDS, messages: list[str] | None = None) -> int:
+    """Fill a curriculum as training does, append its messages, and return the number of rounds."""
+    phases = [] if messages is None else messages
     experiment: Any = SimpleNamespace(
         curriculum=curriculum,
         sampler=Sampler(most),
@@ -78,7 +78,7 @@ def gather(curriculum: Any, most: int = 3 * ROUNDS, told: list[str] | None = Non
     return most - experiment.sampler.left
 
 
-def test_a_curriculum_that_never_gets_ready_is_named_with_its_metrics() -> None:
+def test_a_curriculum_that_is_never_ready_is_named_with_its_metrics() -> None:
     words = (
         rf"^curriculum: Hoarding\.ready\(\) returns None after {ROUNDS} rounds of gathering first "
         rf"tasks \(its metrics: rounds {ROUNDS}\.0\); return True .*set the attribute "
@@ -117,11 +117,11 @@ def test_proposals_have_their_own_limit() -> None:
     check_gathering(proposals, 4999)
 
 
-def test_a_round_says_how_many_may_follow_and_what_is_missing() -> None:
-    told: list[str] = []
-    gather(Patient(2), told=told)
+def test_a_round_reports_the_limit_and_the_number_of_tasks() -> None:
+    messages: list[str] = []
+    gather(Patient(2), messages=messages)
     limit = 2 * ROUNDS
-    assert told == [f"gathering first tasks, round {n} of at most {limit}" for n in (1, 2)]
+    assert messages == [f"gathering first tasks, round {n} of at most {limit}" for n in (1, 2)]
     proposals = ProposalCurriculum(
         buffer=TaskBuffer(capacity=9),
         seeds=[Task(id=name, type="a") for name in "xyz"],

@@ -1,4 +1,4 @@
-"""The ladder: down where it is too hard, up again where it was solved."""
+"""Tests of the ladder: a failed task waits for variants and reopens when they are solved."""
 
 import json
 from collections.abc import Sequence
@@ -21,13 +21,13 @@ def made(roots: Sequence[Task] = (ROOT,), **changes: Any) -> Ladder:
 
 
 def tried(task: Task, solved: int, **fields: Any) -> Group:
-    """Eight attempts at a task."""
+    """Return a group of eight attempts at a task."""
     metrics = {"attempts": 8, "solved": solved}
     return group(episode(turn("solver_0"), task=task, metrics=metrics, **fields))
 
 
 def variant(asked: Task, name: str, solved: int) -> Group:
-    """A proposal that came out as a variant, and the attempts at it."""
+    """Return a group of a proposal that became a variant and of the attempts at it."""
     created = (Task(id=name, type="sum", payload={"question": name}),)
     return tried(asked, solved, created=created)
 
@@ -40,7 +40,7 @@ def ids(tasks: Sequence[Task]) -> set[str]:
     return {task.id for task in tasks if task.payload.get("mode") != "propose"}
 
 
-def test_what_fails_waits_for_variants_and_is_open_again_when_they_are_solved() -> None:
+def test_a_failed_task_waits_and_reopens_when_its_variants_are_solved() -> None:
     ladder = made()
     assert ladder.tasks(1) == [ROOT]
     ladder.observe([tried(ROOT, 0)], 1)
@@ -69,12 +69,12 @@ def test_a_variant_that_fails_has_variants_of_its_own_down_to_the_depth() -> Non
     assert ladder.metrics()["deepest"] == 2
 
 
-def test_where_no_variant_comes_out_the_task_is_tried_again() -> None:
+def test_a_task_without_valid_variants_is_tried_again() -> None:
     ladder = made(variants=3, proposals=2)
     ladder.observe([tried(ROOT, 0)], 1)
     assert len(asked(ladder.tasks(2))) == 2
     ladder.observe([], 2)
-    assert len(asked(ladder.tasks(3))) == 1  # three were asked for
+    assert len(asked(ladder.tasks(3))) == 1  # the third of three variants
     ladder.observe([], 3)
     assert ladder.rungs["root"].state == "open"
 
@@ -93,7 +93,7 @@ def test_solved_tasks_fill_a_step_up_to_the_batch_and_no_further() -> None:
     assert ids(ladder.tasks(2)) == {"other"}
 
 
-def test_a_variant_that_is_solved_twice_is_one_step_up() -> None:
+def test_a_variant_that_is_solved_twice_counts_once() -> None:
     ladder = made()
     ladder.observe([tried(ROOT, 0)], 1)
     first, second = asked(ladder.tasks(2))
@@ -103,7 +103,7 @@ def test_a_variant_that_is_solved_twice_is_one_step_up() -> None:
     assert ladder.rungs["root"].climbed == ["a"] and ladder.rungs["root"].state == "waiting"
 
 
-def test_a_full_ladder_asks_for_no_more() -> None:
+def test_a_full_ladder_asks_for_no_more_variants() -> None:
     ladder = made(capacity=1)
     ladder.observe([tried(ROOT, 0)], 1)
     (one,) = asked(ladder.tasks(2))
@@ -111,7 +111,7 @@ def test_a_full_ladder_asks_for_no_more() -> None:
     assert not asked(ladder.tasks(3)) and ladder.rungs["root"].state == "open"
 
 
-def test_failed_episodes_and_strange_tasks_move_nothing() -> None:
+def test_failed_episodes_and_unknown_tasks_change_nothing() -> None:
     ladder = made()
     stray = Task(id="stray", payload={"mode": "propose", "parent": "nobody"})
     broken = tried(ROOT, 0, status=Status.FAILED)
@@ -119,7 +119,7 @@ def test_failed_episodes_and_strange_tasks_move_nothing() -> None:
     assert set(ladder.rungs) == {"root"} and ladder.rungs["root"].state == "open"
 
 
-def test_the_state_survives_json_and_goes_on_identically() -> None:
+def test_the_state_survives_json_and_continues_identically() -> None:
     roots = [Task(id=f"r{n}", payload={"question": str(n)}) for n in range(9)]
     ladder = made(roots)
     ladder.observe([tried(task, n % 3) for n, task in enumerate(roots)], 1)
@@ -145,14 +145,14 @@ def test_a_checkpoint_of_other_roots_is_refused() -> None:
         made().load_state_dict(made([Task(id="other")]).state_dict())
 
 
-def test_settings_that_lead_nowhere_are_refused() -> None:
-    for changes, said in (
+def test_invalid_settings_are_refused() -> None:
+    for changes, message in (
         ({"roots": ()}, "no roots"),
         ({"proposals": 0}, "at least 1"),
         ({"depth": -1}, "at least 0"),
         ({"failed": 0.8, "solved": 0.5}, "failed < solved"),
     ):
-        with pytest.raises(ConfigError, match=said):
+        with pytest.raises(ConfigError, match=message):
             made(**changes)
 
 
@@ -175,15 +175,15 @@ def test_settings_that_lead_nowhere_are_refused() -> None:
         ("x", "1" + "0" * 390, 0.0),
         ("x", "f(x=1)", 0.0),
         ("x / 10**12", "0", 0.0),
-        ("x / 10**12", "x**2 / (2 * 10**12)", 0.0),  # right, but there is no telling it from 0
+        ("x / 10**12", "x**2 / (2 * 10**12)", 0.0),  # right, but too close to 0 to check
         ("x / 10**6", "0", 0.0),
         ("x / 10**6", "x**2 / (2 * 10**6)", 1.0),
-        ("exp(-x**2 / 2) * x", "-exp(-x**2 / 2)", 1.0),  # too small at most places
+        ("exp(-x**2 / 2) * x", "-exp(-x**2 / 2)", 1.0),  # too small at most points
         ("exp(-x**2 / 2) * x", "1", 0.0),
         ("0", "x / 10**3", 0.0),
     ],
 )
-def test_an_antiderivative_is_checked_by_numbers(question: str, answer: str, score: float) -> None:
+def test_an_antiderivative_is_checked_numerically(question: str, answer: str, score: float) -> None:
     assert Integrals()(answer, {"question": question}) == score
 
 

@@ -1,4 +1,4 @@
-"""Levels that follow the solve rate: by hand over a scripted source of tasks."""
+"""Tests of levels that follow the solve rate, with a scripted source of tasks."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,7 +12,7 @@ from tests.helpers.builders import episode, group
 
 
 class ScriptedSource:
-    """Has `counts` levels by generator; a task's id is its generator, level, draw and place."""
+    """A source with `counts` levels per generator; a task's id is generator, level, draw, index."""
 
     def __init__(self, **counts: int) -> None:
         self.counts = counts
@@ -49,7 +49,7 @@ def played(task: Task, rate: float, *, attempts: int = 4, **fields: Any) -> Epis
 
 
 def show(made: LevelCurriculum, name: str, rate: float, **fields: Any) -> None:
-    """Play one task of the generator at its present level."""
+    """Observe one played task of the generator at its present level."""
     task = Task(id="x", type=name, payload={"level": made.level[name]})
     made.observe([group(played(task, rate, **fields))], 1)
 
@@ -105,7 +105,7 @@ def test_fixed_levels_stay_and_are_still_measured() -> None:
     assert made.level == {"gcd": 1, "lcm": 0} and made.metrics()["gcd/solve_rate"] == 1.0
 
 
-def test_each_generator_has_its_share() -> None:
+def test_generators_have_tasks_in_proportion_to_their_weights() -> None:
     made = curriculum(generators={"gcd": 3.0, "lcm": 1.0}, batch=6)
     kinds = [task.type for step in range(4) for task in made.tasks(step)]
     assert (kinds.count("gcd"), kinds.count("lcm")) == (18, 6)
@@ -145,7 +145,7 @@ def test_a_checkpoint_restores_everything() -> None:
         curriculum(ScriptedSource(gcd=1)).load_state_dict(made.state_dict())
 
 
-def test_a_level_of_a_strange_checkpoint_is_in_range() -> None:
+def test_a_level_of_a_checkpoint_is_clamped_to_the_range() -> None:
     made = curriculum()
     state: Mapping[str, Any] = {**made.state_dict(), "level": {"gcd": 99, "lcm": -5}}
     made.load_state_dict(state)
@@ -162,7 +162,7 @@ def test_a_level_of_a_strange_checkpoint_is_in_range() -> None:
         ({"measures": []}, "measures: empty"),
     ],
 )
-def test_wrong_settings_are_one_line(settings: dict[str, Any], words: str) -> None:
+def test_wrong_settings_are_one_line_errors(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         curriculum(**settings)
 

@@ -1,4 +1,4 @@
-"""The states of authors' curricula are checked before a checkpoint has them."""
+"""Tests that the state of a custom curriculum is checked before it is saved."""
 
 from random import Random
 from typing import Any
@@ -16,7 +16,7 @@ from selfplay.types import Task
 
 
 class Careless(FixedTasks):
-    """An author's curriculum whose state holds an object."""
+    """A custom curriculum whose state has an object in it."""
 
     def state_dict(self) -> dict[str, Any]:
         return {"drawn": 1, "rng": Random(0)}
@@ -36,7 +36,7 @@ class Careless(FixedTasks):
         ),
     ],
 )
-def test_a_state_that_is_not_plain_data_is_one_line(wrap: Any, where: str) -> None:
+def test_a_state_that_is_not_plain_data_is_a_one_line_error(wrap: Any, where: str) -> None:
     batches = OnDemandBatches(
         curriculum=wrap(Careless(tasks=[Task(id="t")], batch=1)),
         sampler=Independent(group_size=1),
@@ -68,7 +68,7 @@ def test_the_state_of_a_step_that_is_sampled_ahead_is_checked_too() -> None:
 )
 def test_a_curriculum_inside_another_has_all_methods(wrap: Any, where: str) -> None:
     class Short:
-        """Has `tasks` alone."""
+        """A curriculum that has `tasks` alone."""
 
         def tasks(self, step: int, attempt: int = 0) -> list[Task]:
             return []

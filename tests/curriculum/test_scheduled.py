@@ -1,4 +1,4 @@
-"""A number in the tasks that changes with the training step."""
+"""Tests of scheduled tasks: a number in their payload changes with the training step."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def scheduled(**settings: float) -> ScheduledTasks:
     )
 
 
-def test_the_schedule_of_zero_search_in_numbers() -> None:
+def test_the_values_of_the_schedule_of_zero_search() -> None:
     at = scheduled()
     wanted = {0: 0.0, 50: 0.0690, 100: 0.1667, 150: 0.3047, 200: 0.5, 900: 0.5, -1: 0.0}
     for step, value in wanted.items():
@@ -38,7 +38,7 @@ def test_tasks_keep_their_content_and_get_the_number() -> None:
     assert curriculum.metrics() == {"laps": pytest.approx(2 / 3), "noise": 0.25}
 
 
-def test_a_resumed_curriculum_goes_on_with_the_same_tasks() -> None:
+def test_a_resumed_curriculum_continues_with_the_same_tasks() -> None:
     first, second = scheduled(), scheduled()
     first.tasks(1)
     second.load_state_dict(first.state_dict())

@@ -1,4 +1,4 @@
-"""The self-proposed curriculum: what is asked for, kept, and given to the solvers again."""
+"""Tests of the self-proposed curriculum: requests, the buffer, and the tasks of the solvers."""
 
 import json
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ def made(**changes: Any) -> ProposalCurriculum:
 
 
 def proposal(name: str, kind: str = "d", *, valid: bool = True, **fields: Any) -> Group:
-    """An episode that created a task which 3 of 8 solvers solved, or an invalid one."""
+    """Return a group whose episode has 3 of 8 solved attempts, and creates a task if valid."""
     asked = Task(id=f"ask-{name}", type=kind, payload={"mode": "propose", "parents": [0]})
     return group(
         episode(
@@ -60,7 +60,7 @@ def test_each_type_asks_for_proposals_and_shows_references() -> None:
     assert asked[6].payload["given"] in [{"program": "d"}, {"program": "a"}]
 
 
-def test_valid_proposals_are_kept_with_where_they_came_from() -> None:
+def test_valid_proposals_are_kept_with_their_origin() -> None:
     curriculum = made()
     failed = proposal("broken", status=Status.FAILED)
     curriculum.observe([proposal("x"), proposal("y", "a"), proposal("x"), failed], 1)
@@ -77,7 +77,7 @@ def test_valid_proposals_are_kept_with_where_they_came_from() -> None:
     }
 
 
-def test_attempts_at_old_tasks_are_booked() -> None:
+def test_attempts_at_old_tasks_are_recorded() -> None:
     curriculum = made()
     again = episode(turn("solver_0"), task=SEEDS[0], metrics={"attempts": 8, "solved": 8})
     curriculum.observe([group(again)], 1)
@@ -89,7 +89,7 @@ def test_the_solvers_batch_is_filled_from_the_buffer() -> None:
     curriculum.observe([proposal(f"old-{n}") for n in range(6)], 1)
     curriculum.observe([proposal(f"{n}", valid=n == 0) for n in range(3)], 2)
     assert solved(curriculum.tasks(3), "d") == 4 - 1
-    assert solved(curriculum.tasks(3), "a") == 1  # all there is
+    assert solved(curriculum.tasks(3), "a") == 1  # all that the buffer has
     curriculum.observe([proposal(f"new-{n}") for n in range(3)], 3)
     assert solved(curriculum.tasks(4), "d") == 4 - 3
     assert solved(made(replay=False).tasks(1), "d") == 0
@@ -116,12 +116,14 @@ def test_the_fraction_of_valid_proposals_is_of_each_type() -> None:
     assert (solved(tasks, "d"), solved(tasks, "a")) == (4 - 1, 4 - 3)
 
 
-def test_refills_of_a_step_are_one_step() -> None:
-    """Metrics add up over a step's rounds, and so does the fraction of valid proposals."""
+def test_all_rounds_of_a_step_are_counted_together() -> None:
+    """Check that metrics and the fraction of valid proposals cover all rounds of a step."""
     curriculum = made(solver_batch=8, proposals=4)
     curriculum.observe([proposal(f"old-{n}") for n in range(20)], 1)
     curriculum.observe([proposal(f"first-{n}", valid=n < 2) for n in range(4)], 2)
-    assert solved(curriculum.tasks(2, 1), "d") == 8 - 4  # by step 1, as in attempt 0
+    assert (
+        solved(curriculum.tasks(2, 1), "d") == 8 - 4
+    )  # the fraction is that of step 1, as in attempt 0
     curriculum.observe([proposal(f"second-{n}") for n in range(4)], 2)
     assert curriculum.metrics()["added"] == 6
     assert solved(curriculum.tasks(3), "d") == 8 - 3
@@ -130,8 +132,8 @@ def test_refills_of_a_step_are_one_step() -> None:
     assert solved(curriculum.tasks(4), "d") == 8 - 3
 
 
-def test_a_mixture_fills_the_solvers_batch_as_the_part_alone_does() -> None:
-    """A mixture hands out a batch over several steps; the whole batch is counted."""
+def test_a_mixture_fills_the_solvers_batch_like_the_part_alone() -> None:
+    """Check a mixture, which divides a batch among several steps; the whole batch is counted."""
 
     def played(task: Task, *, part: str = "") -> Group:
         asks = task.payload.get("mode") == "propose"
@@ -188,7 +190,7 @@ def test_seeding_plays_proposals_only_until_every_type_has_enough() -> None:
     curriculum.observe([], -3)
 
 
-def test_seeding_that_gets_nowhere_says_so() -> None:
+def test_seeding_without_enough_tasks_is_an_error() -> None:
     curriculum = made(seed_size=2, seeding_steps=3)
     curriculum.observe([], -2)
     with pytest.raises(NothingToLearn, match=r"after 3 rounds .*'d': 1, 'a': 1, 'i': 0.*not 2"):
@@ -200,7 +202,7 @@ def test_without_references_nothing_is_shown() -> None:
     assert first.payload["references"] == [] and first.payload["parents"] == []
 
 
-def test_the_state_survives_json_and_goes_on_identically() -> None:
+def test_the_state_survives_json_and_continues_identically() -> None:
     curriculum = made()
     curriculum.observe([proposal(f"old-{n}") for n in range(6)], 1)
     curriculum.observe([proposal("x")], 2)
@@ -218,7 +220,7 @@ def test_the_state_survives_json_and_goes_on_identically() -> None:
             one.observe([proposal(f"step-{step}")], step)
 
 
-def test_phases_only_propose_and_then_only_solve_what_lies_in_the_band() -> None:
+def test_phases_propose_only_and_then_solve_tasks_in_the_band_only() -> None:
     curriculum = made(
         types=["d"],
         seeds=[],
@@ -237,14 +239,14 @@ def test_phases_only_propose_and_then_only_solve_what_lies_in_the_band() -> None
     )
     curriculum.observe([group(again)], 2)  # y: 11 of 16 is out of the band
     assert solved(curriculum.tasks(2), "d") == 0
-    # The solvers' batch of 4: what is in the band, filled with proposals.
+    # The solvers' batch of 4 is the one task in the band, filled up with proposals.
     asked, given = curriculum.tasks(3)[:-1], curriculum.tasks(3)[-1]
     assert given.id == "x" and [task.payload["mode"] for task in asked] == ["propose"] * 3
 
 
 def test_references_are_entries_whose_solve_rate_lies_in_the_band() -> None:
     curriculum = made(types=["d"], given={}, references=1, reference_band=(0.1, 0.9))
-    # The seed was never attempted: no entry lies in the band, so all entries are drawn from.
+    # The seed was never attempted. No entry lies in the band, so any entry may be drawn.
     assert curriculum.tasks(1)[0].payload["references"] == [{"program": "d"}]
     curriculum.observe([proposal("x")], 1)  # 3 of 8 attempts: entry 2, after two seeds
     assert all(
@@ -260,14 +262,14 @@ def test_references_are_entries_whose_solve_rate_lies_in_the_band() -> None:
     assert [0] in [task.payload["parents"] for task in asked if task.payload.get("parents")]
 
 
-def test_where_too_few_entries_lie_in_the_band_all_references_are_of_all_entries() -> None:
+def test_too_few_entries_in_the_band_give_references_from_all_entries() -> None:
     curriculum = made(types=["d"], seeds=SEEDS[:1], given={}, reference_band=(0.1, 0.9))
     curriculum.observe([proposal("x")], 1)  # 3 of 8 attempts; the seed was never attempted
     assert sorted(curriculum.tasks(2)[0].payload["parents"]) == [0, 1]
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"types": []}, "no task types"),
         ({"seeds": []}, "no seed tasks"),
@@ -280,6 +282,6 @@ def test_where_too_few_entries_lie_in_the_band_all_references_are_of_all_entries
         ({"given": {"i": ["x"]}}, r"given\.i: there is no seed task"),
     ],
 )
-def test_settings_that_lead_nowhere_are_refused(changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_invalid_settings_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         made(**changes)

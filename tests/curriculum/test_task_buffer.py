@@ -1,4 +1,4 @@
-"""The task buffer: no task twice, none forgotten, all drawn alike."""
+"""Tests of the task buffer: tasks are unique, ids are kept, and draws are uniform."""
 
 import json
 from collections import Counter
@@ -28,7 +28,7 @@ def test_a_task_enters_once() -> None:
     assert buffer.entries["deduction"][1].author == "seed"
 
 
-def test_was_it_known_has_one_answer_for_ever() -> None:
+def test_known_does_not_depend_on_later_tasks() -> None:
     buffer = filled(3, capacity=2)
 
     def answers() -> list[bool]:
@@ -43,7 +43,7 @@ def test_was_it_known_has_one_answer_for_ever() -> None:
     assert not buffer.known("nothing", 1000)
 
 
-def test_the_oldest_of_the_type_leave_and_their_ids_stay() -> None:
+def test_the_oldest_of_a_type_are_removed_and_their_ids_kept() -> None:
     buffer = filled(5, capacity=3)
     buffer.add(task(0, "abduction"), step=5)
     assert [entry.number for entry in buffer.entries["deduction"]] == [2, 3, 4]
@@ -67,11 +67,12 @@ def test_draws_are_uniform_over_the_types_asked_for() -> None:
     expected = draws * size / 20
     statistic = sum((counts[name] - expected) ** 2 / expected for name in counts)
     assert len(counts) == 20 and "induction-0" not in counts
-    # 99.9 % of chi-square with 19 degrees of freedom (draws without replacement spread less).
+    # The limit is the 99.9 % quantile of chi-square with 19 degrees of freedom. Draws without
+    # replacement vary less.
     assert statistic < 43.8
 
 
-def test_fewer_are_drawn_where_there_are_fewer() -> None:
+def test_at_most_the_existing_entries_are_drawn() -> None:
     buffer = filled(2)
     assert len(buffer.sample(["deduction"], 5, Random(0))) == 2
     assert buffer.sample(["abduction"], 5, Random(0)) == []
@@ -87,7 +88,7 @@ def test_both_ends_of_a_band_belong_to_it(band: tuple[float, float], drawn: int)
     assert len(buffer.sample(["deduction"], 1, Random(0), band=band)) == drawn
 
 
-def test_attempts_are_booked_with_the_task() -> None:
+def test_attempts_are_recorded_with_the_task() -> None:
     buffer = filled(4, capacity=2)
     buffer.record(task(2), attempts=8, solved=3)
     buffer.record(task(2), attempts=8, solved=8)
@@ -97,14 +98,14 @@ def test_attempts_are_booked_with_the_task() -> None:
     assert found == {"deduction-2": (16, 11), "deduction-3": (0, 0)}
 
 
-def test_where_a_task_came_from_is_kept() -> None:
+def test_the_origin_of_a_task_is_kept() -> None:
     buffer = filled(2)
     buffer.add(task(2), step=7, author="base@3", parents=[0, 1])
     entry = buffer.entries["deduction"][-1]
     assert (entry.number, entry.step, entry.author, entry.parents) == (2, 7, "base@3", (0, 1))
 
 
-def test_the_state_survives_json_and_goes_on_identically() -> None:
+def test_the_state_survives_json_and_continues_identically() -> None:
     buffer = filled(6, capacity=4)
     buffer.add(
         Task(id="odd", type="deduction", payload={"text": "\ud800 \x00 é", "n": 10**30}), step=1

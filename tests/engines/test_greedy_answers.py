@@ -1,4 +1,4 @@
-"""Equal greedy requests are computed once under the same weights."""
+"""Tests that equal greedy requests are computed once under the same weights."""
 
 import copy
 from dataclasses import replace
@@ -14,7 +14,7 @@ from tests.helpers.engine_requests import answer
 PROMPT = (5, 6, 7)
 
 
-def test_equal_requests_are_one_at_once_and_later(model: PreTrainedModel) -> None:
+def test_equal_requests_at_once_and_later_are_computed_once(model: PreTrainedModel) -> None:
     serves = endless(model, prefix_tokens=0)
     requests = ask(PROMPT, 20, temperature=0.0)
     check(model, requests, answer(serves, requests))
@@ -60,7 +60,7 @@ def test_a_request_waits_for_one_that_is_in_flight(model: PreTrainedModel) -> No
     assert serves.drain_metrics()["computed_tokens"] == 3 + 5
 
 
-def test_new_weights_answer_anew() -> None:
+def test_new_weights_compute_equal_requests_again() -> None:
     before, after = llama(0, vocab_size=50), llama(1, vocab_size=50)
     serves = endless(copy.deepcopy(before), stride=1)
     serves.in_flight_updates = True

@@ -1,4 +1,4 @@
-"""Rows of several adapters in one pass: each with its own adapter, as if it had a pass alone."""
+"""Tests of passes with rows of several adapters: each row is that of a pass with its adapter."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ SHAPES: tuple[Lora | None, ...] = (
 
 
 def base(seed: int = 0, **settings: int) -> PreTrainedModel:
-    """A frozen model in float64, sharp enough that other weights give other samples."""
+    """Return a frozen model in float64, so sharp that other weights give other samples."""
     model = llama(seed, max_position_embeddings=80, **settings).double()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -41,7 +41,7 @@ def base(seed: int = 0, **settings: int) -> PreTrainedModel:
 
 
 def with_adapter(model: PreTrainedModel, lora: Lora | None, seed: int) -> PreTrainedModel:
-    """The model with an adapter of its type that changes what it says."""
+    """Return the model with a random adapter; return the model itself if `lora` is None."""
     if lora is None:
         return model
     made = adapted(model, lora, seed=seed, where="test").eval()
@@ -54,17 +54,17 @@ def with_adapter(model: PreTrainedModel, lora: Lora | None, seed: int) -> PreTra
 
 
 def several(model: PreTrainedModel) -> dict[str, PreTrainedModel]:
-    """A policy of each of the shapes over one base."""
+    """Return one policy for each entry of `SHAPES`, all over one base."""
     shapes = enumerate(SHAPES)
     return {f"p{seed}": with_adapter(model, lora, seed) for seed, lora in shapes}
 
 
 KNOWN: dict[str, str] = {}
-"""Results of the trials of models, which are the same for all engines."""
+"""Results of the trials of models, which all engines of the tests share."""
 
 
 def serving(models: Mapping[str, PreTrainedModel], **settings: int) -> TransformersEngine:
-    """An engine for which only a length ends a completion."""
+    """Return an engine in which only the length limit ends a completion."""
     engine = TransformersEngine(**settings)
     engine._known = KNOWN
     for name, model in models.items():
@@ -73,7 +73,7 @@ def serving(models: Mapping[str, PreTrainedModel], **settings: int) -> Transform
 
 
 def one_by_one(models: Mapping[str, PreTrainedModel], **settings: int) -> TransformersEngine:
-    """An engine with a pass for each policy."""
+    """Return an engine with a pass for each policy."""
     with mock.patch.object(TransformersEngine, "_base", lambda _, policy, *rest: policy):
         return serving(models, **settings)
 
@@ -85,7 +85,7 @@ def in_one_pass(models: Mapping[str, PreTrainedModel], **settings: int) -> Trans
 
 
 def asked(policies: Sequence[str], count: int, **settings: Any) -> list[Request]:
-    """Requests of all policies for few prompts, so that some are equal up to the policy."""
+    """Return requests of all policies in turn, with three different prompts."""
     rng = Random(0)
     prompts = [tuple(rng.choices(range(20), k=rng.randint(1, 9))) for _ in range(3)]
     return [
@@ -118,7 +118,7 @@ def check(
     requests: Sequence[Request],
     found: Mapping[int, Completion],
 ) -> None:
-    """Tokens and log-probabilities are those of the policy's own model, request by request."""
+    """Check that tokens and log-probabilities are those of each policy's own model alone."""
     for request in requests:
         ids, nats = plain(models[request.policy], request, ends=())
         assert found[request.id].completion_ids == ids
@@ -157,7 +157,7 @@ def test_the_base_is_in_memory_once_and_no_models_module_is_changed() -> None:
 
 @pytest.mark.parametrize(("seed", "kind"), [(0, "sdpa"), (1, "eager")])
 def test_conversations_of_several_adapters_are_those_of_each_alone(seed: int, kind: str) -> None:
-    """Shared prompts, second turns, small caches, requests that join and new weights, at once."""
+    """Combine shared prompts, second turns, small caches, requests that join and new weights."""
     rng, model = Random(seed), base(seed, vocab_size=24)
     model.set_attn_implementation(kind)
     models = several(model)
@@ -201,7 +201,7 @@ def test_conversations_of_several_adapters_are_those_of_each_alone(seed: int, ki
                 one.version == other.version == (version if requests[number].policy == "p1" else 0)
             )
             assert one.logprobs == pytest.approx(other.logprobs, abs=2e-6)
-        for layer in adapter_layers(models["p1"]).values():  # as an optimizer does
+        for layer in adapter_layers(models["p1"]).values():  # in place, like an optimizer
             layer.lora_B["default"].weight.data.mul_(0.5)
         for engine in found:
             engine.publish("p1", models["p1"].state_dict(), version + 1)
@@ -274,7 +274,7 @@ def test_weights_in_flight_change_the_versions_of_their_own_policy() -> None:
     assert [found[number].versions for number in range(4)] == [(), ((0, 2), (3, 4)), (), ()]
 
 
-def test_snapshots_of_an_adapter_come_and_go() -> None:
+def test_snapshots_of_an_adapter_are_added_and_withdrawn() -> None:
     models = several(base())
     engine = in_one_pass(models)
     before = answered(engine, asked(["p0"], 6))
@@ -291,11 +291,11 @@ def test_snapshots_of_an_adapter_come_and_go() -> None:
     engine.step()
     with pytest.raises(RuntimeError, match=r"'p0@1' cannot be released .* in flight"):
         engine.withdraw("p0@1")
-    engine.release("p3")  # its own requests are answered
+    engine.release("p3")  # p3 has no requests in flight
     while not engine.step():
         pass
     engine.withdraw("p0@1")
-    assert not engine._distinct()[0].cache.slots, "the memory of the rows is free"
+    assert not engine._distinct()[0].cache.slots, "the memory of the rows is freed"
     engine.withdraw("p3")
     requests = asked(["p0", "p1", "p2"], 12)
     check(models, requests, answered(engine, requests))
@@ -312,7 +312,7 @@ def test_policies_that_differ_in_more_than_their_adapters_have_passes_of_their_o
     merged = with_adapter(base(), SHAPES[0], 0)
     merge(merged)
     assert base_key(one) == base_key(three) == base_key(model)
-    assert base_key(one) not in (base_key(two), base_key(four)), "equal weights are not shared"
+    assert base_key(one) not in (base_key(two), base_key(four)), "equal copies are not shared"
     assert base_key(merged) is None
     three.set_attn_implementation("eager")
     assert base_key(one) != base_key(three)
@@ -353,11 +353,11 @@ def test_a_policy_whose_weights_are_broken_is_named() -> None:
 
 @pytest.mark.parametrize("kind", ["gpt2", "falcon", "opt", "qwen3_moe"])
 def test_other_architectures(kind: str) -> None:
-    """A model whose layers lose their rows is served with a pass for each adapter."""
+    """A model whose layers do not keep rows apart is served with one pass for each adapter."""
     model = made(kind).requires_grad_(False)
     models = {f"p{seed}": with_adapter(model, Lora(rank=2), seed) for seed in range(2)}
     engine = serving(models)
-    assert (len(engine._distinct()) == 1) == (kind != "opt")  # whose layers get [R * N, inputs]
+    assert (len(engine._distinct()) == 1) == (kind != "opt")  # its layers get [R * N, inputs]
     requests = [each for each in asked(list(models), 9) if each.temperature]
     for request in requests:
         done = answered(engine, [request])[request.id]
@@ -373,7 +373,7 @@ def test_other_architectures(kind: str) -> None:
 
 @pytest.mark.parametrize("way", ["release", "withdraw"])
 def test_a_policy_answers_again_after_another_one_was_freed(way: str) -> None:
-    """Its prompt was kept, and the buffer that the policies share is freed."""
+    """The prompt of the policy is cached, while the buffer that policies share is freed."""
     models = several(base())
     engine = in_one_pass(models)
     requests = [each for each in asked(list(models), 8) if each.policy == "p0"]
@@ -382,7 +382,9 @@ def test_a_policy_answers_again_after_another_one_was_freed(way: str) -> None:
     check(models, requests, answered(engine, requests))
 
 
-def test_the_trial_finds_rows_with_the_adapter_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_trial_finds_rows_that_use_the_adapter_of_other_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     whole = base()
     model, other = (with_adapter(whole, SHAPES[0], seed) for seed in range(2))
     assert mixing_problem(model) == "" and mixing_problem(whole) == ""

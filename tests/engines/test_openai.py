@@ -1,4 +1,4 @@
-"""The engine of remote endpoints against one on loopback: its requests and its failures."""
+"""Tests of the engine of remote endpoints with an endpoint on loopback: requests and failures."""
 
 import json
 import socket
@@ -19,7 +19,7 @@ from tests.helpers.endpoint_engine import KEY, answers, engine, quick, request
 __all__ = ["quick"]
 
 
-def test_what_is_asked_and_what_is_answered() -> None:
+def test_the_fields_of_a_request_and_of_its_completion() -> None:
     with serving(lambda number, body: words("the affirmative", finish="length")) as endpoint:
         asked = engine(endpoint.url, options={"top_p": 0.9}, price={"prompt": 2.0, "completion": 8})
         completion = answers(asked, request())[0]
@@ -32,7 +32,7 @@ def test_what_is_asked_and_what_is_answered() -> None:
     assert completion.text == "the affirmative" and completion.stop_reason is StopReason.LENGTH
     assert bytes(completion.completion_ids).decode() == "the affirmative"
     assert completion.logprobs == (0.0,) * len(completion.completion_ids)
-    # 10 prompt tokens at 2 dollars a million, 5 of the completion at 8: 60 millionths.
+    # 10 prompt tokens at 2 dollars per million, 5 completion tokens at 8: 60 millionths.
     counts = asked.drain_metrics()
     assert counts["dollars"] == pytest.approx(60e-6)
     assert (counts["requests"], counts["retries"]) == (1, 0)
@@ -62,7 +62,7 @@ def test_a_sampling_setting_that_the_api_lacks_is_refused(setting: str) -> None:
     asked.close()
 
 
-def test_a_text_is_cut_at_a_stop_string_that_the_endpoint_passed_over() -> None:
+def test_a_text_is_cut_at_a_stop_string_that_the_endpoint_ignored() -> None:
     with serving(lambda number, body: words("<a>yes</a> no", finish="length")) as endpoint:
         kept = answers(engine(endpoint.url), request(stop=("</a>",), keep_stop=True))[0]
         cut = answers(engine(endpoint.url), request(stop=("</a>",)))[0]
@@ -80,7 +80,7 @@ def test_stop_strings_that_are_too_many_for_the_api_cut_the_text_here() -> None:
     assert done.text == "one " and done.stop_reason is StopReason.STOP
 
 
-def test_an_engine_awaits_an_answer_until_it_has_all() -> None:
+def test_an_engine_is_awaiting_until_it_has_all_answers() -> None:
     with serving(lambda number, body: words("yes")) as endpoint:
         asked = engine(endpoint.url)
         assert not asked.awaiting
@@ -108,7 +108,7 @@ def test_a_conversation_is_sent_whole() -> None:
     ]
 
 
-def test_requests_run_side_by_side_and_no_more_than_allowed() -> None:
+def test_requests_run_at_the_same_time_up_to_the_limit() -> None:
     meet = threading.Barrier(3, timeout=60)
 
     def together(number: int, body: dict[str, Any]) -> tuple[int, str]:
@@ -122,11 +122,11 @@ def test_requests_run_side_by_side_and_no_more_than_allowed() -> None:
     assert {number: c.text for number, c in found.items()} == {n: f"WORD {n}" for n in range(6)}
 
 
-def test_what_breaks_is_tried_again_and_counted() -> None:
-    def at_last(number: int, body: dict[str, Any]) -> tuple[int, str] | None:
+def test_failed_requests_are_retried_and_counted() -> None:
+    def succeed_at_last(number: int, body: dict[str, Any]) -> tuple[int, str] | None:
         return (failure(500, "oops"), failure(429, "slow down"), None, words("yes"))[number]
 
-    with serving(at_last) as endpoint:
+    with serving(succeed_at_last) as endpoint:
         asked = engine(endpoint.url)
         assert answers(asked, request())[0].text == "yes"
         assert len(endpoint.asked) == 4
@@ -172,7 +172,7 @@ def test_a_wrong_count_of_tokens_harms_nothing(usage: Any) -> None:
         (None, r"cannot be reached in 2 attempt\(s\)"),
     ],
 )
-def test_an_endpoint_that_cannot_be_used_is_one_line(
+def test_an_unusable_endpoint_gives_an_error_of_one_line(
     reply: tuple[int, str] | None, complaint: str
 ) -> None:
     with (
@@ -192,8 +192,8 @@ def test_an_endpoint_that_cannot_be_used_is_one_line(
         failure(413, "the request exceeds the available context size"),
     ],
 )
-def test_a_prompt_that_does_not_fit_is_no_answer(reply: tuple[int, str]) -> None:
-    """The first request of all may be too long too."""
+def test_a_prompt_that_is_too_long_gives_an_empty_completion(reply: tuple[int, str]) -> None:
+    """Even the first request of an engine may be too long."""
     with serving(lambda number, body: reply) as endpoint:
         asked = engine(endpoint.url)
         done = answers(asked, request())[0]
@@ -217,7 +217,7 @@ def test_an_endpoint_that_is_silent_ends_at_its_timeout() -> None:
             silent.set()
 
 
-def test_nobody_at_the_address_is_one_line() -> None:
+def test_an_address_without_a_server_is_a_clear_error() -> None:
     with socket.socket() as kept:  # no other process listens on this port
         kept.bind(("127.0.0.1", 0))
         gone = f"http://127.0.0.1:{kept.getsockname()[1]}/v1"
@@ -225,7 +225,7 @@ def test_nobody_at_the_address_is_one_line() -> None:
             answers(engine(gone, retries=0), request())
 
 
-def test_attempts_keep_their_distance(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attempts_are_spaced_by_requests_per_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     monkeypatch.setattr("selfplay.engines.openai.time.monotonic", lambda: 100.0)
     monkeypatch.setattr("selfplay.engines.openai.time.sleep", slept.append)
@@ -249,19 +249,19 @@ def test_attempts_keep_their_distance(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"price": {"output": 1.0}}, r"price\.output"),
     ],
 )
-def test_settings_that_cannot_be(settings: dict[str, Any], complaint: str) -> None:
+def test_invalid_settings_are_refused(settings: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         engine(**{"url": "http://127.0.0.1:9/v1", **settings})
 
 
-def test_a_missing_key_is_told_before_anything_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_key_is_reported_before_anything_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY")
     with pytest.raises(ConfigError, match="set the environment variable OPENAI_API_KEY"):
         engine("http://127.0.0.1:9/v1")
     engine("http://127.0.0.1:9/v1", key_variable=None).close()
 
 
-def test_it_cannot_be_trained() -> None:
+def test_a_remote_policy_cannot_be_trained() -> None:
     with pytest.raises(ConfigError, match="cannot be trained"):
         engine("http://127.0.0.1:9/v1").publish("judge", {}, 1)
 
@@ -276,7 +276,7 @@ def test_a_game_against_an_endpoint() -> None:
         played = rollout.run([EpisodeSpec(task=Task(id="hand"), seed=seed) for seed in range(4)])
         remote.close()
     assert all(each.status is Status.FINISHED and not each.error for each in played)
-    # Both bet at once, so that each hand is two turns; what was asked is in the record.
+    # Both players bet at once, so each hand has two turns; the record has the sent prompts.
     assert [turn.text for each in played for turn in each.turns] == ["bet"] * 8
     assert len(endpoint.asked) == 8
     prompts = [read(turn.prompt_ids) for each in played for turn in each.turns]
@@ -284,7 +284,7 @@ def test_a_game_against_an_endpoint() -> None:
     assert sorted(map(str, prompts)) == sorted(map(str, asked))
 
 
-def test_a_conversation_that_is_refused_after_others_were_answered_harms_only_itself() -> None:
+def test_a_refused_conversation_does_not_affect_answered_ones() -> None:
     too_long = failure(400, "maximum context length exceeded")
     with serving(lambda number, body: too_long if number else words("yes")) as endpoint:
         asked = engine(endpoint.url, concurrency=1)
@@ -294,6 +294,6 @@ def test_a_conversation_that_is_refused_after_others_were_answered_harms_only_it
 
 
 @pytest.mark.parametrize("usage", [{"completion_tokens": 10**400}, "[" * 3])
-def test_a_count_without_bounds_is_a_malformed_answer(usage: Any) -> None:
+def test_a_huge_or_malformed_usage_does_not_break_the_engine(usage: Any) -> None:
     with serving(lambda number, body: words("yes", usage=usage)) as endpoint:
         assert answers(engine(endpoint.url), request())[0].text in ("yes", "")

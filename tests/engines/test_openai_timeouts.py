@@ -1,4 +1,4 @@
-"""The engine of remote endpoints: answers that never end."""
+"""Tests of the engine of remote endpoints with answers that never end."""
 
 import socket
 import subprocess
@@ -17,7 +17,7 @@ __all__ = ["quick"]
 
 
 def test_an_answer_that_never_ends_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The client's timeout covers each byte, and here the next byte always arrives."""
+    """The client's timeout applies to each byte alone, and here the next byte always arrives."""
     monkeypatch.setattr("selfplay.engines.openai.PAUSE", 0.0)
 
     def drip(connection: socket.socket) -> None:
@@ -38,12 +38,12 @@ def test_an_answer_that_never_ends_is_not_waited_for(monkeypatch: pytest.MonkeyP
         threading.Thread(target=serve, daemon=True).start()
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
         asked = engine(url, retries=0)
-        asked.timeout = 0.5  # its client's is longer, so that no byte comes too late for that
+        asked.timeout = 0.5  # shorter than that of the client, which no byte exceeds
         with pytest.raises(RunError, match=r"an answer did not end within 0\.5 s"):
             answers(asked, request())
 
 
-def test_what_is_in_flight_keeps_no_process_alive() -> None:
+def test_a_request_in_flight_does_not_keep_the_process_alive() -> None:
     program = (
         f"import sys; sys.path.insert(0, {str(ROOT)!r});"
         "from tests.engines.test_openai_timeouts import engine, request, silent;"
@@ -55,7 +55,7 @@ def test_what_is_in_flight_keeps_no_process_alive() -> None:
 
 
 def silent() -> str:
-    """Address of an endpoint that accepts connections and sends nothing."""
+    """Return the address of an endpoint that accepts connections and sends nothing."""
     listener = socket.create_server(("127.0.0.1", 0))
     KEPT.append(listener)
     return f"http://127.0.0.1:{listener.getsockname()[1]}/v1"

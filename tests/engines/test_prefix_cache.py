@@ -1,4 +1,4 @@
-"""Prompts continue the keys and values of earlier ones, never those of other weights."""
+"""Tests that prompts reuse keys and values of earlier prompts, never those of other weights."""
 
 import copy
 from typing import Any
@@ -52,12 +52,12 @@ def test_prompts_of_one_batch_compute_their_beginning_once(model: PreTrainedMode
     found = answer(serves, requests)
     check(model, requests, found)
     said = [(*r.prompt_ids, *found[r.id].completion_ids[:-1]) for r in requests]
-    # The prompts also share their next token, which is not worth a pass.
+    # The prompts share the rules and the next token.
     assert distinct(prompts) == 101 + 6 * 3
     assert serves.drain_metrics()["computed_tokens"] == distinct(said)
 
 
-def test_new_weights_are_never_asked_with_the_keys_of_others() -> None:
+def test_new_weights_never_use_the_keys_of_other_weights() -> None:
     before, after = llama(0, vocab_size=50), llama(1, vocab_size=50)
     served: Any = copy.deepcopy(before)
     serves = endless(served)
@@ -65,14 +65,14 @@ def test_new_weights_are_never_asked_with_the_keys_of_others() -> None:
     check(before, requests, answer(serves, requests))
     serves.publish("p", after.state_dict(), 1)
     check(after, requests, answer(serves, requests))
-    with torch.no_grad():  # as an optimizer does it, before anybody says so
+    with torch.no_grad():  # in place, like an optimizer, and without `publish`
         for own, new in zip(served.parameters(), before.parameters(), strict=True):
             own.copy_(new)
     check(before, requests, answer(serves, requests))
     assert "cached_tokens" not in {k for k, v in serves.drain_metrics().items() if v}
 
 
-def test_what_began_with_older_weights_is_not_kept() -> None:
+def test_rows_that_began_with_older_weights_are_not_cached() -> None:
     before, after = llama(0, vocab_size=50), llama(1, vocab_size=50)
     serves = endless(copy.deepcopy(before), stride=1)
     serves.in_flight_updates = True
@@ -96,7 +96,7 @@ def test_what_began_with_older_weights_is_not_kept() -> None:
 
 
 @pytest.mark.parametrize("way", ["release", "forget", "sleep"])
-def test_what_is_kept_can_be_freed(model: PreTrainedModel, way: str) -> None:
+def test_cached_prefixes_can_be_freed(model: PreTrainedModel, way: str) -> None:
     serves, requests = endless(model), ask(PROMPT, 1)
     answer(serves, requests)
     answer(serves, requests)
@@ -131,7 +131,7 @@ def test_a_cache_of_no_tokens_keeps_nothing(model: PreTrainedModel) -> None:
 
 
 class Rows:
-    """A cache of two layers whose keys name their tokens."""
+    """A cache of two layers whose keys and values encode their tokens."""
 
     def __init__(self) -> None:
         self.cache = SlotCache(2, torch.device("cpu"))
@@ -149,7 +149,7 @@ class Rows:
         return {row: tokens}
 
     def found(self, kept: PrefixCache, prompt: tuple[int, ...], row: int = 3) -> int:
-        """The number of tokens that are known; keys and values must be those of the prompt."""
+        """Return the number of cached tokens of a prompt; check their keys and values."""
         for layer in self.cache.layers:
             layer.keys[row], layer.values[row] = 0, 0
         self.cache.lengths[row] = 0
@@ -184,10 +184,10 @@ def test_the_longest_unused_is_evicted_from_its_end() -> None:
     kept.store(rows.cache, rows.filled(0, (7, 8, 9)))
     assert len(kept) == 9
     assert rows.found(kept, (1, 2, 3, 4, 0)) == 4
-    kept.store(rows.cache, rows.filled(0, (20, 21, 22, 23, 24)))  # (5, 6) is the oldest end
+    kept.store(rows.cache, rows.filled(0, (20, 21, 22, 23, 24)))  # evicts (5, 6)
     assert rows.found(kept, (1, 2, 5, 6, 0)) == 2
     assert rows.found(kept, (7, 8, 9, 0)) == 3
-    kept.store(rows.cache, rows.filled(0, tuple(range(30, 50))))  # more than there is room for
+    kept.store(rows.cache, rows.filled(0, tuple(range(30, 50))))  # more than the cache can hold
     assert len(kept) == 12 and rows.found(kept, tuple(range(30, 50))) == 12
     for number in range(50):
         kept.store(rows.cache, rows.filled(0, (60 + number % 7, number, number, 1)))

@@ -1,4 +1,4 @@
-"""New prompts are divided so that a common beginning is computed once, where that pays."""
+"""Tests of the division of new prompts: common beginnings are computed once if that is cheaper."""
 
 from itertools import combinations
 from math import ceil
@@ -23,7 +23,7 @@ def test_a_long_common_beginning_is_computed_by_the_first_prompt() -> None:
     ]
 
 
-def test_what_saves_little_costs_no_pass() -> None:
+def test_a_short_common_beginning_gets_no_pass_of_its_own() -> None:
     prompts = [(1, 2, 3, 4), (1, 2, 3, 5), (6,)]
     assert prompt_parts(prompts, [0, 0, 0]) == [
         [PromptPart(prompt=n, start=0) for n in range(3)],
@@ -62,7 +62,7 @@ def test_every_distinct_token_has_one_owner(seed: int, monkeypatch: pytest.Monke
     computed = sum(len(prompts[part.prompt]) - part.start for wave in waves for part in wave)
     before = [prompt[:count] for prompt, count in zip(prompts, known, strict=True)]
     least = distinct(prompts) - distinct(before)
-    # A last token that was known has to be computed again for its logits.
+    # A last token that is known has to be computed again for its logits.
     again = sum(any(other[: len(p)] == p for other in stored) for p in prompts)
     assert least <= computed <= least + again
 
@@ -94,7 +94,7 @@ def test_no_division_among_passes_costs_less(seed: int) -> None:
     limit = rng.choice([64, 300, 16_384])
 
     def cost(ascending: list[int]) -> int:
-        """Tokens with padding, and the passes, of parts that are padded to the last."""
+        """Return the cost of padded tokens and passes, if parts are padded to the last one."""
         count, width = len(ascending), ascending[-1]
         return count * width + module.PASS * ceil(count / max(1, limit // width))
 

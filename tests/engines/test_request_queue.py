@@ -1,4 +1,4 @@
-"""The order of the requests that wait for a place in a batch."""
+"""Tests of the order of the requests that wait for a place in a batch."""
 
 from selfplay.engines.request_queue import RequestQueue
 from selfplay.types import Request
@@ -20,7 +20,7 @@ def test_most_turns_come_first_and_then_the_earlier_request() -> None:
     assert not queue
 
 
-def test_a_request_that_comes_back_gets_its_place_again() -> None:
+def test_a_request_that_is_added_again_gets_its_place_back() -> None:
     queue = RequestQueue()
     for number in range(3):
         queue.add(request(number))

@@ -1,4 +1,4 @@
-"""The engine of scripts, without a model."""
+"""Tests of the engine that answers with scripts instead of a model."""
 
 from collections import Counter
 from typing import Any
@@ -51,7 +51,7 @@ def test_any_words_are_text_that_can_be_written(text: str) -> None:
 def test_a_choice_depends_on_the_requests_seed_alone() -> None:
     first = [done.text for done in answers(choice(["x", "y", "z"]), 300)]
     assert first == [done.text for done in answers(choice(["x", "y", "z"]), 300)]
-    assert min(Counter(first).values()) > 60  # 100 expected, 8 the spread
+    assert min(Counter(first).values()) > 60  # 100 are expected, with a standard deviation of 8
 
 
 def test_a_replay_gives_each_agent_its_words_in_order() -> None:
@@ -61,7 +61,7 @@ def test_a_replay_gives_each_agent_its_words_in_order() -> None:
         answers(script)
 
 
-def test_a_script_sees_who_acts_and_what_is_seen() -> None:
+def test_a_script_gets_the_agent_and_its_observation() -> None:
     engine = ScriptedEngine({"p": lambda agent, observation, rng: f"{agent} {observation.text}"})
     seen = Observation(text="a card")
     engine.add(
@@ -74,7 +74,7 @@ def test_a_script_sees_who_acts_and_what_is_seen() -> None:
     assert engine.step() == []
 
 
-def test_what_is_not_scripted_is_refused() -> None:
+def test_unknown_policies_and_training_are_refused() -> None:
     engine = ScriptedEngine({"first": constant("x")})
     with pytest.raises(ConfigError, match="did you mean 'first'"):
         engine.add(Request(id=0, policy="frist", prompt_ids=(), seed=0, max_tokens=1))

@@ -1,4 +1,4 @@
-"""Requests with equal histories are one row of the forward pass, and each keeps its own sample."""
+"""Tests that requests with equal histories share a row of the pass, but sample separately."""
 
 from random import Random
 from typing import Any
@@ -23,14 +23,14 @@ def ask(prompt: tuple[int, ...], count: int, first: int = 0, **settings: Any) ->
 
 
 def endless(model: PreTrainedModel, **settings: int) -> TransformersEngine:
-    """Only its length ends a completion. What the trial of the model counted is dropped."""
+    """Return an engine in which only the length limit ends a completion, without metrics so far."""
     made = serving({"p": model}, {"p": []}, **settings)
     made.drain_metrics()
     return made
 
 
 def check(model: PreTrainedModel, requests: list[Request], found: dict[int, Completion]) -> None:
-    """Tokens and log-probabilities are those of a plain loop over each request alone."""
+    """Check that tokens and log-probabilities are those of a plain loop over each request alone."""
     for request in requests:
         ids, nats = plain(model, request, ends=())
         assert found[request.id].completion_ids == ids
@@ -107,7 +107,7 @@ def test_requests_of_other_lengths_and_temperatures_share_rows_too(model: PreTra
 @pytest.mark.parametrize("kind", ["sdpa", "eager"])
 @pytest.mark.parametrize("seed", range(3))
 def test_conversations_that_come_and_go_are_those_of_a_plain_loop(seed: int, kind: str) -> None:
-    """Shared prompts, second turns, small caches and requests that join, all at once."""
+    """Combine shared prompts, second turns, small caches and requests that join."""
     rng, model = Random(seed), llama(seed, vocab_size=12, max_position_embeddings=80).double()
     model.set_attn_implementation(kind)
     with torch.no_grad():
@@ -145,7 +145,7 @@ def test_conversations_that_come_and_go_are_those_of_a_plain_loop(seed: int, kin
 
 
 class Forgetful(LlamaForCausalLM):
-    """Is wrong where several tokens continue keys and values, and only there."""
+    """A model that is wrong only where several tokens continue cached keys and values."""
 
     def forward(self, *args: Any, **given: Any) -> Any:
         places: Any = given.get("position_ids")
@@ -156,7 +156,7 @@ class Forgetful(LlamaForCausalLM):
 
 
 class Mistaken(LlamaForCausalLM):
-    """Is wrong in a decoding step of more than as many rows as there were prompts."""
+    """A model that is wrong only in a decoding step with more rows than there were prompts."""
 
     prompts = 0
 
@@ -185,7 +185,7 @@ def test_rows_of_completions_that_have_ended_are_filled_again(model: PreTrainedM
         requests = [each for n, p in enumerate(prompts) for each in ask(p, 1, n, max_tokens=1)]
         assert len(answer(serves, requests)) == 8
     assert serves._batches["p"].cache.slots == 8
-    # Others stay in flight meanwhile.
+    # Longer requests stay in flight in the meantime.
     for number, request in enumerate(ask((9, 9), 4, first=100, max_tokens=40)):
         serves.add(request)
         assert answer(serves, ask((4, number), 1, max_tokens=1))

@@ -1,4 +1,4 @@
-"""Stop strings: a completion ends at the first one, the ids stay, and the text is cut."""
+"""Tests of stop strings: they end a completion and cut its text, but all sampled ids stay."""
 
 import copy
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ def test_the_text_is_cut_at_the_first_stop_string(
 
 @pytest.mark.parametrize("stop", [["</a>"], ["\n\n"], ["é"], ["x" * 70], ["ab", "ba"], ["never"]])
 def test_a_matcher_ends_at_the_token_that_completes_a_stop_string(stop: list[str]) -> None:
-    """Decoding only the last tokens finds what decoding everything finds."""
+    """Decoding only the last tokens must find the same end as decoding all tokens."""
     renderer, rng = ByteRenderer(), Random(repr(stop))
     ended = 0
     for _ in range(100):
@@ -76,7 +76,7 @@ def test_only_the_last_tokens_are_decoded_again() -> None:
 
 
 def test_a_part_that_decodes_differently_is_checked_against_the_whole() -> None:
-    """The first token of a part can lose a space, as some tokenizers decode it."""
+    """Some tokenizers drop a leading space when they decode a part of the tokens."""
 
     def decode(ids: Sequence[int]) -> str:
         return bytes(ids).decode().removeprefix(" ")
@@ -97,7 +97,7 @@ def test_the_embedded_engine_ends_where_the_text_has_a_stop_string(
     stop = sorted({text[5:7] for text in texts if len(text) > 12})[:6]
     assert len(stop) == 6
     limits: dict[str, Any] = {"stop": tuple(stop), "decode": renderer.text}
-    # Others of the batch have none.
+    # A third of the requests have no stop strings.
     asked = [replace(each, **limits) if each.id % 3 else each for each in plain]
     found = answer(engine, asked)
     shortened = 0

@@ -1,4 +1,4 @@
-"""The embedded engine samples with the model's probabilities, whatever else is in the batch."""
+"""Tests that the embedded engine samples with the model's probabilities in every batch."""
 
 import copy
 import math
@@ -30,7 +30,7 @@ def test_log_probabilities_are_the_models_own(model: PreTrainedModel, temperatur
         )
 
 
-def test_greedy_is_generates_greedy(model: PreTrainedModel) -> None:
+def test_greedy_tokens_are_those_of_generate(model: PreTrainedModel) -> None:
     requests = ask(20, temperature=0.0)
     found = answer(engine(model), requests)
     generate: Any = model.generate
@@ -102,7 +102,7 @@ def test_first_tokens_are_as_frequent_as_the_model_says(model: PreTrainedModel) 
         assert abs(seen[token] / count - chance) < 5 * spread + 1e-3
 
 
-def test_why_a_completion_ends(model: PreTrainedModel) -> None:
+def test_the_stop_reason_of_a_completion(model: PreTrainedModel) -> None:
     requests = ask(200, max_tokens=30)
     found = answer(engine(model), requests)
     for request in requests:
@@ -124,7 +124,7 @@ def test_one_prefill_per_distinct_prompt(
             rows.append(given["input_ids"].shape[0])
         return forward(self, **given)
 
-    serves = engine(model)  # which tries the model with prompts of its own
+    serves = engine(model)  # the engine first tries the model with its own prompts
     monkeypatch.setattr(type(model), "forward", counting)
     same = [
         Request(id=n, policy="p", prompt_ids=(5, 6, 7), seed=n, max_tokens=3) for n in range(50)
@@ -133,7 +133,7 @@ def test_one_prefill_per_distinct_prompt(
     assert rows == [1]
 
 
-def test_what_cannot_be_served_is_refused(model: PreTrainedModel) -> None:
+def test_requests_that_cannot_be_served_are_refused(model: PreTrainedModel) -> None:
     serving = engine(model)
     with pytest.raises(ConfigError, match="serves no policy 'q'"):
         serving.add(Request(id=0, policy="q", prompt_ids=(1,), seed=0, max_tokens=1))
@@ -153,7 +153,7 @@ def test_weights_do_not_change_under_requests_in_flight(model: PreTrainedModel) 
 
 
 @pytest.mark.parametrize("setting", ["max_rows", "prefill_tokens", "stride"])
-def test_a_setting_that_would_never_end_is_refused(model: PreTrainedModel, setting: str) -> None:
+def test_a_setting_of_zero_is_refused(model: PreTrainedModel, setting: str) -> None:
     with pytest.raises(ConfigError, match=f"engine.{setting}: must be at least 1"):
         engine(model, **{setting: 0})
 
@@ -168,12 +168,12 @@ def test_rows_of_a_large_vocabulary_are_drawn_as_the_distribution_says() -> None
     alone = torch.zeros(3, 700)
     alone[:, 650] = 1.0
     ends = torch.tensor([0.0, 0.5, 1 - 2**-53], dtype=torch.float64)
-    # Never a token of probability 0.
+    # A token of probability 0 is never drawn.
     assert inverse(alone[:1], ends, torch.tensor([0] * 3)).tolist() == [650] * 3
 
 
 @pytest.mark.parametrize("broken", [math.nan, math.inf])
-def test_weights_that_are_not_finite_are_one_line_that_names_the_policy(
+def test_the_error_of_weights_that_are_not_finite_names_the_policy(
     model: PreTrainedModel, broken: float
 ) -> None:
     twin: Any = copy.deepcopy(model)
@@ -184,7 +184,7 @@ def test_weights_that_are_not_finite_are_one_line_that_names_the_policy(
         answer(serves, ask(3))
 
 
-def test_weights_that_are_not_finite_are_no_matter_of_the_cache(model: PreTrainedModel) -> None:
+def test_weights_that_are_not_finite_are_not_blamed_on_the_cache(model: PreTrainedModel) -> None:
     broken = copy.deepcopy(model)
     with torch.no_grad():
         next(iter(broken.parameters())).fill_(math.nan)

@@ -1,4 +1,4 @@
-"""The embedded engine serves any causal LM with ordinary attention, and refuses the others."""
+"""Tests that the embedded engine serves causal LMs with ordinary attention, and refuses others."""
 
 from typing import Any
 
@@ -62,8 +62,8 @@ def test_other_models_and_kinds_of_attention(kind: str, attention: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["qwen3", "gpt2"])
-def test_a_row_that_is_done_waits_in_its_place(kind: str) -> None:
-    """A long prompt with few new tokens ends early, at the last position of model and cache."""
+def test_a_finished_row_does_not_disturb_the_batch(kind: str) -> None:
+    """A long prompt with few new tokens ends early, at the largest position of the batch."""
     serves = serving({"p": made(kind)}, {"p": []}, prefill_tokens=1)
     long = Request(id=0, policy="p", prompt_ids=(5,) * 20, seed=0, max_tokens=4)
     short = [
@@ -95,13 +95,13 @@ def test_a_row_that_is_done_waits_in_its_place(kind: str) -> None:
         ),
     ],
 )
-def test_a_model_of_another_build_is_refused(other: PreTrainedModel, words: str) -> None:
+def test_a_model_without_ordinary_attention_is_refused(other: PreTrainedModel, words: str) -> None:
     with pytest.raises(ConfigError, match=f"policy 'p'.*{words}"):
         engine(other)
 
 
 @pytest.mark.gpu
-def test_a_gpu_samples_what_its_model_says() -> None:
+def test_log_probabilities_on_a_gpu_are_those_of_the_model() -> None:
     served: Any = made("qwen3")
     served.cuda()
     requests = [

@@ -1,4 +1,4 @@
-"""Truncated sampling, against the definitions written out for one row at a time in float64."""
+"""Tests of truncated sampling against its definition, written out for one row at a time."""
 
 import math
 from collections import Counter
@@ -41,7 +41,7 @@ CASES = [
 
 
 def enumerated(chances: list[float], settings: Settings) -> list[float]:
-    """The truncated distribution, by the rules one after another."""
+    """Return the truncated distribution by applying the rules one after another."""
     order = sorted(range(len(chances)), key=lambda token: (-chances[token], token))
     kept = [token for token in order if chances[token] >= settings.min_p * chances[order[0]]]
     kept = kept[: settings.top_k or None]
@@ -147,7 +147,7 @@ def test_tokens_are_as_frequent_as_the_enumeration_says(
     assert set(seen) <= {token for token, chance in enumerate(chances) if chance > 0}
     for token, chance in enumerate(chances):
         assert abs(seen[token] / count - chance) <= 5 * (chance * (1 - chance) / count) ** 0.5
-    for done in found.values():  # the distribution that was sampled from
+    for done in found.values():  # log-probabilities are those of the truncated distribution
         assert done.logprobs[0] == pytest.approx(
             math.log(chances[done.completion_ids[0]]), abs=1e-4
         )

@@ -1,4 +1,4 @@
-"""An adapter for each arena of `tiny/three_games`, over one base, as its header and docs tell."""
+"""Tests of an adapter for each arena of `tiny/three_games`, over one base, as documented."""
 
 import json
 import shlex
@@ -27,7 +27,7 @@ SMALL = [
     "warmstart.demonstrations.parts.tic_tac_toe.most=2",
     "curriculum.batch=3",
     "sampler.group_size=8",
-    "credit=rae",  # has a signal where all returns are equal, as those of an untrained model
+    "credit=rae",  # it has a signal where all returns are equal, as with an untrained model
     "evaluations=none",
     "run.threads=1",
     "run.steps=2",
@@ -37,7 +37,7 @@ SMALL = [
 
 
 def shipped(words: str) -> list[str]:
-    """The overrides of the command with these words in the experiment's header."""
+    """Return the overrides of the command with these words in the experiment's header."""
     text = (ROOT / "configs/experiment/tiny/three_games.yaml").read_text()
     (line,) = [line for line in text.splitlines() if words in line]
     return shlex.split(line.lstrip("# "))[2:]

@@ -1,4 +1,4 @@
-"""The experiments on memory, debate and collaboration, in the modes that their comments name."""
+"""Tests of the documented modes of the experiments on memory, debate and collaboration."""
 
 import pytest
 
@@ -60,7 +60,7 @@ def test_a_mode_that_needs_a_package_or_a_file_composes(changes: list[str]) -> N
     ],
     ids=["manager first", "alternating", "both at once"],
 )
-def test_who_learns_when_in_memory_r1(phases: str, learning: dict[int, str]) -> None:
+def test_learning_roles_of_the_phases_of_memory_r1(phases: str, learning: dict[int, str]) -> None:
     composed = compose.load(["+experiment=paper/memory_r1", f"population.phases={phases}"])
     check(composed)
     population = Population.of(composed)

@@ -1,4 +1,4 @@
-"""A run weighs its samples if their log-probabilities are not the learner's own."""
+"""Tests of the correction of samples whose log-probabilities are not those of the learner."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from selfplay.runtime.local import Local
 
 
 def correction(*overrides: str) -> str:
-    """Return the correction of a loaded run, which its learners have too."""
+    """Return the correction of a loaded run, and check that its learner has it too."""
     experiment = Experiment(compose.load(["+experiment=tiny/smoke", *overrides]))
     experiment.load()
     try:
@@ -22,28 +22,28 @@ def correction(*overrides: str) -> str:
         experiment.close()
 
 
-def test_the_engine_that_samples_with_the_learners_tensors_needs_none() -> None:
+def test_an_engine_with_the_learners_tensors_needs_no_correction() -> None:
     assert correction() == "none"
 
 
-def test_an_engine_that_computes_otherwise_needs_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_inexact_engine_needs_a_correction(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TransformersEngine, "exact", False)
     assert correction() == "truncated"
     assert correction("objective.correction=none") == "none"
 
 
-def test_a_learner_that_computes_in_bfloat16_needs_one() -> None:
+def test_a_learner_that_computes_in_bfloat16_needs_a_correction() -> None:
     assert correction("learner.precision=bfloat16") == "truncated"
 
 
 def test_learners_of_other_processes_may_compute_in_bfloat16(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The driver's copy of the policy is on the CPU, whatever the ranks have."""
+    """The driver's copy of the policy is on the CPU, also if the ranks use GPUs."""
     monkeypatch.setattr(Local, "learner_device", "cuda")
     assert correction() == "truncated"
     assert correction("learner.precision=float32") == "none"
 
 
-def test_samples_of_truncated_distributions_need_one() -> None:
+def test_samples_of_truncated_distributions_need_a_correction() -> None:
     assert correction("sampling.default.top_k=4") == "truncated"

@@ -1,4 +1,4 @@
-"""What the configs of the self-play curricula say about held-out questions and overrides."""
+"""Tests of the configs of the self-play curricula: held-out questions and overrides."""
 
 import shlex
 from pathlib import Path
@@ -22,7 +22,7 @@ def built(name: str, *overrides: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("name", "count"), [("tiny/r_zero", 60), ("tiny/ladder", 40), ("tiny/multi_agent_evolve", 60)]
 )
-def test_what_is_held_out_may_not_be_proposed(name: str, count: int) -> None:
+def test_held_out_questions_may_not_be_proposed(name: str, count: int) -> None:
     settings = built(name)
     held_out = build(settings["evaluations"]["held_out"]["tasks"])
     assert len(held_out) == count

@@ -1,4 +1,4 @@
-"""Runs whose policies learn from teachers, by the command line and its errors."""
+"""Tests of runs whose policies learn from teachers, and of errors in their settings."""
 
 import json
 import re
@@ -52,7 +52,7 @@ def model(run: Path, step: int) -> Path:
     return run / f"checkpoints/{step:06d}/policies/base"
 
 
-def test_a_policy_learns_from_a_teacher_for_each_role_and_goes_on_after_a_move(
+def test_a_policy_learns_from_a_teacher_for_each_role_and_resumes(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     first = train(tmp_path, "first", "run.steps=1", "credit=rae", "learner.lr=0.1")
@@ -65,12 +65,12 @@ def test_a_policy_learns_from_a_teacher_for_each_role_and_goes_on_after_a_move(
     steps = {line["step"]: line for line in metrics(run) if "policy/base/reference_kl" in line}
     values = [steps[step]["policy/base/reference_kl"] for step in (1, 2, 3, 4)]
     assert values[0] > 1e-3 and values[3] < values[0]
-    # The loss is the KL alone, whatever the games pay.
+    # The loss is the KL alone and does not depend on the rewards.
     for step in (1, 4):
         assert steps[step]["policy/base/loss"] == pytest.approx(
             steps[step]["policy/base/reference_kl"], rel=1e-5
         )
-    # A run goes on the same, also where the folder of a teacher has another name.
+    # A resumed run has the same losses, also if the folder of a teacher was renamed.
     again = tmp_path / "again"
     shutil.copytree(run, again)
     for step in (3, 4):
@@ -144,7 +144,7 @@ def test_a_run_is_evaluated_and_studied_without_its_teacher(
     monkeypatch.chdir(tmp_path)
     ways = (*KUHN, "algorithm=distillation", "policy.teacher=teacher", "run.steps=1")
     assert main(["train", *ways, "run.folder=runs", "run.name=r"]) == 0
-    # A run names the folder for every working directory.
+    # The config of a run has the absolute path of the folder.
     config = yaml.safe_load((tmp_path / "runs/r/config.yaml").read_text())
     assert config["population"]["policy"]["teacher"] == str(teacher)
     shutil.move(teacher, tmp_path / "moved")
@@ -156,7 +156,7 @@ def test_a_run_is_evaluated_and_studied_without_its_teacher(
 
 
 def save_tiny_of_run(place: Path) -> Path:
-    """A folder with the policy of a run of one step."""
+    """Train a run of one step, and return a folder with its policy."""
     ways = (*KUHN, "run.steps=1", f"run.folder={place}", "run.name=first", "learner.lr=0.1")
     assert main(["train", *ways]) == 0
     shutil.copytree(model(place / "first", 1), place / "teacher")

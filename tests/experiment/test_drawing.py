@@ -1,4 +1,4 @@
-"""Drawings of recorded episodes by an author's arena."""
+"""Tests of drawings of recorded episodes by a user's arena."""
 
 import random
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from tests.helpers.builders import episode, turn
 
 
 class Scribbler(Arena):
-    """Ends after one move, and draws no `StateDrawing`."""
+    """An arena that ends after one move, and whose drawing is no `StateDrawing`."""
 
     name = "scribbler_v0"
     roles = {"a": 1}

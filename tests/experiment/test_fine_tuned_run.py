@@ -1,4 +1,4 @@
-"""A run, its export, and a run whose model is fine-tuned on it, by the command line."""
+"""Test of a run, its export, and a run whose model is fine-tuned on the export."""
 
 import json
 from pathlib import Path
@@ -43,5 +43,5 @@ def test_a_run_begins_with_its_model_fine_tuned_on_an_export(tmp_path: Path) -> 
     assert all(torch.equal(begun[name], kept[name]) for name in kept)
     assert any(not torch.equal(weights(base)[name], kept[name]) for name in kept)
     last = json.loads((tmp_path / "runs/second/metrics.jsonl").read_text().splitlines()[-1])
-    # The reference is the same model; the base itself is elsewhere.
+    # The reference is the fine-tuned model, not its base.
     assert abs(last["policy/base/reference_kl"]) < 1e-6

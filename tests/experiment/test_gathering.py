@@ -1,4 +1,4 @@
-"""Episodes that fail while a curriculum gathers its first tasks end the run with their error."""
+"""Test that failed episodes during the gathering of first tasks end the run with their error."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("without_charts")
 
 
 class Forgetful(AbsoluteZero):
-    """The author's arena reads a key that it never wrote."""
+    """A user's arena that raises a KeyError."""
 
     def advance(self, actions: Mapping[str, Action | None]) -> None:
         raise KeyError("ledger")
@@ -30,10 +30,10 @@ def test_the_error_of_an_arena_is_not_blamed_on_the_policy(
         *("run.name=r", f"run.folder={tmp_path}", "run.threads=1"),
     ]
     assert main(["train", SMOKE, *overrides]) != 0
-    told = capsys.readouterr().err
-    assert "gathering first tasks, round 1: 100% of the episodes failed" in told
-    assert "KeyError" in told and "ledger" in told and "set more steps for the warm" not in told
-    line = told.splitlines()[-1].removeprefix("selfplay: ")
+    error = capsys.readouterr().err
+    assert "gathering first tasks, round 1: 100% of the episodes failed" in error
+    assert "KeyError" in error and "ledger" in error and "set more steps for the warm" not in error
+    line = error.splitlines()[-1].removeprefix("selfplay: ")
     assert line.startswith("gathering first tasks, round 1") and ending(tmp_path / "r") == line
     shown = Path(tmp_path / "r/report.html").read_text()
     assert f"The run stopped early: {escape(line)}" in shown

@@ -1,4 +1,4 @@
-"""`selfplay play`: a person in a seat, at the table of a run or of an arena."""
+"""Tests of `selfplay play`: a person plays one agent, in a run or in an arena."""
 
 import json
 import shutil
@@ -23,7 +23,7 @@ MINIMAX = "arenas.games.tic_tac_toe.minimax"
 
 
 def first_free(question: HumanQuestion) -> str:
-    """Plays the first square that the prompt says is free."""
+    """Return the first square that the prompt lists as free."""
     text = str(question.messages[-1]["content"])
     return text.rpartition("nothing else: ")[2].split(",")[0]
 
@@ -39,7 +39,7 @@ def test_games_are_played_to_their_end_and_saved_as_episodes(
         assert episode.status is Status.FINISHED and episode.policy_map == {agent: YOU}
         mine = [turn for turn in episode.turns if turn.agent == agent]
         assert {turn.policy for turn in mine} == {YOU} and not any(t.trainable for t in mine)
-        assert sum(turn.reward for turn in mine) <= 0  # nobody beats minimax
+        assert sum(turn.reward for turn in mine) <= 0  # minimax never loses
         data = decode(path.read_bytes())
         assert record_of(data, step=0, line=1, path=path).episode == episode
 
@@ -88,7 +88,7 @@ def test_an_offer_in_another_order_with_a_message_is_legal() -> None:
     assert not arena.is_legal(seen, "offer") and not arena.is_legal(seen, "accept")
 
 
-def test_the_end_of_a_game_is_told() -> None:
+def test_the_text_at_the_end_of_a_game() -> None:
     moved = turn("player_0", "five", -1.0, action="5", info={"verdict": "illegal"}, stage=0)
     played = Episode(
         arena="made",
@@ -167,7 +167,7 @@ def test_a_run_is_played_with_changed_settings() -> None:
         next(play(folder, **seat, games=1, seed=0, search=["mine"]))
 
 
-def test_what_others_wrote_does_not_command_the_terminal(
+def test_texts_of_other_agents_print_no_control_characters(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("builtins.input", lambda prompt: "one\\ntwo")
@@ -219,8 +219,6 @@ def test_a_person_cannot_be_trained() -> None:
         ),
     ],
 )
-def test_what_cannot_be_played_is_one_line(
-    arguments: tuple[str, ...], words: str, tmp_path: Path
-) -> None:
+def test_a_refused_game_is_one_line(arguments: tuple[str, ...], words: str, tmp_path: Path) -> None:
     outcome = run("play", *arguments, cwd=tmp_path)
     assert outcome.code == 2 and words in one_line(outcome.err)

@@ -1,4 +1,4 @@
-"""Arguments that an experiment gives to credit method and sampler besides those of the config."""
+"""Tests of arguments of credit methods and samplers that are not in the config."""
 
 from selfplay.config import compose
 from selfplay.credit.by_role import ByRole
@@ -12,7 +12,7 @@ PHASES = "population.phases=[{learn: [solver], steps: 2}, {learn: [proposer], st
 
 
 def made(*overrides: str) -> Experiment:
-    """The experiment of these settings, closed."""
+    """Return the experiment of these settings, closed."""
     experiment = Experiment(compose.load(list(overrides)))
     experiment.close()
     return experiment

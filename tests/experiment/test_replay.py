@@ -1,4 +1,4 @@
-"""`selfplay replay`: a record comes out as it was; under another config, as a fresh run does."""
+"""Tests of `selfplay replay`: rewards and advantages under the run's config and under another."""
 
 import json
 import shutil
@@ -24,7 +24,7 @@ def replayed(folder: Path, *overrides: str, cwd: Path) -> dict[str, Any]:
 
 
 def credited(folder: Path, step: int) -> list[tuple[float, Any]]:
-    """(reward, advantage) of every recorded turn of a step."""
+    """Return the reward and the advantage of every recorded turn of a step."""
     lines = (folder / "episodes" / f"{step:06d}.jsonl").read_text().splitlines()
     return [
         (turn["reward"], advantage)
@@ -34,18 +34,18 @@ def credited(folder: Path, step: int) -> list[tuple[float, Any]]:
 
 
 def recorded_episodes(folder: Path) -> int:
-    """Number of episodes in the record of a run."""
+    """Return the number of episodes in the record of a run."""
     return sum(len(path.read_text().splitlines()) for path in folder.glob("episodes/*.jsonl"))
 
 
 def trained(folder: Path, *overrides: str) -> Path:
-    finished()  # has made the warm start
+    finished()  # it makes the warm start that the new run uses
     outcome = run("train", SMOKE, *SHORT, *overrides, "run.name=mine", cwd=folder)
     assert outcome.code == 0, outcome.err
     return folder / "runs/mine"
 
 
-def test_under_its_own_config_a_run_comes_out_as_recorded(tmp_path: Path) -> None:
+def test_a_replay_under_the_runs_config_equals_the_record(tmp_path: Path) -> None:
     found = replayed(finished(), cwd=tmp_path)
     turns = sum(len(credited(finished(), step)) for step in (1, 2, 3))
     assert found["steps"] == 3 and found["differences"] == [] and found["unplayed"] == {}
@@ -62,7 +62,7 @@ def test_under_its_own_config_a_run_comes_out_as_recorded(tmp_path: Path) -> Non
         pytest.param(("sampler=dynamic", "sampler.group_size=2"), marks=pytest.mark.slow),
     ],
 )
-def test_so_does_one_that_branches_shapes_or_drops(
+def test_a_replay_with_branches_shaping_or_dropped_groups_equals_the_record(
     tmp_path: Path, overrides: tuple[str, ...]
 ) -> None:
     found = replayed(trained(tmp_path, *overrides), cwd=tmp_path)
@@ -70,8 +70,8 @@ def test_so_does_one_that_branches_shapes_or_drops(
     assert 0 < found["advantages"] <= found["rewards"]
 
 
-def test_under_another_config_it_comes_out_as_a_fresh_run(tmp_path: Path) -> None:
-    """The first step samples from the same weights, so only pay and credit differ."""
+def test_a_replay_under_another_config_equals_a_new_run(tmp_path: Path) -> None:
+    """The first step samples from the same weights, so only rewards and advantages differ."""
     other = ("credit=rloo", "arena.malformed=-3")
     fresh = credited(trained(tmp_path, *other), 1)
     found = replayed(finished(), *other, "--steps", "1", cwd=tmp_path)
@@ -87,7 +87,7 @@ def test_under_another_config_it_comes_out_as_a_fresh_run(tmp_path: Path) -> Non
     assert [(d["what"], d["replayed"]) for d in found["differences"]] == changed
 
 
-def test_a_credit_method_of_ones_own_is_replayed(tmp_path: Path) -> None:
+def test_a_users_credit_method_is_replayed(tmp_path: Path) -> None:
     (tmp_path / "mine/credit").mkdir(parents=True)
     (tmp_path / "mine/credit/own.yaml").write_text("_target_: selfplay.credit.rloo.RLOO\n")
     shipped = replayed(finished(), "credit=rloo", "--steps", "1", cwd=tmp_path)
@@ -108,12 +108,12 @@ def test_a_record_that_was_changed_is_found(tmp_path: Path) -> None:
     assert "reward 7.50 -> " in outcome.out
 
 
-def test_an_episode_that_ends_elsewhere_is_counted_and_not_compared(tmp_path: Path) -> None:
+def test_an_episode_that_cannot_be_replayed_is_counted(tmp_path: Path) -> None:
     found = replayed(finished(), "arena.solvers=3", cwd=tmp_path)
     assert found["unplayed"]
     assert all("a replay needs the record's own arena" in reason for reason in found["unplayed"])
-    # Those whose proposal was refused ended before any solver was asked. Their number, and that of
-    # all episodes, depends on the samples, which differ between processors.
+    # Episodes with a refused proposal have no turn of a solver, so they can be replayed. Their
+    # number and that of all episodes depend on the samples, which differ between processors.
     assert found["episodes"] + sum(found["unplayed"].values()) == recorded_episodes(finished())
     assert found["episodes"] > 0
 
@@ -132,7 +132,7 @@ def test_an_episode_that_ends_elsewhere_is_counted_and_not_compared(tmp_path: Pa
         (("arena.nothing=1",), "unknown key 'arena.nothing'"),
     ],
 )
-def test_what_cannot_be_replayed_is_one_line(
+def test_a_refused_replay_is_one_line(
     tmp_path: Path, arguments: tuple[str, ...], words: str
 ) -> None:
     outcome = run("replay", str(finished()), *arguments, cwd=tmp_path)
@@ -150,7 +150,7 @@ def test_a_branch_of_no_earlier_episode_is_a_damaged_record(parent: int) -> None
         _group(records, episodes)
 
 
-def test_the_lines_give_a_terminal_nothing_to_obey() -> None:
+def test_the_lines_contain_no_control_characters() -> None:
     attack = "\x1b]0;owned\x07\x1b[31m\u202e\nfake line"
     difference = Difference(
         step=1, group=attack, member=0, turn=0, agent=attack, what="reward", recorded=0, replayed=1
@@ -162,7 +162,7 @@ def test_the_lines_give_a_terminal_nothing_to_obey() -> None:
     assert sum("owned" in line for line in lines) == 7
 
 
-def test_steps_behind_the_newest_checkpoint_are_left_out_and_told(tmp_path: Path) -> None:
+def test_steps_after_the_newest_checkpoint_are_left_out_and_counted(tmp_path: Path) -> None:
     folder = copy_of_finished(tmp_path)
     shutil.rmtree(folder / "checkpoints/000003")
     found = replayed(folder, cwd=tmp_path)

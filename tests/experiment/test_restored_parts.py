@@ -1,4 +1,4 @@
-"""The states of parts are restored from a checkpoint; an error in authors' code is one line."""
+"""Tests of states restored from a checkpoint: an error in a user's code is one line."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +14,7 @@ from selfplay.experiment.experiment import Experiment
 
 
 class Forgetful(RAE):
-    """Reads a value that its state lacks."""
+    """A credit method that reads a value that its state lacks."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.means = state["means"]
@@ -35,7 +35,7 @@ def restored(monkeypatch: pytest.MonkeyPatch, **parts: Any) -> None:
 
 
 @pytest.mark.parametrize("key", ["curriculum", "credit"])
-def test_an_error_of_an_authors_part_names_the_part_and_its_place(
+def test_an_error_of_a_users_part_names_the_part_and_the_line(
     key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = (
@@ -46,7 +46,7 @@ def test_an_error_of_an_authors_part_names_the_part_and_its_place(
         restored(monkeypatch, **{key: Forgetful()})
 
 
-def test_a_state_of_another_method_is_a_checkpoint_that_does_not_fit(
+def test_a_state_of_another_method_does_not_fit_the_config(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     restored(monkeypatch)

@@ -1,4 +1,4 @@
-"""A credit method that its sampler cannot feed is refused when the config is read."""
+"""Tests that a check refuses a credit method whose sampler makes no suitable groups."""
 
 from typing import Any, ClassVar
 
@@ -92,7 +92,7 @@ SOLVER = "+credit.methods.solver={_target_: selfplay.credit.trr.TRR}"
 
 
 @pytest.mark.parametrize(
-    ("overrides", "said"),
+    ("overrides", "words"),
     [
         ([SOLVER.replace("solver", "slover")], r"credit\.methods: no role 'slover'.*'solver'"),
         ([SOLVER, "~credit.methods.default"], r"credit\.methods: none for 'proposer'"),
@@ -100,9 +100,11 @@ SOLVER = "+credit.methods.solver={_target_: selfplay.credit.trr.TRR}"
         (["+credit.methods.solver=null"], r"drop it: ~credit\.methods\.solver"),
     ],
 )
-def test_a_role_that_nobody_plays_or_credits_is_refused(overrides: list[str], said: str) -> None:
+def test_an_unknown_role_or_a_role_without_credit_is_refused(
+    overrides: list[str], words: str
+) -> None:
     pytest.importorskip("nltk")
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=words):
         check(load("credit=by_role", *overrides))
 
 
@@ -124,7 +126,7 @@ class Tree:
 
 
 class Own:
-    """A user's credit method, which does not say what it needs."""
+    """A user's credit method without a declaration of its needs."""
 
 
 def test_a_method_that_credits_branches_needs_a_sampler_that_branches() -> None:

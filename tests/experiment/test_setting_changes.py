@@ -1,4 +1,4 @@
-"""Changes of settings by a resumed run are refused, or made, printed and recorded."""
+"""Tests of changed settings of a resumed run: refused, or made, printed and recorded."""
 
 import json
 import re
@@ -92,9 +92,9 @@ def test_another_teacher_is_one_change_for_each_role() -> None:
     ],
 )
 def test_other_settings_are_refused_in_one_line(nodes: dict[str, Any], line: str) -> None:
-    told = refusal(changed(**nodes))
-    assert line in told and "\n" not in told
-    assert "selfplay train --config-path runs/a run.name=NEW" in told or "set more" in told
+    message = refusal(changed(**nodes))
+    assert line in message and "\n" not in message
+    assert "selfplay train --config-path runs/a run.name=NEW" in message or "set more" in message
 
 
 def test_a_credit_method_is_refused_because_of_its_state() -> None:
@@ -106,22 +106,22 @@ def test_the_schedule_of_a_weight_is_one_setting() -> None:
     falling = {"steps": [0, 90], "values": [0.3, 0.0], "between": "constant"}
     rising = {"steps": [0, 90], "values": [0.0, 0.3]}
 
-    def told(before: Any, after: Any) -> list[str]:
+    def described(before: Any, after: Any) -> list[str]:
         old, new = changed(objective={"kl": before}), changed(objective={"kl": after})
         found = changes(old, new)
         check_changes(found, new, run=Path("runs/a"), step=8)
         return [str(each) for each in found]
 
     shown = "objective.kl={steps: [0, 90], values: [0.0, 0.3]}"
-    assert told(0.3, rising) == [f"{shown} (was 0.3)"]
-    assert told(rising, 0.3) == ["objective.kl=0.3 (was {steps: [0, 90], values: [0.0, 0.3]})"]
-    assert told(falling, rising) == [
+    assert described(0.3, rising) == [f"{shown} (was 0.3)"]
+    assert described(rising, 0.3) == ["objective.kl=0.3 (was {steps: [0, 90], values: [0.0, 0.3]})"]
+    assert described(falling, rising) == [
         f"{shown} (was {{steps: [0, 90], values: [0.3, 0.0], between: constant}})"
     ]
     command = re.escape(f"run.name=NEW '{shown}'")
     for never in (0.0, {"steps": [0, 90], "values": [0, 0.0]}):
         with pytest.raises(ConfigError, match=f"the checkpoint has no moving average.*{command}"):
-            told(never, rising)
+            described(never, rising)
 
 
 def test_the_new_name_of_a_class_is_refused_with_how_to_keep_the_old_one() -> None:
@@ -133,9 +133,9 @@ def test_the_new_name_of_a_class_is_refused_with_how_to_keep_the_old_one() -> No
 
 
 def test_a_seed_is_refused_and_the_keys_that_can_change_are_named() -> None:
-    told = refusal({**CONFIG, "seed": 1})
-    assert told.startswith("seed: cannot change in a resumed run, because all tasks and samples")
-    assert "run.steps, run.checkpoint_every" in told and "learner.*" in told
+    message = refusal({**CONFIG, "seed": 1})
+    assert message.startswith("seed: cannot change in a resumed run, because all tasks and samples")
+    assert "run.steps, run.checkpoint_every" in message and "learner.*" in message
 
 
 def test_a_run_that_begins_again_may_have_any_number_of_steps() -> None:
@@ -159,8 +159,8 @@ def test_a_loaded_optimizer_keeps_the_settings_of_its_learner() -> None:
     for old, new in zip(before.parameters, after.parameters, strict=True):
         kept, loaded = before.optimizer.state[old], after.optimizer.state[new]
         assert torch.equal(kept["exp_avg"], loaded["exp_avg"])
-    figures = after.update([sample([1, 2], [3, 4], 1.0)], step=2)
-    assert figures["lr"] == 1e-3 * 2 / 4  # the second optimizer step of a warm-up of four
+    values = after.update([sample([1, 2], [3, 4], 1.0)], step=2)
+    assert values["lr"] == 1e-3 * 2 / 4  # the second optimizer step of a warm-up of four
 
 
 def test_a_finished_run_goes_on_with_more_steps_and_another_rate(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Every shipped config composes and is checked against what it names."""
+"""Tests that every shipped config composes and is valid."""
 
 import sys
 from copy import deepcopy
@@ -17,13 +17,13 @@ CHOICES = [
     for group in ("credit", "objective", "sampler", "population", "evaluations")
     for name in compose.choices(group)
 ]
-FED = {
+EXTRA = {
     "credit=agent_turn": ["sampler=tree"],
     "credit=arpo": ["sampler=branch"],
     "credit=magrpo": ["sampler.group_size=2"],
     "credit=team": ["sampler.group_size=2"],
 }
-"""What a choice needs beside the quickstart's own."""
+"""Overrides that a choice needs in addition to those of the quickstart."""
 GYM = "+services.reasoning_gym._target_=arenas.questions.reasoning_gym.ReasoningGym"
 AUTHOR = "selfplay.credit.learning_progress.LearningProgress"
 TASKSET = (
@@ -45,7 +45,7 @@ SERVED = {
 }
 """Services, roles or models that a choice needs, and the quickstart does not have."""
 OWN_FILES = ("paper/ttrl", "smollm2/reasoning", "smollm2/taskset")
-"""Experiments whose questions are the reader's own, or those of an optional package."""
+"""Experiments whose questions come from a user's file or from an optional package."""
 
 
 @lru_cache
@@ -66,7 +66,7 @@ def test_every_experiment_composes_and_validates(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted({*compose.choices("experiment")} - {*OWN_FILES}))
 def test_the_tasks_of_every_experiment_can_be_made(name: str) -> None:
-    """What only building shows, such as more questions than there are."""
+    """Building finds errors that a check does not find, such as too large a number of questions."""
     composed = deepcopy(composed_once(name))
     nodes = {f"evaluations.{key}": each for key, each in composed["evaluations"].items()}
     nodes["curriculum"] = composed["curriculum"]
@@ -78,7 +78,7 @@ def test_the_tasks_of_every_experiment_can_be_made(name: str) -> None:
 @pytest.mark.parametrize("choice", CHOICES)
 def test_every_choice_composes_and_validates(choice: str) -> None:
     composed = compose.load(
-        ["+experiment=tiny/quickstart", choice, *FED.get(choice, SERVED.get(choice, []))]
+        ["+experiment=tiny/quickstart", choice, *EXTRA.get(choice, SERVED.get(choice, []))]
     )
     if choice.startswith("evaluations="):  # the quickstart lacks the roles of some
         plain_data.check_config(composed)
@@ -86,8 +86,8 @@ def test_every_choice_composes_and_validates(choice: str) -> None:
         check(composed)
 
 
-@pytest.mark.parametrize("choice", FED)
-def test_a_credit_that_its_sampler_cannot_feed_is_refused(choice: str) -> None:
+@pytest.mark.parametrize("choice", EXTRA)
+def test_a_credit_method_without_suitable_groups_is_refused(choice: str) -> None:
     with pytest.raises(ConfigError, match=r"choose sampler=tree|group_size is 1"):
         check(compose.load(["+experiment=tiny/quickstart", choice]))
 

@@ -1,4 +1,4 @@
-"""Learning with tools: the tiny models end by calling where it pays."""
+"""Tests of learning with tools: trained tiny models call a tool where that raises the reward."""
 
 import json
 import os

@@ -43,13 +43,13 @@ def put_back() -> Iterator[None]:
 
 
 COUNT = count()
-"""Luck that depends on neither the seed nor the moves."""
+"""Values that depend on neither the seed nor the moves."""
 LEGAL: dict[str, Any] = {"numbers": [1, 2], "word": "heads", "set": {"heads"}, "empty": set()}
 """Legal moves of views that are no lists of texts, by the fault's name."""
 
 
 class Coin(Arena):
-    """Two players name a side; `fault` selects an error."""
+    """An arena in which two players name a side; `fault` selects an error."""
 
     name = "coin_v0"
     roles = {"player": 2}
@@ -74,8 +74,8 @@ class Coin(Arena):
     def acting(self) -> Sequence[str]:
         if self.fault == "role":
             return ["player_9"]
-        if self.fault in ("nobody", "word_acts", "none_acts"):
-            return {"nobody": [], "word_acts": "player_0", "none_acts": None}[self.fault]  # type: ignore[return-value]
+        if self.fault in ("no_agents", "word_acts", "none_acts"):
+            return {"no_agents": [], "word_acts": "player_0", "none_acts": None}[self.fault]  # type: ignore[return-value]
         return self.possible_agents
 
     def view(self, agent: str) -> Observation:
@@ -124,7 +124,7 @@ class Coin(Arena):
 
 
 class Speaker(Role):
-    """Names a side; `fault` selects an error."""
+    """A role that names a side; `fault` selects an error."""
 
     name = "player"
 
@@ -146,7 +146,7 @@ class Speaker(Role):
 
 @pytest.fixture
 def configs(tmp_path: Path) -> str:
-    """A folder with the arena and the role of this file."""
+    """Return a folder with configs of the arena and the role of this file."""
     for group, text in {
         "arena": f"_target_: {HERE}.Coin\nfault: ''\n",
         "roles": f"player: {{_target_: {HERE}.Speaker, fault: ''}}\n",
@@ -161,14 +161,14 @@ def checked(configs: str, *overrides: str) -> int:
     return main(["check", "--config-dir", configs, *game, "warmstart=random_play", *overrides])
 
 
-def test_what_was_seen_read_and_paid_is_printed(
+def test_observations_actions_and_rewards_are_printed(
     configs: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert checked(configs) == 0
-    said = capsys.readouterr()
-    assert "arena: task game, 2 turns, finished" in said.out and said.err == ""
-    assert "player_0 (player) sees   heads or tails?" in said.out
-    assert "paid in all   player_0 1, player_1 1" in said.out and "no faults" in said.out
+    captured = capsys.readouterr()
+    assert "arena: task game, 2 turns, finished" in captured.out and captured.err == ""
+    assert "player_0 (player) sees   heads or tails?" in captured.out
+    assert "paid in all   player_0 1, player_1 1" in captured.out and "no faults" in captured.out
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_what_was_seen_read_and_paid_is_printed(
     [
         ("arena.fault=setup", "arena: RuntimeError: no coin at all ("),
         ("arena.fault=view", "test_trial_game.py, line "),
-        ("arena.fault=nobody", "to end the game, call finish()"),
+        ("arena.fault=no_agents", "to end the game, call finish()"),
         ("arena.fault=role", "acting() returned ['player_9'], not agents of the episode"),
         (
             "arena.fault=word_acts",
@@ -248,9 +248,9 @@ def test_each_fault_is_a_line_and_the_exit_code_is_two(
     override: str, words: str, configs: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert checked(configs, override) == 2
-    said = capsys.readouterr().err.strip().splitlines()
-    assert any(words in line for line in said), said
-    assert all(line.startswith(("fault: ", "selfplay: ")) for line in said)
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert any(words in line for line in lines), lines
+    assert all(line.startswith(("fault: ", "selfplay: ")) for line in lines)
 
 
 def test_a_template_that_cannot_be_filled_names_its_role() -> None:
@@ -261,23 +261,23 @@ def test_a_template_that_cannot_be_filled_names_its_role() -> None:
     assert game.faults == [f"arena: roles.player (Role): {words}"]
 
 
-def test_a_role_that_is_not_there_is_the_fault_of_the_roles(
+def test_a_missing_role_is_a_fault_of_the_key_roles(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["check", "+experiment=tiny/kuhn", "roles=pipeline"]) == 2
-    said = capsys.readouterr().err.strip()
+    error = capsys.readouterr().err.strip()
     assert (
         "roles: none is called 'player', which kuhn_v0 (arena) needs; choose roles=player or roles="
-        in said
+        in error
     )
     assert main(["check", "+experiment=tiny/kuhn", "arena=debate"]) == 2
-    said = capsys.readouterr().err.strip()
-    assert "'debater', which debate_v0 (arena) needs; choose roles=debate or roles=" in said
-    assert said.endswith("or add roles.debater._target_")
+    error = capsys.readouterr().err.strip()
+    assert "'debater', which debate_v0 (arena) needs; choose roles=debate or roles=" in error
+    assert error.endswith("or add roles.debater._target_")
 
 
 class Weighed(Coin):
-    """Measures `weight` in every game, and declares `found`, which few games have."""
+    """An arena that measures `weight` in every game, and declares `found` and never measures it."""
 
     measures = {"found": Metric()}
 
@@ -296,9 +296,9 @@ def test_a_metric_that_the_game_lacks_is_a_note(
     def notes(name: str) -> list[str]:
         node = f"+evaluations.short={{{evaluation}, metrics: {{shown: {name}}}}}"
         assert checked(configs, node) == 0
-        said = capsys.readouterr()
-        assert "no faults" in said.out
-        return said.err.splitlines()
+        captured = capsys.readouterr()
+        assert "no faults" in captured.out
+        return captured.err.splitlines()
 
     (line,) = notes("wieght")
     assert line.startswith("note: evaluations.short.metrics.shown: the game of the check has no")
@@ -307,7 +307,7 @@ def test_a_metric_that_the_game_lacks_is_a_note(
 
 
 class Headed(Coin):
-    """Has a chief metric that it neither declares nor measures."""
+    """An arena with a chief metric that it neither declares nor measures."""
 
     measures = {"found": Metric()}
     chief = ("found", "fuond")
@@ -340,40 +340,40 @@ def test_a_curriculum_whose_state_cannot_be_saved_is_a_fault() -> None:
 
 
 class SpeakerUnmade(Speaker):
-    """Does not call the constructor of its base."""
+    """A role that does not call the constructor of its base."""
 
     def __init__(self) -> None:
         self.fault = ""
 
 
 class Unmade(Coin):
-    """Does not call the constructor of its base."""
+    """An arena that does not call the constructor of its base."""
 
     def __init__(self) -> None:
         self.fault = ""
 
 
-class Nobody(Coin):
-    """Has no roles."""
+class NoRoles(Coin):
+    """An arena without roles."""
 
     roles = {}
 
 
 class Misnamed(Coin):
-    """Has no name of its own and a role that is no identifier."""
+    """An arena without a name of its own, and with a role that is no identifier."""
 
     name = Arena.name
     roles = {"player": 2, "score-keeper": 1}
 
 
 class Counted(Coin):
-    """Has a number of agents from numpy, and a role without agents."""
+    """An arena with a number of agents from numpy, and a role without agents."""
 
     roles: Any = {"player": np.int64(2), "judge": 0}
 
 
 class Empty(Coin):
-    """Has a role, and no agent."""
+    """An arena with a role and no agent."""
 
     roles = {"player": 0}
 
@@ -384,9 +384,9 @@ def test_names_of_an_arena_that_cannot_be_used_are_faults(
     role = f"{{_target_: {HERE}.Speaker}}"
     nodes = (f"+roles.score-keeper={role}", f"arena._target_={HERE}.Misnamed")
     assert checked(configs, *nodes) == 2
-    said = capsys.readouterr().err
-    assert "fault: arena: Misnamed has no name; write for example name = 'my_game_v0'" in said
-    assert "fault: arena: Misnamed.roles: 'score-keeper' is no name; use letters, digits" in said
+    error = capsys.readouterr().err
+    assert "fault: arena: Misnamed has no name; write for example name = 'my_game_v0'" in error
+    assert "fault: arena: Misnamed.roles: 'score-keeper' is no name; use letters, digits" in error
 
 
 def test_every_number_of_agents_that_an_arena_accepts_is_no_fault(
@@ -401,7 +401,7 @@ def test_every_number_of_agents_that_an_arena_accepts_is_no_fault(
     assert fault in capsys.readouterr().err
 
 
-def test_a_prompt_that_is_no_text_is_shown_as_it_is() -> None:
+def test_a_prompt_that_is_no_text_is_shown_as_python() -> None:
     content = [{"type": "image", "url": "a\nb"}]
     seen = _seen(turn("player_0", messages=({"role": "user", "content": content},)))
     assert seen == str(content)
@@ -411,7 +411,7 @@ def test_a_prompt_that_is_no_text_is_shown_as_it_is() -> None:
     ("override", "words"),
     [
         (f"arena={{_target_: {HERE}.Unmade}}", "arena: Unmade.__init__ does not call super()."),
-        (f"arena={{_target_: {HERE}.Nobody}}", "arena: Nobody has no roles; write for example"),
+        (f"arena={{_target_: {HERE}.NoRoles}}", "arena: NoRoles has no roles; write for example"),
         (f"arena={{_target_: {HERE}.Speaker}}", "arena._target_: Speaker is not a selfplay.Arena"),
         (
             f"roles.player={{_target_: {HERE}.Coin}}",
@@ -423,7 +423,7 @@ def test_a_prompt_that_is_no_text_is_shown_as_it_is() -> None:
         ),
     ],
 )
-def test_an_arena_and_a_role_are_what_their_classes_promise(override: str, words: str) -> None:
+def test_invalid_classes_of_arenas_and_roles_are_refused(override: str, words: str) -> None:
     config = compose.load(["+experiment=tiny/kuhn"])
     key, _, node = override.partition("=")
     parent, _, last = key.rpartition(".")
@@ -432,7 +432,7 @@ def test_an_arena_and_a_role_are_what_their_classes_promise(override: str, words
         check(config)
 
 
-def test_what_training_refuses_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_config_that_training_refuses_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "+experiment=tiny/kuhn", "credit=arpo"]) == 2
     assert main(["check", "+experiment=tiny/kuhn", "run.name=../x"]) == 2
     assert len(capsys.readouterr().err.splitlines()) >= 2

@@ -1,4 +1,4 @@
-"""Scripts that play a role in the games of `selfplay check`."""
+"""Test of scripts that play a role in the games of `selfplay check`."""
 
 from random import Random
 from typing import Any
@@ -10,17 +10,17 @@ HERE = __name__
 
 
 def steady(agent: str, observation: Any, rng: Random) -> str:
-    """Script that always says the same."""
+    """Return the same text for every observation."""
     return f"the script of {agent} speaks"
 
 
 def broken(agent: str, observation: Any, rng: Random) -> str:
-    """Script that fails."""
+    """Raise an error."""
     raise KeyError("card")
 
 
 def test_a_script_plays_its_role() -> None:
-    """A judge of the config is tried too, and not played at random."""
+    """The script also plays where a check would choose actions at random."""
 
     def game(script: str) -> CheckedGame:
         config = compose.load(["+experiment=tiny/judged_debate", "evaluations=none"])

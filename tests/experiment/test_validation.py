@@ -1,4 +1,4 @@
-"""Objects of a run that do not fit each other are refused in one line."""
+"""Tests of the check of a run's parts against each other: errors of one line, and notes."""
 
 import pytest
 
@@ -30,7 +30,7 @@ def test_a_policy_that_learns_at_temperature_0_is_refused(override: str, step: i
         ),
     ],
 )
-def test_temperature_0_is_for_policies_that_do_not_learn_then(overrides: tuple[str, ...]) -> None:
+def test_temperature_0_is_accepted_if_a_policy_does_not_learn(overrides: tuple[str, ...]) -> None:
     check(compose.load([QUICK, *overrides]))
 
 
@@ -75,7 +75,7 @@ def test_pairs_without_an_objective_that_compares_them_are_named() -> None:
     assert note.startswith("credit: PreferencePairs makes pairs") and "objective=dpo" in note
 
 
-def test_credit_by_replays_says_that_shaping_does_not_count() -> None:
+def test_a_note_says_that_shaping_has_no_effect_on_credit_by_replays() -> None:
     run = ["+experiment=tiny/signal", "shaping=overlong", "shaping.overlong.limit=20"]
     for credit in (["credit=counterfactual"], ["credit=magrpo", "credit.joint=cross"]):
         (note,) = [each for each in check(compose.load([*run, *credit])) if "replays" in each]
@@ -102,13 +102,21 @@ def test_passes_in_bfloat16_on_a_cpu_without_instructions_for_them_are_named(
     slow: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("selfplay.experiment.validation.slow_bfloat16", lambda: slow)
-    notes = check(compose.load([QUICK, "learner.precision=bfloat16", "policy.device=cpu"]))
-    assert any("no instructions" in note for note in notes) == slow
-    assert not any("no instructions" in note for note in check(compose.load([QUICK])))
+
+    def named(*options: str) -> list[str]:
+        notes = check(compose.load([QUICK, "policy.device=cpu", *options]))
+        return [note for note in notes if "no instructions" in note]
+
+    assert not named()
+    notes = named("learner.precision=bfloat16")
+    assert [note.rpartition("; ")[2] for note in notes] == ["set learner.precision=float32"] * slow
+    adapter = ["policy.model=acme/model", "+policy.lora={rank: 4}", "policy.dtype=bfloat16"]
+    (note,) = named(*adapter, "learner.precision=bfloat16") or [""]
+    assert note.endswith("set policy.dtype=float32 learner.precision=float32") == slow
 
 
 class Bare:
-    """Has one method of every part alone."""
+    """A class with one method of each part, and no other members."""
 
     def sample(self) -> None: ...
 

@@ -1,4 +1,4 @@
-"""A few steps of tiny/zero_search with a simulator that learns from opposed pay."""
+"""Test of tiny/zero_search with a simulator that learns from opposed rewards."""
 
 import json
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.usefixtures("without_charts")
 
 
 class EarlyLetters:
-    """Verifier that accepts answers with a first letter up to M, which a model gives by chance."""
+    """A verifier that accepts first letters from A to M, which a model gives by chance."""
 
     def __call__(self, answer: str, payload: Mapping[str, Any]) -> float:
         return float("A" <= answer[:1].upper() <= "M")

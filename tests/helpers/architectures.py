@@ -8,9 +8,9 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
 
 VOCABULARY = 48
 TABLE = 64
-"""Number of positions of the models with a table of positions."""
-BORDER = 32
-"""Tokens up to which longrope and dynamic rope have the frequencies of short rows."""
+"""Number of rows in the position tables of the models that have one."""
+SHORT_ROWS = 32
+"""Largest number of tokens for which longrope and dynamic RoPE use short-row frequencies."""
 WINDOW = 16
 
 _LLAMA: Mapping[str, Any] = {
@@ -57,7 +57,7 @@ _EXPERTS: Mapping[str, Any] = {
 
 
 def rope(kind: str, **settings: Any) -> dict[str, Any]:
-    """Settings of rotary positions; with a small base, few tokens show a difference."""
+    """Return settings of rotary positions, with a small base, so that few tokens are enough."""
     return {"rope_parameters": {"rope_type": kind, "rope_theta": 100.0, **settings}}
 
 
@@ -65,18 +65,18 @@ _LONGROPE = rope(
     "longrope",
     short_factor=[1.0] * 4,
     long_factor=[4.0] * 4,
-    original_max_position_embeddings=BORDER,
+    original_max_position_embeddings=SHORT_ROWS,
 )
 
 CONFIGS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "llama": ("llama", _LLAMA),
     "llama_yarn": (
         "llama",
-        {**_LLAMA, **rope("yarn", factor=4.0, original_max_position_embeddings=BORDER)},
+        {**_LLAMA, **rope("yarn", factor=4.0, original_max_position_embeddings=SHORT_ROWS)},
     ),
     "llama_dynamic": (
         "llama",
-        {**_LLAMA, "max_position_embeddings": BORDER, **rope("dynamic", factor=4.0)},
+        {**_LLAMA, "max_position_embeddings": SHORT_ROWS, **rope("dynamic", factor=4.0)},
     ),
     "qwen2": ("qwen2", _LLAMA),
     "qwen3": ("qwen3", _LLAMA),
@@ -88,7 +88,7 @@ CONFIGS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "phi3": ("phi3", _PHI),
     "phi3_longrope": (
         "phi3",
-        {**_PHI, "original_max_position_embeddings": BORDER, **_LONGROPE},
+        {**_PHI, "original_max_position_embeddings": SHORT_ROWS, **_LONGROPE},
     ),
     "gpt2": ("gpt2", _GPT),
     "gpt_bigcode": ("gpt_bigcode", _GPT),
@@ -136,7 +136,7 @@ CONFIGS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 
 
 def made(kind: str, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
-    """A model with weights large enough that attention affects the result."""
+    """Return a model with weights that are large enough for attention to affect the result."""
     name, settings = CONFIGS[kind]
     model: Any = AutoModelForCausalLM.from_config(CONFIG_MAPPING[name](**settings))
     stream = torch.Generator().manual_seed(0)

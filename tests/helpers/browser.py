@@ -1,4 +1,4 @@
-"""A real Chromium that tests drive: its pipe takes commands of the DevTools protocol."""
+"""A Chromium browser that tests control with DevTools commands through a pipe."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 LONGEST = 60.0
-"""Seconds after which something that was waited for counts as missing."""
+"""Longest time in seconds to wait for an expression, or for the end of the browser."""
 FLAGS = (
     "--headless",
     "--no-sandbox",
@@ -32,21 +32,21 @@ class Browser:
     def __init__(self, write: int, read: int) -> None:
         self._write, self._read = write, read
         self._numbers = count(1)
-        self._left = b""
+        self._unread = b""
 
     def call(self, method: str, session: str = "", **parameters: Any) -> dict[str, Any]:
-        """A command's answer; what happens meanwhile is not kept."""
+        """Run a command and return its result. Events that arrive before the result are dropped."""
         number = next(self._numbers)
         command = {"id": number, "method": method, "params": parameters}
         if session:
             command["sessionId"] = session
         os.write(self._write, json.dumps(command).encode() + b"\0")
         while True:
-            while b"\0" not in self._left:
+            while b"\0" not in self._unread:
                 data = os.read(self._read, 1 << 20)
-                assert data, "the browser has gone"
-                self._left += data
-            message, _, self._left = self._left.partition(b"\0")
+                assert data, "the browser has ended"
+                self._unread += data
+            message, _, self._unread = self._unread.partition(b"\0")
             answer = json.loads(message)
             if answer.get("id") == number:
                 assert "error" not in answer, answer
@@ -54,7 +54,7 @@ class Browser:
                 return found
 
     def open(self, address: str, *, width: int = 1000) -> "Tab":
-        """A new tab, as wide as is asked."""
+        """Open an address in a new tab of this width."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         tab = Tab(self, session)
@@ -64,7 +64,7 @@ class Browser:
 
 
 class Tab:
-    """One page."""
+    """A tab of the browser."""
 
     def __init__(self, browser: Browser, session: str) -> None:
         self._browser, self._session = browser, session
@@ -73,17 +73,17 @@ class Tab:
         return self._browser.call(method, self._session, **parameters)
 
     def resize(self, width: int, height: int = 844) -> None:
-        """A screen of so many pixels, as a phone has it where it is narrow."""
+        """Set the size of the screen in pixels. A width below 600 counts as a phone."""
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1}
         self._call("Emulation.setDeviceMetricsOverride", mobile=width < 600, **metrics)
 
     def dark(self, on: bool) -> None:
-        """Prefer dark colours, as a user's system does."""
+        """Report a preference for dark or for light colours to the page."""
         wanted = {"name": "prefers-color-scheme", "value": "dark" if on else "light"}
         self._call("Emulation.setEmulatedMedia", features=[wanted])
 
     def before(self, script: str) -> None:
-        """Run a script in every later page, before its own."""
+        """Run a script in every page that is opened later, before the page's own scripts."""
         self._call("Page.enable")
         self._call("Page.addScriptToEvaluateOnNewDocument", source=script)
 
@@ -102,25 +102,25 @@ class Tab:
         self.wait("!window.left && document.readyState === 'complete'")
 
     def reload(self) -> None:
-        """As the button does."""
+        """Open the address of the page again."""
         self.go(self.run("location.href"))
 
     def run(self, script: str) -> Any:
-        """What an expression comes to in the page."""
+        """Evaluate an expression in the page and return its value."""
         answer = self._call("Runtime.evaluate", expression=script, returnByValue=True)
         return answer["result"].get("value")
 
     def wait(self, script: str) -> Any:
-        """Ask until an expression is true; its value."""
+        """Evaluate an expression until its value is true, and return the value."""
         end = time.monotonic() + LONGEST
         while time.monotonic() < end:
             if found := self.run(script):
                 return found
             time.sleep(0.03)
-        raise AssertionError(f"never {script}: {self.text()}")
+        raise AssertionError(f"{script} did not become true: {self.text()}")
 
     def drag(self, selector: str, begin: float, end: float) -> None:
-        """Press the mouse in an element, move and release it; places as fractions of its width."""
+        """Drag the mouse in an element. `begin` and `end` are fractions of the element's width."""
         self.run(f"document.querySelector({selector!r}).scrollIntoView()")
         box = self.run(f"document.querySelector({selector!r}).getBoundingClientRect().toJSON()")
         steps = (("mouseMoved", begin), ("mousePressed", begin), ("mouseMoved", end))
@@ -130,36 +130,36 @@ class Tab:
             self._call("Input.dispatchMouseEvent", type=kind, **place, **button)
 
     def text(self) -> str:
-        """What a person reads."""
+        """Return the text that a person reads on the page."""
         return str(self.run("document.body.innerText"))
 
     def picture(self, path: Path) -> None:
-        """A screenshot of the whole page."""
+        """Write a screenshot of the whole page to a file."""
         shot = self._call("Page.captureScreenshot", captureBeyondViewport=True)
         path.write_bytes(b64decode(shot["data"]))
 
 
 @contextmanager
 def browser(profile: Path) -> Iterator[Browser]:
-    """A browser that ends with the context."""
-    for_it, write = os.pipe()
-    read, from_it = os.pipe()
+    """Yield a browser that ends with the context."""
+    browser_read, write = os.pipe()
+    read, browser_write = os.pipe()
 
-    def pass_on() -> None:
-        # It reads from 3 and writes to 4, whatever the pipes are called here.
-        spare = [os.dup(for_it), os.dup(from_it)]
+    def move_pipes() -> None:
+        # Chromium reads commands from descriptor 3 and writes answers to descriptor 4.
+        spare = [os.dup(browser_read), os.dup(browser_write)]
         os.dup2(spare[0], 3)
         os.dup2(spare[1], 4)
 
     process = subprocess.Popen(
         ["chromium", *FLAGS, f"--user-data-dir={profile}"],
-        preexec_fn=pass_on,
+        preexec_fn=move_pipes,
         close_fds=False,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    os.close(for_it)
-    os.close(from_it)
+    os.close(browser_read)
+    os.close(browser_write)
     made = Browser(write, read)
     try:
         yield made

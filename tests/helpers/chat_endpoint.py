@@ -1,4 +1,4 @@
-"""A chat endpoint on loopback that answers as it is told: right, late, wrong, or not at all."""
+"""A chat endpoint on loopback; a test chooses if it answers right, late, wrong or not at all."""
 
 import json
 import threading
@@ -10,11 +10,11 @@ from typing import Any
 Body = dict[str, Any]
 Reply = tuple[int, str]
 Behaviour = Callable[[int, Body], Reply | None]
-"""(number of the request, its body) -> (status, body), or None to hang up without a word."""
+"""(number of the request, its body) -> (status, body), or None to close the connection."""
 
 
 def words(text: Any, *, finish: str = "stop", usage: Any = None) -> Reply:
-    """An answer with these words."""
+    """Return an answer with this text."""
     message = {"role": "assistant", "content": text}
     spent = {"prompt_tokens": 10, "completion_tokens": 5} if usage is None else usage
     choices = [{"index": 0, "message": message, "finish_reason": finish}]
@@ -22,25 +22,25 @@ def words(text: Any, *, finish: str = "stop", usage: Any = None) -> Reply:
 
 
 def failure(status: int, message: str) -> Reply:
-    """An error as such endpoints write them."""
+    """Return an error in the format of chat endpoints."""
     return status, json.dumps({"error": {"message": message, "type": "error"}})
 
 
 class Endpoint:
-    """What was asked of a running endpoint, and where it is."""
+    """The address of a running endpoint, and the requests that it received."""
 
     def __init__(self, url: str) -> None:
         self.url = url
         self.asked: list[Body] = []
         self.keys: list[str] = []
         self.most = 0
-        """Requests that were in flight at once."""
+        """Largest number of requests in flight at the same time."""
 
 
 @contextmanager
 def serving(behaviour: Behaviour) -> Iterator[Endpoint]:
-    """An endpoint while it lives."""
-    lock, alive = threading.Lock(), [0]
+    """Yield an endpoint that answers until the context ends."""
+    lock, in_flight = threading.Lock(), [0]
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -49,11 +49,11 @@ def serving(behaviour: Behaviour) -> Iterator[Endpoint]:
                 number = len(endpoint.asked)
                 endpoint.asked.append({**body, "path": self.path})
                 endpoint.keys.append(self.headers.get("authorization", ""))
-                alive[0] += 1
-                endpoint.most = max(endpoint.most, alive[0])
+                in_flight[0] += 1
+                endpoint.most = max(endpoint.most, in_flight[0])
             reply = behaviour(number, body)
             with lock:
-                alive[0] -= 1
+                in_flight[0] -= 1
             if reply is None:
                 self.close_connection = True
                 return
@@ -65,7 +65,7 @@ def serving(behaviour: Behaviour) -> Iterator[Endpoint]:
                 self.end_headers()
                 self.wfile.write(text.encode())
             except OSError:
-                return  # who asked has given up
+                return  # the client has closed the connection
 
         def log_message(self, format: str, *values: Any) -> None:
             return

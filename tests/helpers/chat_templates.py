@@ -29,25 +29,25 @@ class Family:
     special: Sequence[str]
     """Control tokens."""
     eos: str
-    """End of sequence of the tokenizer."""
+    """End-of-sequence token of the tokenizer."""
     ends: Sequence[str]
     """Tokens that end a completion, the template's own first."""
     prompt: str
-    """Text of the prompt of the system message S and the user message U."""
+    """Text of the prompt for the system message S and the user message U."""
     markers: Sequence[str] = ()
     """Tokens that begin a turn and are not flagged as special."""
     bos: str | None = None
-    """Begin of sequence of the tokenizer."""
+    """Begin-of-sequence token of the tokenizer."""
     further_ends: Sequence[str] = ()
     """Tokens in eos_token_id of generation_config.json."""
     opening: str = ""
-    """Tag of thinking that the generation prompt opens."""
+    """Thinking tag at the end of the generation prompt."""
     drops_thinking: bool = False
-    """True if the thinking of an earlier turn is left out."""
+    """True if the template leaves out the thinking of earlier turns."""
     folds_system: bool = False
-    """True if the text of a system message must be put before that of the user message."""
+    """True if the text of a system message must become the beginning of the user message."""
     merges_roles: bool = False
-    """True if neighbouring messages of one role are refused."""
+    """True if the template refuses neighbouring messages of one role."""
     spaced: bool = False
     """True if the tokenizer writes spaces as sentencepiece does."""
 
@@ -71,12 +71,12 @@ class Family:
             special_tokens=[f"<0x{byte:02X}>" for byte in range(256)] if self.spaced else [],
         )
         tokenizer.train_from_iterator(TEXTS * 3, trainer)
-        # The trainer makes bytes control tokens, which they are in no model.
+        # The trainer flags bytes as control tokens. In the models they are not control tokens.
         tokenizer = Tokenizer.from_str(
             json.dumps({**json.loads(tokenizer.to_str()), "added_tokens": []})
         )
         tokenizer.add_special_tokens([AddedToken(text, normalized=False) for text in self.special])
-        # Qwen3 and DeepSeek-R1 have the tags as tokens that are no control tokens.
+        # In Qwen3 and DeepSeek-R1 the tags are tokens, but not control tokens.
         plain = ("<think>", "</think>", *self.markers)
         tokenizer.add_tokens([AddedToken(text, normalized=False) for text in plain])
         fast = PreTrainedTokenizerFast(
@@ -90,7 +90,7 @@ LOOP = "{% for m in messages %}"
 CHATML = "{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}"
 CHATML_ASK = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 
-# A system text of its own stands where the conversation has none.
+# The template adds a system message of its own if the conversation has none.
 SMOLLM2 = Family(
     template=(
         "{% if messages[0].role != 'system' %}{{ '<|im_start|>system\nMine<|im_end|>\n' }}"
@@ -103,7 +103,7 @@ SMOLLM2 = Family(
     prompt="<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nU<|im_end|>\n<|im_start|>assistant\n",
 )
 
-# The same form; generation_config.json has [151645, 151643].
+# The same template; generation_config.json has [151645, 151643].
 QWEN2_5 = Family(
     template=SMOLLM2.template,
     special=SMOLLM2.special,
@@ -113,8 +113,8 @@ QWEN2_5 = Family(
     prompt=SMOLLM2.prompt,
 )
 
-# Thinking stays only after the last message of the user; enable_thinking: false begins the answer
-# with an empty block of thinking; the last answer of a conversation always has a block.
+# The template keeps thinking only after the last user message. enable_thinking: false begins the
+# answer with an empty thinking block. An answer at the end of the conversation always has a block.
 _QWEN_ANSWER = (
     "{% if m.role == 'assistant' %}{% set parts = m.content.split('</think>') %}"
     "{% set said = parts[-1].lstrip('\n') %}"
@@ -146,7 +146,7 @@ QWEN3 = Family(
     drops_thinking=True,
 )
 
-# QwQ, Qwen3-Thinking-2507 and Qwen3.5: the generation prompt opens the thinking. Qwen3.6 adds
+# QwQ, Qwen3-Thinking-2507 and Qwen3.5: the generation prompt opens a thinking block. Qwen3.6 adds
 # preserve_thinking.
 QWEN3_THINKING = Family(
     template=(
@@ -167,7 +167,8 @@ QWEN3_THINKING = Family(
     drops_thinking=True,
 )
 
-# The system text has no frame; an answer is what follows </think>, with its white space.
+# The system text has no marker. Of an answer, the template keeps the text after </think> with its
+# white space.
 _R1 = ["<\uff5cbegin\u2581of\u2581sentence\uff5c>", "<\uff5cend\u2581of\u2581sentence\uff5c>"]
 R1_DISTILL = Family(
     template=(
@@ -216,8 +217,8 @@ LLAMA3 = Family(
     prompt=_LLAMA_PROMPT % "",
 )
 
-# The date stands in the system message, which every conversation has: 3.1 has a default for
-# date_string, 3.2 and 3.3 ask for the date of the day.
+# The template adds a system message with the date to every conversation. 3.1 has a default for
+# date_string; 3.2 and 3.3 use the current date.
 LLAMA3_2 = Family(
     template=(
         "{% if date_string is not defined %}{% set date_string = strftime_now('%d %b %Y') %}"
@@ -237,8 +238,8 @@ LLAMA3_2 = Family(
     prompt=_LLAMA_PROMPT % "Today Date: 26 Jul 2024\n\n",
 )
 
-# Gemma 1 and 2 refuse system messages, Gemma 3 puts their text before the first user message. Roles
-# must alternate; contents are trimmed; Gemma 3's generation_config.json has [1, 106].
+# Gemma 1 and 2 refuse system messages. Gemma 3 puts their text before the first user message. Roles
+# must alternate. Contents are trimmed. Gemma 3's generation_config.json has [1, 106].
 _ALTERNATE = (
     "{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('must alternate') }}"
     "{% endif %}"
@@ -283,8 +284,8 @@ GEMMA3 = Family(
     spaced=True,
 )
 
-# 0.1 and 0.2 refuse system messages; 0.3 and Nemo put their text before the last user message. No
-# generation prompt is written, and a space stands before each answer.
+# 0.1 and 0.2 refuse system messages; 0.3 and Nemo put their text before the last user message. The
+# templates write a space before each answer, and no generation prompt.
 MISTRAL_1 = Family(
     template=(
         "{{ bos_token }}"

@@ -1,6 +1,6 @@
-"""Commands of the real program in processes of their own, which a test may kill at a given place.
+"""Runs of the `selfplay` command in separate processes, which a test may kill at a chosen call.
 
-The processes are forks of a server that has imported everything, so that each costs a second.
+The processes are forks of a server that has imported everything, so that each starts in a second.
 """
 
 import atexit
@@ -46,39 +46,39 @@ SMOKE = "+experiment=tiny/smoke"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Strike:
-    """What befalls a process at a call of one of its functions: a signal, or a full disk."""
+class InjectedFault:
+    """A fault at one call of a function in the process: a signal, or a full disk."""
 
     at: str
-    """Dotted name of the function, as its caller finds it."""
+    """Dotted name of the function, as its caller looks it up."""
     call: int = 1
-    """Which call of it."""
+    """Number of the call, from 1."""
     after: bool = False
-    """Behind the call and not before it."""
+    """True if the fault comes after the call and not before it."""
     number: int = signal.SIGKILL
-    """The signal."""
+    """Number of the signal."""
     limit: int | None = None
-    """Instead of the signal: bytes that a file may have from now on, as on a disk that is full."""
+    """Largest size of files in bytes after the fault, as on a full disk; None: send the signal."""
 
     def arm(self) -> None:
-        """Put the function that strikes in place of the original."""
+        """Replace the function by one that causes the fault."""
         original, calls = resolve_name(self.at), 0
         home, _, name = self.at.rpartition(".")
 
-        def strikes(*arguments: Any, **settings: Any) -> Any:
+        def faulty(*arguments: Any, **settings: Any) -> Any:
             nonlocal calls
             calls += 1
             if calls == self.call and not self.after:
-                self.fall()
+                self.cause()
             result = original(*arguments, **settings)
             if calls == self.call and self.after:
-                self.fall()
+                self.cause()
             return result
 
-        setattr(resolve_name(home), name, strikes)
+        setattr(resolve_name(home), name, faulty)
 
-    def fall(self) -> None:
-        """Strike."""
+    def cause(self) -> None:
+        """Send the signal, or limit the size of files."""
         if self.limit is None:
             if self.number in (signal.SIGHUP, signal.SIGQUIT):  # a parent may ignore them
                 signal.signal(self.number, signal.SIG_DFL)
@@ -89,10 +89,10 @@ class Strike:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How a command ended."""
+    """Exit code and output of a command that has ended."""
 
     code: int
-    """The exit code; negative where a signal ended it."""
+    """Exit code; negative if a signal ended the command."""
     out: str
     err: str
 
@@ -100,16 +100,17 @@ class Outcome:
 def run(
     *arguments: str,
     cwd: Path,
-    strike: Strike | None = None,
+    injected: InjectedFault | None = None,
     alarm: float = 0.0,
     cache: Path | None = None,
     first_on_path: Path | None = None,
     charts: bool = False,
 ) -> Outcome:
-    """`selfplay arguments` in the folder `cwd`; `alarm` seconds later it dies, unless 0.
+    """Run `selfplay` with these arguments in the folder `cwd`; return its outcome.
 
-    With `first_on_path` the server's own packages are forgotten and found again from there. The
-    report of a run has its charts with `charts`: drawing them takes longer than a smoke run.
+    Unless `alarm` is 0, a signal ends the command after so many seconds. With `first_on_path` the
+    command imports `roles`, `arenas` and `configs` again, and looks into this folder first. Without
+    `charts` the report of a run has no charts, because drawing them takes longer than a smoke run.
     """
     start_server()
     with tempfile.TemporaryDirectory() as texts:
@@ -118,7 +119,7 @@ def run(
             target=_child,
             args=(
                 *(arguments, cwd, cache or shared_cache()),
-                *(strike, alarm, first_on_path, charts, out, err),
+                *(injected, alarm, first_on_path, charts, out, err),
             ),
         )
         process.start()
@@ -135,7 +136,7 @@ def _child(
     arguments: tuple[str, ...],
     cwd: Path,
     cache: Path,
-    strike: Strike | None,
+    injected: InjectedFault | None,
     alarm: float,
     first_on_path: Path | None,
     charts: bool,
@@ -153,8 +154,8 @@ def _child(
     if not charts:
         report.draw = lambda chart: "<svg></svg>"
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    if strike:
-        strike.arm()
+    if injected:
+        injected.arm()
     if first_on_path:
         sys.path.insert(0, str(first_on_path))
         for name in [name for name in sys.modules if name.split(".")[0] in OURS]:
@@ -176,7 +177,7 @@ def start_server() -> None:
 
 @lru_cache(maxsize=1)
 def shared_cache() -> Path:
-    """A cache in which the first run leaves its warm start for all others."""
+    """Return a cache folder in which the first run leaves its warm start for all others."""
     folder = tempfile.mkdtemp(prefix="selfplay-cache-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return Path(folder)
@@ -184,9 +185,9 @@ def shared_cache() -> Path:
 
 @lru_cache(maxsize=1)
 def finished() -> Path:
-    """The folder of a smoke run that went through undisturbed. Copy it to change it.
+    """Return the folder of a finished smoke run. A test that changes the run must copy it first.
 
-    The first worker of pytest that needs the run makes it. Its warm start is in the cache then.
+    The first pytest worker that needs the run makes it. Its warm start is then in the cache.
     """
     folder = Path(os.environ[SHARED]) / "finished"
     with FileLock(folder.with_suffix(".lock")):
@@ -201,7 +202,7 @@ def finished() -> Path:
 
 
 def copy_of_finished(folder: Path) -> Path:
-    """A copy of the finished run that a test may damage."""
+    """Return a copy of the finished run that a test may damage."""
     place = folder / "runs" / "copy"
     shutil.copytree(finished(), place)
     return place
@@ -210,8 +211,8 @@ def copy_of_finished(folder: Path) -> Path:
 def metrics(run_folder: Path) -> list[dict[str, Any]]:
     """Return the lines of metrics.jsonl without the metrics that depend on the process.
 
-    These are the seconds, and how many program runs were answered from the executor's memory, which
-    a resumed run begins without.
+    These are the times, and the number of program runs whose results the executor had cached,
+    because a resumed run begins with an empty cache.
     """
     lines = (run_folder / "metrics.jsonl").read_text().splitlines()
     return [
@@ -225,19 +226,19 @@ def metrics(run_folder: Path) -> list[dict[str, Any]]:
 
 
 def summary(run_folder: Path) -> dict[str, Any]:
-    """summary.json without what differs between runs that are alike."""
+    """Return summary.json without the entries that differ between equal runs."""
     found = json.loads((run_folder / "summary.json").read_text())
     return {k: v for k, v in found.items() if k not in ("name", "seconds", "command")}
 
 
 def contents(run_folder: Path) -> dict[str, bytes]:
-    """Episodes and the last policy, byte for byte."""
+    """Return the bytes of the episode files and of the policies after step 3, by path."""
     paths = [*run_folder.glob("episodes/*"), *run_folder.glob("checkpoints/000003/policies/*/*")]
     return {str(path.relative_to(run_folder)): path.read_bytes() for path in paths}
 
 
 def assert_alike(run_folder: Path, other: Path) -> None:
-    """Two runs that did the same, to the last bit."""
+    """Assert that two runs have equal metrics, summaries, episodes and policies."""
     for line, expected in zip(metrics(run_folder), metrics(other), strict=True):
         assert line == expected
     assert summary(run_folder) == summary(other)
@@ -245,7 +246,7 @@ def assert_alike(run_folder: Path, other: Path) -> None:
 
 
 def one_line(text: str) -> str:
-    """The only line of what a command said on stderr."""
+    """Return the only line of a text that a command wrote to stderr."""
     lines = [line for line in text.splitlines() if line.strip()]
     assert len(lines) == 1, text
     return lines[0]

@@ -1,4 +1,4 @@
-"""A runtime that plays beside the learner, in a thread of one process."""
+"""A runtime that plays and learns at the same time, in threads of one process."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -16,10 +16,10 @@ from selfplay.runtime.local import Local
 from selfplay.types import Completion, Episode, Request
 
 
-class Apart(TransformersEngine):
-    """Serves copies, so that a learner may write to its own tensors while they are asked.
+class CopyingEngine(TransformersEngine):
+    """An engine that serves copies of the policies, so that a learner may change its own tensors.
 
-    One thread plays and another changes the policies; each call waits for that of the other.
+    One thread plays and another one changes the policies. Each call waits for the other's call.
     """
 
     def __init__(self) -> None:
@@ -56,15 +56,15 @@ class Apart(TransformersEngine):
             super().publish(policy, weights, version)
 
 
-class Beside(Local):
-    """Calls of training from any threads at the same time; an evaluation plays alone."""
+class ConcurrentRuntime(Local):
+    """A runtime whose rollouts run at the same time. An evaluation waits until no rollout runs."""
 
     def __init__(self, *, max_staleness: int = 1) -> None:
         self.max_staleness = max_staleness
         self._changed, self._playing = Condition(), 0
 
-    def engine(self, players: RolloutSetup) -> Apart:
-        return Apart()
+    def engine(self, players: RolloutSetup) -> CopyingEngine:
+        return CopyingEngine()
 
     def rollout_fn(self, players: RolloutSetup, evaluation: str | None = None) -> RolloutFn:
         whole = super().rollout_fn(players, evaluation)
@@ -83,4 +83,4 @@ class Beside(Local):
         return play
 
     def restart(self, lost: LearnersLost, saved: Path | None) -> None:
-        """The same learners, restored."""
+        """Do nothing: the run goes on with the same learners."""

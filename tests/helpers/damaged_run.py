@@ -1,4 +1,4 @@
-"""A small recorded run with every file that pages read, and ways to damage it, for the tests."""
+"""A small recorded run with every file that the pages of a run read, and ways to damage it."""
 
 import json
 import os
@@ -91,7 +91,7 @@ FILES = (
 
 
 def whole_run(run: Path) -> Path:
-    """Make a run with every kind of file that is read."""
+    """Make a run with every kind of file that the pages read."""
     make_run(run, steps=4)
     task = {"id": "t", "type": "deduction", "payload": {"code": "return 7"}}
     entry = {"number": 0, "task": task, "step": 1, "author": "a", "parents": [0], "attempts": 4}
@@ -121,7 +121,7 @@ def whole_run(run: Path) -> Path:
 
 
 def places(value: Any, where: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Return the path of every value inside a JSON value; of a list only the first two elements."""
+    """Yield the path of every value inside a JSON value, but only of two elements of each list."""
     yield where
     if isinstance(value, dict):
         for key, each in value.items():
@@ -132,7 +132,7 @@ def places(value: Any, where: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
 
 
 def replaced(value: Any, where: tuple[Any, ...], raw: str) -> str:
-    """The JSON text of `value` with the value at a path replaced by the text `raw`."""
+    """Return the JSON text of `value`, with the value at a path replaced by the text `raw`."""
     mark = "@@here@@"
     if not where:
         return raw
@@ -145,20 +145,20 @@ def replaced(value: Any, where: tuple[Any, ...], raw: str) -> str:
 
 
 def pipe(path: Path) -> None:
-    """A pipe that nobody writes to."""
+    """Replace a file by a named pipe without a writer."""
     path.unlink()
     os.mkfifo(path)
 
 
 def link(path: Path) -> None:
-    """A link to a file outside the run."""
+    """Move a file out of the run, and replace it by a link to it."""
     outside = path.parents[len(path.parts) - 1 - path.parts.index("made")] / "outside"
     shutil.move(path, outside)
     path.symlink_to(outside)
 
 
 def folder(path: Path) -> None:
-    """A folder under the name of a file."""
+    """Replace a file by a folder."""
     path.unlink()
     path.mkdir()
 
@@ -202,7 +202,7 @@ def _faults(runs: Path, cache: Path) -> list[str]:
             if answer.status_code not in (200, 404):
                 found.append(f"{page[:60]}: {answer.status_code}")
             if set(BIDI) & set(answer.text) or "Traceback" in answer.text:
-                found.append(f"{page[:60]}: shows what it should not")
+                found.append(f"{page[:60]}: shows a control character or a traceback")
     run = runs / "made"
     for name, ask in (
         ("report", lambda: set(write_report(run).read_text()) & set(BIDI)),
@@ -211,10 +211,10 @@ def _faults(runs: Path, cache: Path) -> list[str]:
     ):
         try:
             if ask():
-                found.append(f"{name}: shows what it should not")
+                found.append(f"{name}: shows a control character")
         except RunError as error:
             if "\n" in str(error) or len(str(error)) > 600:
-                found.append(f"{name}: no short line: {str(error)[:200]}")
+                found.append(f"{name}: not a short line: {str(error)[:200]}")
         except Exception as error:
             found.append(f"{name}: {type(error).__name__}: {str(error)[:200]}")
     return found

@@ -1,4 +1,4 @@
-"""Plays moves of the service desk's agent with its tools, without a rollout."""
+"""Moves of the service desk's agent with its tools, played without a rollout."""
 
 import json
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ def toolbox(arena: Desk) -> Toolbox:
 
 @lru_cache
 def _toolbox(names: tuple[str, ...]) -> Toolbox:
-    """Return the toolbox of a domain, which has no state: its tools take that of the episode."""
+    """Return the toolbox of a domain. It has no state: its tools read the state of the episode."""
     return Toolbox(tools={name: DeskTool(operation=name) for name in names})
 
 

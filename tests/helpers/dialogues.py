@@ -1,4 +1,4 @@
-"""Dialogues of the memory arena, and games of them."""
+"""Dialogues for the memory arena, and games with them."""
 
 from typing import Any
 

@@ -1,12 +1,15 @@
-"""Divergences of distributions, by torch's own KL."""
+"""Divergences between distributions, computed with torch's KL divergence."""
 
 import torch
 from torch.distributions import Categorical, kl_divergence
 
 
 def generalised_jsd(policy: Categorical, reference: Categorical, beta: float) -> torch.Tensor:
-    """Return [...] nats of the generalised Jensen-Shannon divergence (2306.13649) of [..., V]
-    distributions; KL(policy, reference) for 1 and KL(reference, policy) for 0."""
+    """Return the generalised Jensen-Shannon divergence (2306.13649) of [..., V] distributions.
+
+    The result has [...] values in nats. It is KL(policy, reference) if `beta` is 1 and
+    KL(reference, policy) if it is 0.
+    """
     if beta == 1:
         return kl_divergence(policy, reference)
     if beta == 0:

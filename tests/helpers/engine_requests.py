@@ -1,4 +1,4 @@
-"""What the tests of the embedded engine share: ask, wait, and what the model itself says."""
+"""Requests to the embedded engine, and the answers that the model itself gives to them."""
 
 from collections.abc import Mapping, Sequence
 from random import Random
@@ -70,7 +70,7 @@ def teacher(
 def plain(
     model: PreTrainedModel, request: Request, ends: Sequence[int] = (END,)
 ) -> tuple[tuple[int, ...], list[float]]:
-    """Tokens and log-probabilities of one request alone: no cache, no batch, no code of engines."""
+    """Return tokens and log-probabilities of one request, without cache, batch or engine."""
     uniforms = np.random.Generator(np.random.Philox(request.seed)).random(request.max_tokens)
     said: list[int] = []
     nats = []
@@ -91,5 +91,5 @@ def plain(
 
 
 def distinct(sequences: Sequence[tuple[int, ...]]) -> int:
-    """The number of tokens that a computation without repetition needs: all distinct prefixes."""
+    """Return the number of distinct prefixes: the tokens to compute if none is computed again."""
     return len({ids[:end] for ids in sequences for end in range(1, len(ids) + 1)})

@@ -1,4 +1,4 @@
-"""The enumerated games as arenas, and the trees that sampling in them can give."""
+"""The enumerated games as arenas, and all trees that sampling can draw from them."""
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ Value = TypeVar("Value")
 
 
 class GameArena(Arena):
-    """Plays a `Game`: an action is a number; what is none counts as 0."""
+    """An arena that plays a `Game`: an action is a number, and a missing action counts as 0."""
 
     name = "enumerated_v0"
 
@@ -46,12 +46,12 @@ class GameArena(Arena):
 
 
 def arena_of(game: Game) -> Callable[[], Arena]:
-    """What makes the game's arenas."""
+    """Return a function that makes arenas of the game."""
     return lambda: GameArena(game)
 
 
 def groups_of(game: Game, logits: torch.Tensor, *, size: int) -> Iterator[tuple[float, Group]]:
-    """(chance, group) of all groups of independent plays."""
+    """Yield (probability, group) for all groups of independent plays."""
     plays = [(chance(game, logits, each), game.played(each)) for each in game.histories()]
     for drawn in product(plays, repeat=size):
         yield float(np.prod([p for p, _ in drawn])), group(*(one for _, one in drawn))
@@ -62,7 +62,7 @@ def chance(game: Game, logits: torch.Tensor, history: History) -> float:
 
 
 def gradient(game: Game, logits: torch.Tensor, credit: Credit, one: Group) -> np.ndarray:
-    """1/G sum A grad log pi of one group; a turn's share of the group is that of its stage."""
+    """Return 1/G sum A grad log pi of one group, with G the joint moves of a turn's stage."""
     chances = logits.softmax(-1).numpy()
     samples = credit.assign([one])
     stages = [sample.turn.stage for sample in samples]
@@ -73,13 +73,13 @@ def gradient(game: Game, logits: torch.Tensor, credit: Credit, one: Group) -> np
         score = -chances[agent, state]
         score[action] += 1
         assert isinstance(sample.advantage, float)
-        share = stages.count(sample.turn.stage) / len(game.names)
-        found[agent, state] += sample.advantage / share * score
+        moves = stages.count(sample.turn.stage) / len(game.names)
+        found[agent, state] += sample.advantage / moves * score
     return found
 
 
 def trees(game: Game, logits: torch.Tensor) -> Iterator[tuple[float, Group]]:
-    """(chance, tree) of all trees of two stages with two candidates at each of their nodes."""
+    """Yield (probability, tree) for all trees of two stages with two candidates at each node."""
     moves = [(a, b) for a in range(game.actions) for b in range(game.actions)]
     after = {first: [h for h in game.histories() if h[0] == first] for first in moves}
     chances = {h: chance(game, logits, h) for h in game.histories()}
@@ -94,11 +94,11 @@ def trees(game: Game, logits: torch.Tensor) -> Iterator[tuple[float, Group]]:
 
 
 def pairs(values: Sequence[Value]) -> Iterator[tuple[tuple[Value, Value], int]]:
-    """(pair, in how many orders it can be drawn): candidates of one node can change places."""
+    """Yield each unordered pair of candidates, and the number of orders that give this pair."""
     for pair in combinations_with_replacement(values, 2):
         yield pair, 1 + (pair[0] != pair[1])
 
 
 def branched(episode: Episode, parent: int, *, stem: int) -> Episode:
-    """The episode as a branch of a sibling."""
+    """Return the episode as a branch of a sibling."""
     return replace(episode, branch_of=parent, shared_turns=stem)

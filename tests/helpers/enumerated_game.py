@@ -1,7 +1,8 @@
-"""A game small enough to enumerate: what credit methods expect against the exact policy gradient.
+"""Enumerated games, with the expected gradients of credit methods and the exact policy gradient.
 
-Two agents move at once, in one or two rounds, by tabular softmax policies in float64. An agent sees
-the round and what both did in the round before. The second round may depend on the first.
+Two agents move at once, in one or two rounds. Their policies are tabular softmax policies in
+float64. An agent sees the round and the moves of the round before. The second round may depend on
+the first.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +25,7 @@ AGENTS = ("left_0", "right_0")
 
 @dataclass(frozen=True, kw_only=True)
 class Game:
-    """`pay(history)` is what both agents get for the latest round; `over(history)` ends it."""
+    """A game: `pay(history)` has the rewards of its last round; `over(history)` ends it."""
 
     actions: int
     pay: Callable[[History], tuple[float, float]]
@@ -32,14 +33,14 @@ class Game:
     names: tuple[str, str] = AGENTS
 
     def histories(self, played: History = ()) -> list[History]:
-        """All complete plays."""
+        """Return all complete plays that begin with `played`."""
         if played and self.over(played):
             return [played]
         moves = product(range(self.actions), repeat=2)
         return [end for a, b in moves for end in self.histories((*played, (a, b)))]
 
     def table(self, seed: int) -> torch.Tensor:
-        """[agent, state, action] logits; a state is the joint action seen last, or none."""
+        """Return [agent, state, action] logits. A state is the last joint action, or the start."""
         generator = torch.Generator().manual_seed(seed)
         shape = (2, self.actions**2 + 1, self.actions)
         return torch.randn(shape, generator=generator, dtype=torch.float64)
@@ -51,7 +52,7 @@ class Game:
         return a * self.actions + b
 
     def logprob(self, logits: torch.Tensor, history: History) -> torch.Tensor:
-        """Of the joint play."""
+        """Return the log-probability of the moves of both agents."""
         chosen = logits.log_softmax(-1)
         return torch.stack(
             [
@@ -65,7 +66,7 @@ class Game:
         return [self.pay(history[: number + 1]) for number in range(len(history))]
 
     def exact(self, logits: torch.Tensor, *, team: bool = False) -> np.ndarray:
-        """Each agent's gradient of its own (or the mean agent's) expected return, in its logits."""
+        """Return each agent's gradient of its expected return, or with `team` of the mean one."""
         logits = logits.clone().requires_grad_()
         rows = []
         for agent in (0, 1):
@@ -79,7 +80,7 @@ class Game:
         return np.stack(rows)
 
     def visits(self, logits: torch.Tensor) -> np.ndarray:
-        """[state] how probable it is that a play comes to a state."""
+        """Return the [state] probabilities that a play reaches a state."""
         found = np.zeros(self.actions**2 + 1)
         for history in self.histories():
             chance = float(self.logprob(logits, history).exp())
@@ -88,7 +89,7 @@ class Game:
         return found
 
     def values(self, logits: torch.Tensor) -> np.ndarray:
-        """[agent, state] what an agent may expect to be paid from a state on."""
+        """Return the [agent, state] expected returns from a state on."""
         found = np.zeros((2, self.actions**2 + 1))
         for history in self.histories():
             chance = float(self.logprob(logits, history).exp())
@@ -113,7 +114,7 @@ class Game:
         return episode(*turns)
 
     def expected(self, credit: Credit, logits: torch.Tensor, *, size: int) -> np.ndarray:
-        """E[1/G sum A grad log pi] over all groups of `size` plays, each credited as if first."""
+        """Return E[1/G sum A grad log pi] over all groups of `size`, each with fresh credit."""
         chances = logits.softmax(-1).numpy()
         plays = [
             (float(self.logprob(logits, history).exp()), self.played(history))
@@ -134,7 +135,7 @@ class Game:
 
 
 def one_round(pay: Sequence[Sequence[tuple[float, float]]], **fields: tuple[str, str]) -> Game:
-    """A matrix game: `pay[a][b]` is what both get."""
+    """Return a matrix game. `pay[a][b]` has the rewards of both agents."""
     return Game(
         actions=len(pay),
         pay=lambda history: pay[history[-1][0]][history[-1][1]],
@@ -150,23 +151,23 @@ MIXED = one_round(
         [(2.0, 1.0), (-0.5, 0.0), (1.0, 1.0)],
     ]
 )
-"""Three actions, one round, rewards of both signs and neither shared nor opposed."""
+"""Game of one round and three actions. Rewards have both signs and are not shared or opposed."""
 
 TWO_ROUNDS = Game(
     actions=2,
     pay=lambda h: (float(h[-1][0] + 2 * h[0][1] - len(h)), float(h[0][0] * h[-1][1]) - 0.25),
     over=lambda h: len(h) == 2,
 )
-"""Two rounds; the second's pay depends on the first."""
+"""Game of two rounds. The rewards of the second round depend on the first round."""
 
 EARLY_END = Game(
     actions=2,
     pay=lambda h: (float(1 + h[-1][0]) * len(h), float(h[-1][1]) - 0.5 * len(h)),
     over=lambda h: len(h) == 2 or h[0] == (1, 1),
 )
-"""Ends after one round if both play 1: episodes of unequal length."""
+"""Game that ends after one round if both play 1, so that episodes differ in length."""
 
 
 def cosine(first: np.ndarray, second: np.ndarray) -> float:
-    """1 where both point the same way."""
+    """Return the cosine of the angle between two gradients: 1 if their directions are equal."""
     return float((first * second).sum() / np.linalg.norm(first) / np.linalg.norm(second))

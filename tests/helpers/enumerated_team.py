@@ -1,8 +1,7 @@
-"""A game of three agents to enumerate: agents sit out, are paid without a turn, and it ends early.
+"""Enumerated games of three agents, with skipped stages, pay without a turn and early ends.
 
-Tabular softmax policies in float64. An agent's state is the whole public history, so that every
-stage has states of its own. The episodes are recorded by
-`selfplay.rollout.episode_runner.EpisodeRunner`, as in a run.
+The policies are tabular softmax policies in float64. An agent's state is the whole public history,
+so that different stages have different states. `EpisodeRunner` records the episodes, as in a run.
 """
 
 import random
@@ -29,9 +28,9 @@ History = tuple[Moves, ...]
 
 
 class Team(Arena):
-    """The first two agents move at once; their moves decide who moves next, if any agent does.
+    """The first two agents move at once. Their moves decide which agents move next, if any.
 
-    The third agent may never move and is still paid. The first may skip a stage and be paid in it.
+    The third agent is paid even if it never moves, and the first also in a stage that it skips.
     """
 
     name = "team_v0"
@@ -94,12 +93,12 @@ class Enumerated:
 
     @cached_property
     def plays(self) -> list[tuple[History, Episode, tuple[dict[str, float], ...]]]:
-        """Every play: its moves, its record, and the pay of each stage."""
+        """Return every play: its moves, its episode, and the pay of each stage."""
         return list(self._ends(()))
 
     @cached_property
     def states(self) -> list[History]:
-        """All histories after which an agent moves."""
+        """Return all histories after which an agent moves."""
         seen = [h[:n] for h, _, _ in self.plays for n in range(len(h))]
         return list(dict.fromkeys(seen))
 
@@ -129,13 +128,13 @@ class Enumerated:
         return game, paid
 
     def table(self, seed: int) -> torch.Tensor:
-        """[agent, state, action] logits."""
+        """Return random [agent, state, action] logits."""
         generator = torch.Generator().manual_seed(seed)
         shape = (len(self.agents), len(self.states), 2)
         return torch.randn(shape, generator=generator, dtype=torch.float64)
 
     def decisions(self, history: History) -> list[tuple[int, int, int, int]]:
-        """(stage, agent, state, action) of every move, in order."""
+        """Return (stage, agent, state, action) of every move, in order."""
         return [
             (number, self.agents.index(agent), self.states.index(history[:number]), action)
             for number, moves in enumerate(history)
@@ -143,7 +142,7 @@ class Enumerated:
         ]
 
     def chances(self, logits: torch.Tensor) -> np.ndarray:
-        """[play] probability of each play."""
+        """Return the [play] probabilities of all plays."""
         chosen = logits.softmax(-1).numpy()
         return np.array(
             [
@@ -157,7 +156,7 @@ class Enumerated:
         logits: torch.Tensor,
         worth: Callable[[int, Sequence[Mapping[str, float]], int], float],
     ) -> np.ndarray:
-        """E[sum over turns of worth * grad log pi]; `worth(agent, paid by stage, stage)`."""
+        """Return E[sum over turns of worth * grad log pi], with `worth(agent, pays, stage)`."""
         found = np.zeros(tuple(logits.shape))
         chosen = logits.softmax(-1).numpy()
         for chance, (history, _, paid) in zip(self.chances(logits), self.plays, strict=True):
@@ -168,15 +167,15 @@ class Enumerated:
         return found
 
     def own(self, logits: torch.Tensor) -> np.ndarray:
-        """Every agent's gradient of its own expected return."""
+        """Return every agent's gradient of its own expected return."""
         return self._gradient(logits, lambda paid, agent: paid[agent])
 
     def team(self, logits: torch.Tensor) -> np.ndarray:
-        """Every agent's gradient of the expected mean return of all agents."""
+        """Return every agent's gradient of the expected mean return of all agents."""
         return self._gradient(logits, lambda paid, _: sum(paid.values()) / len(paid))
 
     def shared(self, logits: torch.Tensor) -> np.ndarray:
-        """Every agent's gradient of what the first agent, and so everybody, is expected to get."""
+        """Return every agent's gradient of the expected return of the first agent."""
         return self._gradient(logits, lambda paid, _: paid[self.agents[0]])
 
     def _gradient(
@@ -198,7 +197,7 @@ class Enumerated:
         return np.stack(rows)
 
     def visits(self, logits: torch.Tensor) -> np.ndarray:
-        """[state] probability that a play reaches the state."""
+        """Return the [state] probabilities that a play reaches a state."""
         found = np.zeros(len(self.states))
         for chance, (history, _, _) in zip(self.chances(logits), self.plays, strict=True):
             for number in range(len(history)):
@@ -206,7 +205,7 @@ class Enumerated:
         return found
 
     def taking_part(self, logits: torch.Tensor) -> np.ndarray:
-        """[agent] probability that the agent moves at all."""
+        """Return the [agent] probabilities that an agent moves at all."""
         found = np.zeros(len(self.agents))
         for chance, (history, _, _) in zip(self.chances(logits), self.plays, strict=True):
             for agent in {a for _, a, _, _ in self.decisions(history)}:
@@ -214,13 +213,13 @@ class Enumerated:
         return found
 
     def groups(self, logits: torch.Tensor, size: int) -> Iterator[tuple[float, Group]]:
-        """(probability, group) of all groups of independent plays."""
+        """Yield (probability, group) for all groups of independent plays."""
         plays = list(zip(self.chances(logits), (e for _, e, _ in self.plays), strict=True))
         for drawn in product(plays, repeat=size):
             yield float(prod(p for p, _ in drawn)), group(*(one for _, one in drawn))
 
     def expected(self, credit: Credit, logits: torch.Tensor, *, size: int) -> np.ndarray:
-        """E[1/G sum A grad log pi] over all groups of `size` plays, each credited as if first."""
+        """Return E[1/G sum A grad log pi] over all groups of `size`, each with fresh credit."""
         chosen = logits.softmax(-1).numpy()
         places = {tuple(map(ord, str(state))): n for n, state in enumerate(self.states)}
         found = np.zeros_like(chosen)
@@ -236,9 +235,9 @@ class Enumerated:
 
 
 class Calling(Arena):
-    """A planner ends the game, or calls a worker, which enters then; after it perhaps another.
+    """A planner ends the game or calls a worker, which joins the episode; it may call a second one.
 
-    Everybody in the episode is paid the same, which depends on all moves.
+    All agents in the episode are paid the same amount, which depends on all moves.
     """
 
     name = "calling_v0"
@@ -270,6 +269,6 @@ class Calling(Arena):
 
 
 TEAM = Enumerated()
-"""`Team`, enumerated."""
+"""All plays of `Team`."""
 CALLING = Enumerated(arena=Calling, agents=("planner_0", "worker_0", "worker_1"))
-"""`Calling`, enumerated."""
+"""All plays of `Calling`."""

@@ -10,7 +10,7 @@ from selfplay.learner.objective import BatchCounts, LossInputs, PolicyLoss
 
 @dataclass(frozen=True, kw_only=True)
 class FailingLoss(PolicyLoss):
-    """REINFORCE that fails at the micro-batches with these numbers, from 0."""
+    """A REINFORCE loss that fails at the micro-batches whose numbers, from 0, are in `fails`."""
 
     ratio: Literal["none"] = "none"
     clip: Literal["none"] = "none"
@@ -26,6 +26,6 @@ class FailingLoss(PolicyLoss):
         if len(self.seen) - 1 in self.fails:
             if self.where == "loss":
                 loss = loss * float("nan")
-            else:  # the derivative of the root at 0 is infinite, times 0
+            else:  # the gradient is NaN: the infinite derivative of the root at 0, times 0
                 loss = loss + (scores.logprobs.sum() * 0).abs().sqrt()
         return loss, diagnostics

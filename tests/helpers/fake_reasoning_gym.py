@@ -1,7 +1,7 @@
-"""A stand-in for the package reasoning_gym, with the part of its interface that is used.
+"""A stand-in for the package reasoning_gym, with the part of its interface that the library uses.
 
 `install` writes it below a folder called site-packages, because the sandbox imports packages from
-there. Its verifiers do what some of the real ones do: one evaluates the answer as Python.
+there. Its verifiers behave like some of the real ones: one evaluates the answer as Python.
 """
 
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""A stand-in for the library verifiers, with the part of its interface that is used, and tasksets.
+"""A stand-in for the library verifiers, with the interface that `selfplay` uses, and tasksets.
 
-`install` writes it into a folder that processes of the same interpreter import from. The real
-library runs in `test_taskset_library.py`, where it is installed.
+`install` writes it into a folder from which new Python processes import. If the real library is
+installed, `test_taskset_library.py` tests it.
 """
 
 import os

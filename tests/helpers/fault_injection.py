@@ -1,4 +1,4 @@
-"""An arena and an engine that break or wait on demand, in workers that import them from here."""
+"""An arena and an engine that fail or wait on demand. Workers import them from this module."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ from selfplay.types import Action, Completion, Observation, Task
 
 
 class Talk(Arena):
-    """One round of words. A task's payload says what goes wrong, and a file whether it does yet."""
+    """A talk of one or more rounds. A task's payload names a fault, and a file that permits it."""
 
     name = "talk_v0"
     roles = {"speaker": 1, "thinker": 1}
@@ -59,7 +59,7 @@ class Talk(Arena):
 
 
 class Fragile(TransformersEngine):
-    """Breaks once, when a file says so."""
+    """An engine that fails at a step if the file `mark` exists, and removes the file."""
 
     def __init__(self, *, mark: str) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ def speak(agent: str, observation: Observation, rng: Random) -> str:
 
 
 def taken(mark: Path) -> bool:
-    """Whether a file was there; it is not any more."""
+    """Remove a file. Return True if it existed."""
     try:
         mark.unlink()
     except FileNotFoundError:
@@ -85,7 +85,7 @@ def taken(mark: Path) -> bool:
 
 
 def settings(model: Path, mark: Path, **policy: Any) -> dict[str, Any]:
-    """As much of a config as players need."""
+    """Return the part of a config that players need."""
     role = {"_target_": "selfplay.role.Role", "template": "{{ text }}"}
     return {
         "seed": 0,
@@ -114,7 +114,7 @@ def settings(model: Path, mark: Path, **policy: Any) -> dict[str, Any]:
 
 
 def specs(groups: int, size: int = 2, **payload: Any) -> list[EpisodeSpec]:
-    """Groups of siblings of one task each; `payload` is that of the first group's task."""
+    """Return specs of groups with one task each. `payload` is for the task of the first group."""
     return [
         EpisodeSpec(
             task=Task(id=f"t{group}", payload=payload if group == 0 else {}),

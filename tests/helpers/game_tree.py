@@ -1,4 +1,4 @@
-"""Exact measures of an arena's own tree: every deal and every line of play, played through it."""
+"""Exact values in the game tree of an arena, from all deals and all lines of play."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -8,22 +8,22 @@ from selfplay.arena import Arena
 from selfplay.types import Task
 
 Decision: TypeAlias = tuple[str, str, str]
-"""(agent, what it sees, what it does)."""
+"""(agent, its view, its move)."""
 Strategy: TypeAlias = Callable[[str, str], Mapping[str, float]]
-"""What an agent sees to the chance of each of its moves."""
+"""Function from an agent and its view to the probability of each of its moves."""
 
 
 class Line(NamedTuple):
-    """One way that a game can go."""
+    """One line of play, from the deal to the end of the game."""
 
     decisions: tuple[Decision, ...]
     pay: Mapping[str, float]
     chance: float
-    """Of the deal."""
+    """Probability of the deal."""
 
 
 def lines(arena: Arena, deals: Sequence[Task]) -> list[Line]:
-    """All lines of all deals, which are equally likely."""
+    """Return all lines of play of all deals. The deals are equally likely."""
     found: list[Line] = []
     for deal in deals:
         waiting: list[tuple[Decision, ...]] = [()]
@@ -42,12 +42,12 @@ def lines(arena: Arena, deals: Sequence[Task]) -> list[Line]:
 
 
 def value(tree: Sequence[Line], agent: str, strategy: Strategy) -> float:
-    """What an agent is paid if all play by the strategy."""
+    """Return an agent's expected return if all agents play the strategy."""
     return sum(line.pay[agent] * line.chance * reach(line, strategy) for line in tree)
 
 
 def reach(line: Line, strategy: Strategy, *, but: str = "") -> float:
-    """The chance of a line's decisions, those of `but` left out."""
+    """Return the probability of a line's decisions, without those of the agent `but`."""
     chance = 1.0
     for agent, seen, move in line.decisions:
         if agent != but:
@@ -56,7 +56,7 @@ def reach(line: Line, strategy: Strategy, *, but: str = "") -> float:
 
 
 def best_response(tree: Sequence[Line], agent: str, strategy: Strategy) -> float:
-    """What the agent's best response is paid: it remembers its own decisions."""
+    """Return the value of the agent's best response, which remembers its own decisions."""
     ends: dict[tuple[Decision, ...], float] = defaultdict(float)
     after: dict[tuple[Decision, ...], set[tuple[str, str]]] = defaultdict(set)
     for line in tree:
@@ -76,14 +76,14 @@ def best_response(tree: Sequence[Line], agent: str, strategy: Strategy) -> float
 
 
 def nash_conv(tree: Sequence[Line], agents: Sequence[str], strategy: Strategy) -> float:
-    """What all agents together would gain by best responses."""
+    """Return the sum over agents of the gain by a best response."""
     return sum(
         best_response(tree, agent, strategy) - value(tree, agent, strategy) for agent in agents
     )
 
 
 def situations(tree: Sequence[Line]) -> Iterator[tuple[str, str, list[str]]]:
-    """(agent, what it sees, its moves), each once, in a fixed order."""
+    """Yield (agent, its view, its moves) for each situation once, in sorted order."""
     moves: dict[tuple[str, str], set[str]] = defaultdict(set)
     for line in tree:
         for agent, seen, move in line.decisions:

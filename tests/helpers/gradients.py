@@ -1,4 +1,4 @@
-"""Gradients and log-probabilities that learners are compared with."""
+"""Gradients of learners, and log-probabilities computed without the learner's code."""
 
 from dataclasses import replace
 from typing import Any
@@ -17,7 +17,7 @@ REINFORCE = PolicyLoss(ratio="none", clip="none", aggregate="token_mean")
 
 
 def logprobs(model: PreTrainedModel, one: Sample) -> torch.Tensor:
-    """[C] nats of an unpadded sample, computed without any of the learner's code."""
+    """Return [C] log-probabilities in nats of an unpadded sample, without the learner's code."""
     turn = one.turn
     ids = torch.tensor([[*turn.prompt_ids, *turn.completion_ids]])
     logits = model(input_ids=ids).logits[0, len(turn.prompt_ids) - 1 : -1] / turn.temperature
@@ -26,7 +26,7 @@ def logprobs(model: PreTrainedModel, one: Sample) -> torch.Tensor:
 
 
 def on_policy(model: PreTrainedModel, samples: list[Sample]) -> list[Sample]:
-    """The samples with the log-probabilities that the model gives them."""
+    """Return the samples with the log-probabilities of their tokens under the model."""
     with torch.no_grad():
         return [
             replace(s, turn=replace(s.turn, logprobs=tuple(logprobs(model, s).tolist())))
@@ -52,7 +52,7 @@ def gradient(
     reference: GivenReferences = None,
     **settings: Any,
 ) -> torch.Tensor:
-    """The whole gradient as the learner computes it, of the same model every time."""
+    """Return the flat gradient that the learner computes, by default for the same new model."""
     model = model or llama()
     learner = Learner(
         model,

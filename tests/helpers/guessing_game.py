@@ -13,7 +13,7 @@ from selfplay.types import Action, Message, Observation, Task
 
 
 class Guess(Arena):
-    """Both players speak at once; who says `a` is paid 1, the other loses 1; two rounds."""
+    """Both players speak at once, for two rounds. The word `a` is paid 1, and any other word -1."""
 
     name = "guess_v0"
     roles = {"player": 2}
@@ -36,7 +36,7 @@ class Guess(Arena):
 
 
 class Words(ByteRenderer):
-    """Bytes, with a mark of whose seam it is."""
+    """A byte renderer whose prompts begin with a mark, so that a test sees which one made them."""
 
     def __init__(self, mark: int) -> None:
         self.mark = mark

@@ -1,4 +1,4 @@
-"""Ranks that write their part of a checkpoint when a test lets them."""
+"""A stand-in for ranks that write their part of a checkpoint when a test allows it."""
 
 import hashlib
 import threading
@@ -11,7 +11,7 @@ LONGEST = 60.0
 
 
 class HeldRanks:
-    """A learner on ranks that write a file when they are let, and never at once."""
+    """A learner whose ranks write a file in the background, and only after `let` is set."""
 
     def __init__(self) -> None:
         self.let = threading.Event()

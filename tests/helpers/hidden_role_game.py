@@ -1,4 +1,4 @@
-"""A game of hidden roles, written as the documentation says: talk, vote, and leave the game."""
+"""A game of hidden roles, written by the rules of the documentation: talk, vote and leave."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -8,16 +8,16 @@ from selfplay import Arena, Observation, Task
 
 
 class Spy(Arena):
-    """One of the players is a spy; only the spy knows it. Every day all talk, and then all vote.
+    """One player is a spy, and only the spy knows this. Every day all talk, and then all vote.
 
     The player with the most votes leaves; on a tie no player leaves. The others win when the spy
-    has left. The spy wins when two players remain or the days are over.
+    has left. The spy wins if it is one of the last two players or if the days are over.
     """
 
     name = "spy_v0"
 
     def __init__(self, *, players: int = 5, days: int = 4, longest: int = 40) -> None:
-        super().__init__({"player": players})  # one role: a role's name would give the secret away
+        super().__init__({"player": players})  # a role's name would reveal the spy
         if players < 3 or days < 1:
             raise ValueError("a game has at least 3 players and 1 day")
         self.days, self.longest = days, longest
@@ -31,7 +31,7 @@ class Spy(Arena):
         self.illegal = self.votes = 0
 
     def acting(self) -> Sequence[str]:
-        return self.living  # who has left is not named again
+        return self.living  # a player that has left does not act again
 
     def speaking(self) -> Sequence[str]:
         return self.living if self.talking else ()

@@ -1,4 +1,4 @@
-"""Learner ranks as forks of the test's process, asked as a driver asks actors."""
+"""Learner ranks as forks of the test's process, with the interface of remote ranks."""
 
 import gc
 import multiprocessing
@@ -38,7 +38,7 @@ Make = Callable[[], Learner]
 
 
 class Forks:
-    """A team of ranks: see `selfplay.runtime.distributed_learner.Ranks`."""
+    """A group of ranks: see `selfplay.runtime.distributed_learner.Ranks`."""
 
     def __init__(self, pipes: Sequence[Connection]) -> None:
         self.pipes, self.count = pipes, len(pipes)
@@ -55,7 +55,7 @@ class Forks:
         apart, answer = self.ask(method, *arguments)[0]
         return answer, apart
 
-    def ask_beside(self, method: str, *arguments: Any) -> Callable[[], list[Any]]:
+    def ask_concurrently(self, method: str, *arguments: Any) -> Callable[[], list[Any]]:
         return partial(self.ask, method, *arguments)
 
     def put(self, value: Any) -> Any:
@@ -81,7 +81,7 @@ class Forks:
 
 @contextmanager
 def forked(count: int) -> Iterator[Forks]:
-    """Ranks that make learners by the function that they are sent (`serve`), one after another."""
+    """Yield ranks. Each call of `serve` sends them a function that makes their next learner."""
     with TemporaryDirectory() as folder:
         pairs = [FORK.Pipe() for _ in range(count)]
         processes = [
@@ -99,7 +99,7 @@ def forked(count: int) -> Iterator[Forks]:
 
 
 def ranked(forks: Forks, make: Make, replicas: int = 1) -> DistributedLearner:
-    """A trainer whose learners are on the ranks, and whose policy is of this process."""
+    """Return a distributed learner with learners on the ranks and its policy in this process."""
     about, *_ = forks.ask("serve", make, replicas)
     own = make()
     policy = Policy(name="base", model=own.model, renderer=None)  # type: ignore[arg-type]
@@ -107,7 +107,7 @@ def ranked(forks: Forks, make: Make, replicas: int = 1) -> DistributedLearner:
 
 
 def fetched(learner: DistributedLearner) -> PreTrainedModel:
-    """The policy of this process, brought up to date."""
+    """Return the policy of this process with the learner's current weights."""
     learner.fetch_weights()
     return learner.policy.model
 
@@ -135,10 +135,10 @@ def _child(rank: int, count: int, store: Path, pipe: Connection) -> None:
 
 
 class Rank(LearnerWorker):
-    """A rank that tells how many trained numbers it holds, and that can be kept from writing."""
+    """A rank that counts its parameters, and whose thread that writes files can be blocked."""
 
     def hold(self) -> None:
-        """Keep the thread that writes files until `release`."""
+        """Block the thread that writes files until `release`."""
         self._held = threading.Event()
         self._thread.submit(self._held.wait, LONGEST)
 
@@ -146,7 +146,7 @@ class Rank(LearnerWorker):
         self._held.set()
 
     def count_sums(self, tokens: int) -> tuple[int, int]:
-        """Make an optimizer step; return its numbers of micro-batches and of sums over copies."""
+        """Make an optimizer step; return its numbers of micro-batches and of tensor all-reduces."""
         (learner,) = self.learners.values()
         learner.max_tokens, begun = tokens, learner.micro_batches_begun
         with mock.patch.object(dist, "all_reduce", side_effect=dist.all_reduce) as summed:
@@ -158,15 +158,18 @@ class Rank(LearnerWorker):
         parameters = self.learners["base"].parameters
         return sum(shard(parameter).numel() for parameter in parameters)
 
-    def begin_alike(self, make: Make, *, everybody: bool) -> list[bytes]:
-        """Make the learner on every rank, or on the first one; return the bytes of this rank's
-        parts and buffers, and of its parts after an update."""
+    def begin_with_equal_state(self, make: Make, *, on_every_rank: bool) -> list[bytes]:
+        """Make the learner on every rank, or only on the first one.
+
+        Return the bytes of this rank's parameter shards and buffers, and of its shards after an
+        update.
+        """
 
         def made() -> dict[str, Learner]:
-            assert everybody or dist.get_rank() == 0, "another rank makes a learner"
+            assert on_every_rank or dist.get_rank() == 0, "another rank makes a learner"
             return {"base": make()}
 
-        self.learners = made() if everybody else shared(made)
+        self.learners = made() if on_every_rank else shared(made)
         self.spread("cpu")
         (learner,) = self.learners.values()
         models = [learner.model, *learner.references.models]
@@ -175,8 +178,8 @@ class Rank(LearnerWorker):
         learner.optimize(batch(), BatchCounts(tokens=30, sequences=9), step=1)
         return found + [_bytes(tensor) for tensor in learner.model.parameters()]
 
-    def whole_while_cut(self, make: Make) -> list[int]:
-        """Return the numbers of whole tensors that are alive after each unit is cut."""
+    def unsharded_while_sharding(self, make: Make) -> list[int]:
+        """Return the number of parameters in unsharded tensors after each unit is sharded."""
         learner = make()
         tensors = [learner.model, *learner.references.models]
         known = {id(p): weakref.ref(p) for model in tensors for p in model.parameters()}
@@ -210,7 +213,7 @@ def _serve(rank: LearnerWorker, make: Make, replicas: int = 1) -> LearnerInfo:
 
 
 def batch(count: int = 9, *, length: int = 3, stem: int = 3) -> list[Sample]:
-    """Samples of siblings and others, of several lengths, temperatures and advantages."""
+    """Return samples that share prompts, with several lengths, temperatures and advantages."""
     made = []
     for number in range(count):
         rng = torch.Generator().manual_seed(number)

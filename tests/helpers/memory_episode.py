@@ -32,7 +32,7 @@ SAID = (
 
 
 def played() -> tuple[Episode, Memory]:
-    """A dialogue with every kind of operation, and one that is refused."""
+    """Return an episode with every kind of operation and a refused one, and its arena."""
     arena = raw_env(most_operations=2)
     task = Task(id="t", payload=PAYLOAD)
     arena.begin(task, seed=0)

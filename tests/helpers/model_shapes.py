@@ -1,4 +1,4 @@
-"""Outlines of public models, as their config.json have them."""
+"""Shapes of public models, from their config.json files."""
 
 from selfplay.plan.model_shape import ModelShape
 
@@ -6,7 +6,7 @@ from selfplay.plan.model_shape import ModelShape
 def qwen(
     layers: int, hidden: int, heads: int, kv: int, dim: int, wide: int, words: int, tied: bool
 ) -> ModelShape:
-    """A Qwen2.5 model."""
+    """Return the shape of a Qwen2.5 model."""
     return ModelShape(
         layers=layers,
         hidden=hidden,

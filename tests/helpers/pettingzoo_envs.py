@@ -1,4 +1,4 @@
-"""Small PettingZoo envs for the tests of the adapter: sound ones and such as break the contract."""
+"""Small PettingZoo envs for the tests of the adapter. Some of them break the contract."""
 
 import random
 import zlib
@@ -11,7 +11,7 @@ from pettingzoo import AECEnv, ParallelEnv
 
 
 class Countdown(AECEnv):
-    """`length` moves in turn; a move of 1 or 2 pays its player that much and the other its cost."""
+    """A game of `length` moves in turn. A move of 1 or 2 pays its player at the other's cost."""
 
     metadata = {"name": "countdown_v0", "render_modes": []}
 
@@ -38,7 +38,7 @@ class Countdown(AECEnv):
         self.drawn = self.draw()
 
     def draw(self) -> float:
-        """From the generators of the whole process, as many games do."""
+        """Draw from the global random generators, as many games do; return 0 without `dice`."""
         return random.random() + float(np.random.random()) if self.dice else 0.0
 
     def observe(self, agent: str) -> Any:
@@ -68,7 +68,7 @@ class Countdown(AECEnv):
 
 
 class Locked(Countdown):
-    """Holds what cannot be copied."""
+    """An env with an attribute that cannot be copied."""
 
     def __init__(self) -> None:
         super().__init__(dice=True)
@@ -76,7 +76,7 @@ class Locked(Countdown):
 
 
 class Keeps(Countdown):
-    """A reset does not clear `drawn`, which each step makes larger."""
+    """An env whose reset does not clear `drawn`, which each step makes larger."""
 
     drawn = 0.0
 
@@ -85,7 +85,7 @@ class Keeps(Countdown):
 
 
 class Drawn(Countdown):
-    """The constructor draws from the generator of the whole process."""
+    """An env whose constructor draws from the global random generator."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -96,12 +96,15 @@ class Drawn(Countdown):
 
 
 def plain(env: Any, agent: str, observation: Any) -> str:
-    """A short text that differs where an observation of numbers differs."""
+    """Return a checksum: a short text that differs between different observations."""
     return f"{zlib.crc32(np.ascontiguousarray(observation).tobytes())}"
 
 
 class Bids(ParallelEnv):
-    """Three bid at once, three times; the highest bidder is paid, the third leaves after two."""
+    """Three players bid at once, for three rounds. The third player leaves after two rounds.
+
+    The highest bidders of a round are paid 1, and each bid costs a tenth of its number.
+    """
 
     metadata = {"name": "bids_v0", "render_modes": []}
     render_mode = None
@@ -144,7 +147,7 @@ class ResetRaises(Countdown):
         raise RuntimeError("out of cards")
 
 
-class NobodyLeft(Countdown):
+class NoAgentsLeft(Countdown):
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
         super().reset(seed, options)
         self.agents = []
@@ -155,18 +158,18 @@ class Leaves(Countdown):
         raise SystemExit(3)
 
 
-class PaysNothingKnown(Countdown):
+class PaysNaN(Countdown):
     def pay(self, agent: str, other: str, reward: float) -> None:
         self.rewards[agent] = float("nan")
 
 
-class PaysStrangers(Countdown):
+class PaysUnknownAgent(Countdown):
     def step(self, action: int) -> None:
         super().step(action)
         self.rewards["stranger"] = 1.0
 
 
-class SelectsStrangers(Countdown):
+class SelectsUnknownAgent(Countdown):
     def step(self, action: int) -> None:
         super().step(action)
         self.agent_selection = "stranger"
@@ -182,12 +185,12 @@ class WrongMask(Countdown):
         return np.ones(7, np.int8)
 
 
-class KeepsTheDead(Countdown):
+class KeepsDeadAgents(Countdown):
     def _was_dead_step(self, action: Any) -> None:
         pass
 
 
-class ForgetsTheDead(Countdown):
+class DropsDeadAgents(Countdown):
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
         super().reset(seed, options)
         self.terminations = {}

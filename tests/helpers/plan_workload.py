@@ -1,4 +1,4 @@
-"""Clusters and workloads of which a plan is predicted."""
+"""Clusters and workloads for the tests of predicted plans."""
 
 from statistics import fmean
 
@@ -18,7 +18,7 @@ def cluster(devices: int = 1, **settings: object) -> ClusterSpec:
 def workload(
     samples: int, mean: float, cap: int, *, cv: float = 1.0, prompt: float = 500, passes: int = 0
 ) -> Workload:
-    """One turn per sample, in groups of 16."""
+    """Return a workload with one turn per sample, in groups of 16."""
     lengths = LengthDistribution(average=mean, cv=cv, cap=cap)
     tokens = samples * (prompt + lengths.mean)
     flow = Flow(

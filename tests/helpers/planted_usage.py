@@ -10,7 +10,7 @@ from selfplay.types import Episode, Status, Task, Turn, role_of, to_json
 
 
 def turn(agent: str, saw: str, action: str | None, stage: int, **fields: Any) -> Turn:
-    """A turn of one word."""
+    """Return a turn with one completion token and this view and action."""
     return Turn(
         agent=agent,
         role=role_of(agent),
@@ -54,7 +54,7 @@ def code(
     count: int = 400,
     kind: str = "message",
 ) -> None:
-    """Record a step in which scout_0 draws its word from these chances, by what it sees."""
+    """Record a step in which scout_0 draws a word with the probabilities of its view."""
     rng, episodes = random.Random(f"{step}-{kind}"), []
     views = list(chances)
     fields: dict[str, Any] = {"spoken": True} if kind == "message" else {"legal": ("x", "y")}
@@ -69,9 +69,10 @@ def code(
 def repeated(
     run: Path, step: int, vectors: Mapping[str, Mapping[str, float]], *, games: int, rounds: int
 ) -> None:
-    """Record games in which each player cooperates with its chance after the last moves.
+    """Record games in which each player cooperates with a probability set by the last moves.
 
-    `vectors` is agent to "" (first round), "CC", "CD", "DC", "DD" (own, other) to this chance.
+    `vectors` has the probabilities by agent and by state: "" in the first round, and "CC", "CD",
+    "DC" or "DD" (own move, other's move) in later rounds.
     """
     rng, episodes = random.Random(step), []
     names = {"C": "cooperate", "D": "defect"}

@@ -1,4 +1,4 @@
-"""Populations as a config describes them, for roles of a test."""
+"""Populations that a config describes, with roles that a test names."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""A curriculum that forgets nothing and a player that can be held up, for batches sampled ahead."""
+"""A curriculum that records everything and a rollout that can be blocked, for sampling ahead."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,32 +14,32 @@ from tests.helpers.builders import episode, turn
 
 STEPS = 6
 LONG = 120.0
-"""Seconds after which what a test waits for will not come."""
+"""Seconds after which a test stops waiting and fails."""
 
 
 class Growing:
-    """Its tasks depend on all that it was told: one skipped or told twice shows for ever."""
+    """A curriculum whose tasks depend on the number of groups that it has observed so far."""
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.observed: list[str] = []
 
     def tasks(self, step: int, attempt: int = 0) -> list[Task]:
-        return [Task(id=f"{step}-{attempt}-{len(self.told)}-{number}") for number in range(2)]
+        return [Task(id=f"{step}-{attempt}-{len(self.observed)}-{number}") for number in range(2)]
 
     def observe(self, groups: Sequence[Group], step: int) -> None:
-        self.told += [f"{step}: {group.episodes[0].task.id}" for group in groups]
+        self.observed += [f"{step}: {group.episodes[0].task.id}" for group in groups]
 
     def ready(self) -> bool:
         return True
 
     def metrics(self) -> dict[str, float]:
-        return {"told": float(len(self.told))}
+        return {"observed": float(len(self.observed))}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"told": list(self.told)}
+        return {"observed": list(self.observed)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.told = list(state["told"])
+        self.observed = list(state["observed"])
 
 
 class Versioned(Protocol):
@@ -49,7 +49,7 @@ class Versioned(Protocol):
 
 
 class Player:
-    """Pays by spec, notes which version each batch began with, and waits where it is told to."""
+    """A rollout paid by the spec. It records the version at its start and then waits at `gate`."""
 
     def __init__(self) -> None:
         self.version = 0
@@ -95,5 +95,5 @@ def learn(source: Batches, play: Versioned, steps: Sequence[int]) -> list[StepBa
 def until(condition: Callable[[], object]) -> None:
     end = time.monotonic() + LONG
     while not condition():
-        assert time.monotonic() < end, "it does not come"
+        assert time.monotonic() < end, "the condition did not become true"
         time.sleep(0.002)

@@ -1,4 +1,4 @@
-"""Whole runs in this process whose batches are sampled ahead in a thread."""
+"""Whole runs in this process, with batches that a thread samples ahead."""
 
 import io
 import threading
@@ -16,7 +16,7 @@ from selfplay.train import Trainer
 from tests.helpers.command_process import LONGEST, metrics
 
 IDLE = ("learner.lr=0", "objective.kl=0")
-"""The weights stay what they were, so that it does not matter which of them sampled."""
+"""Overrides that keep the weights constant, so that all versions of them sample alike."""
 
 
 def train(experiment: Experiment, run: Run) -> str:
@@ -47,18 +47,21 @@ def resumed(run: Run, composed: dict[str, Any]) -> None:
     train(again, run)
 
 
-def told(run: Run) -> list[dict[str, Any]]:
-    """The metrics but for what depends on who was faster."""
-    hasty = ("staleness", "seconds", "engine/")
+def untimed_metrics(run: Run) -> list[dict[str, Any]]:
+    """Return the metrics that do not depend on the speed of the threads."""
+    timed = ("staleness", "seconds", "engine/")
     return [
-        {k: v for k, v in line.items() if not any(h in k for h in hasty)}
+        {k: v for k, v in line.items() if not any(h in k for h in timed)}
         for line in metrics(run.folder)
     ]
 
 
-def assert_told_alike(run: Run, other: Run) -> None:
-    """The metrics are equal up to rounding: steps that overlap share the engine's batches."""
-    found, wanted = told(run), told(other)
+def assert_metrics_alike(run: Run, other: Run) -> None:
+    """Assert that the metrics of two runs are equal up to rounding.
+
+    Rounding differs because steps that overlap share the batches of the engine.
+    """
+    found, wanted = untimed_metrics(run), untimed_metrics(other)
     assert len(found) == len(wanted)
     for line, expected in zip(found, wanted, strict=True):
         assert line == pytest.approx(expected, rel=1e-4, abs=1e-6)

@@ -16,7 +16,7 @@ from selfplay.types import Task
 
 
 def openspiel_game(name: str) -> PettingZoo:
-    """The arena of one of OpenSpiel's games, as `arena=openspiel` makes it."""
+    """Return the arena that `arena=openspiel` makes for one of OpenSpiel's games."""
     return PettingZoo(
         env="arenas.external.openspiel",
         arguments={"game": name},
@@ -28,7 +28,7 @@ def openspiel_game(name: str) -> PettingZoo:
 def against_random(
     make: Callable[[], Arena], tasks: Sequence[Task], script: Script, samples: int
 ) -> dict[str, float]:
-    """Metrics of an evaluation of random play against the script, as the opponent `scripted`."""
+    """Return the metrics of random play against the script, which is the opponent `scripted`."""
     pool = PolicyPool(
         roles={"player": Role()},
         policy_of=lambda role: "base",

@@ -1,4 +1,4 @@
-"""Learners that ranks make again, with the samples that they learn from."""
+"""Learners that every rank makes for itself, with the samples that they learn from."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -20,12 +20,12 @@ from tests.helpers.learner_processes import batch
 
 REINFORCE = PolicyLoss(ratio="none", clip="none")
 LONG = 160
-"""A prompt that is long enough to be computed first, as the stem of a row."""
+"""Length of a prompt that is long enough to be computed first, as the shared stem of a row."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Make:
-    """Makes the same learner in every process that it is called in."""
+    """A function that makes the same learner in every process."""
 
     objective: Objective = REINFORCE
     model: Literal["llama", "peaked", "gpt2", "adapter"] = "llama"
@@ -52,7 +52,7 @@ class Make:
         if self.objective.reference == "teacher":
             known = {"solver": self._llama(1), "proposer": self._llama(2)}
             return self._llama(0), {role: frozen_copy(made) for role, made in known.items()}
-        if self.model == "gpt2":  # its output embedding is its input embedding
+        if self.model == "gpt2":  # its input and output embeddings are tied
             torch.manual_seed(0)
             sizes: Any = {"vocab_size": 24, "n_positions": 64, "n_embd": 16}
             model = GPT2LMHeadModel(GPT2Config(**sizes, n_layer=2, n_head=4))
@@ -82,16 +82,16 @@ TEACHERS = PolicyLoss(kl=0.2, reference="teacher", estimator="exact")
 
 
 def of_two_roles(given: list[Sample], every: int = 2) -> list[Sample]:
-    """Every second sample, or another fraction, is a proposer's."""
+    """Return the samples with roles: each `every`-th one is a proposer's, the others a solver's."""
     roles = ["proposer" if n % every == 0 else "solver" for n in range(len(given))]
     pairs = zip(given, roles, strict=True)
     return [replace(one, turn=replace(one.turn, role=role)) for one, role in pairs]
 
 
 EMA: dict[str, Any] = {"kl": 0.2, "reference": "ema", "ema_rate": 0.3}
-MAGNET = PolicyLoss(**EMA)
+EMA_LOSS = PolicyLoss(**EMA)
 ONE = {"max_tokens": 10_000, "packing": "rows"}
-"""One micro-batch on every rank."""
+"""Settings that give every rank one micro-batch."""
 SEQUENCES = PolicyLoss(ratio="sequence", aggregate="sequence_mean", entropy=0.05)
 RISING = Schedule(steps=(1, 2), values=(0.0, 0.2))
 FALLING = Schedule(steps=(1, 2), values=(0.3, 0.0))
@@ -109,7 +109,7 @@ CASES: dict[str, tuple[Make, list[Sample]]] = {
     "reference": (Make(objective=PolicyLoss(kl=0.2)), batch()),
     "teachers": (Make(objective=TEACHERS), of_two_roles(batch())),
     "a teacher of few": (Make(objective=TEACHERS), of_two_roles(batch(), every=9)),
-    "ema": (Make(objective=MAGNET), batch()),
+    "ema": (Make(objective=EMA_LOSS), batch()),
     "exact KL": (Make(objective=PolicyLoss(kl=0.2, estimator="exact")), batch()),
     "forward KL, EMA": (Make(objective=PolicyLoss(**EMA, estimator="forward")), batch()),
     "exact KL, one embedding": (
@@ -123,7 +123,7 @@ CASES: dict[str, tuple[Make, list[Sample]]] = {
     "correction": (Make(objective=replace(REINFORCE, correction="truncated")), batch()),
     "pairs": (Make(objective=DPO()), PAIRS),
     "adapter": (Make(model="adapter", objective=PolicyLoss(kl=0.2)), batch()),
-    "adapter's EMA": (Make(model="adapter", objective=MAGNET), batch()),
+    "adapter's EMA": (Make(model="adapter", objective=EMA_LOSS), batch()),
     "one embedding": (Make(model="gpt2", objective=PolicyLoss(kl=0.2)), batch()),
     "fewer samples than ranks": (Make(), batch(1)),
     "stems": (
@@ -144,11 +144,14 @@ def state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 def assert_close(
     found: torch.nn.Module, wanted: torch.nn.Module, make: Make, tolerance: float = 1e-4
 ) -> None:
-    """Moved alike from where both began. Norms and rotations are float32 in a llama of any dtype,
-    and AdamW makes as much of a gradient that is nothing but rounding as of any other."""
+    """Assert that two models have made the same changes to their initial parameters.
+
+    The tolerance has two reasons. Norms and rotations of a llama are float32 in any dtype, and
+    AdamW scales up a gradient that is only rounding error.
+    """
     start, now, other = state(make().model), state(wanted), state(found)
     moved = [name for name in start if not torch.equal(start[name], now[name])]
     assert moved, "nothing was learned"
     for name in start:
-        apart, way = (other[name] - now[name]).norm(), (now[name] - start[name]).norm()
-        assert apart <= tolerance * way, f"{name}: {apart:.1e} apart after {way:.1e}"
+        error, change = (other[name] - now[name]).norm(), (now[name] - start[name]).norm()
+        assert error <= tolerance * change, f"{name}: error {error:.1e} of a change {change:.1e}"

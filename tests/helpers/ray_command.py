@@ -30,7 +30,7 @@ def held(self, step):
 Experiment.begin_step = held
 sys.exit(main(sys.argv[1:]))
 """
-"""`selfplay` that waits for a file before a step."""
+"""Program that runs `selfplay` and waits for a file before a step."""
 
 
 class Command:
@@ -39,7 +39,7 @@ class Command:
     running: ClassVar[list[subprocess.Popen[str]]] = []
 
     def __init__(self, *arguments: str, cwd: Path, hold: int = 0) -> None:
-        """`hold` is a step that begins only after `go`, so that no run ends too early."""
+        """Start the command. Step `hold` begins only after `go`, so that no run ends too early."""
         self.mark = f"selfplay-test-{time.time_ns()}"
         self._go = cwd / self.mark
         held = ["-c", HELD.format(step=hold, go=str(self._go))]
@@ -59,7 +59,7 @@ class Command:
         self.running.append(self.process)
 
     def started(self, name: str = "") -> list[int]:
-        """Return the living child processes whose command line contains a name."""
+        """Return the ids of living child processes whose command line contains a name."""
         found = []
         for place in Path("/proc").glob("[0-9]*"):
             try:
@@ -72,7 +72,7 @@ class Command:
         return found
 
     def _stacks(self) -> str:
-        """End the process and its Ray workers; return what their threads were doing."""
+        """End the process and its Ray workers; return the stacks of their threads."""
         logs = {}
         for worker in self.started("ray::"):
             with suppress(OSError):  # it has just ended
@@ -99,7 +99,7 @@ class Command:
         try:
             out, err = self.process.communicate(timeout=LONGEST)
         except subprocess.TimeoutExpired:
-            pytest.fail(f"it has not ended after {LONGEST} s\n{self._stacks()}")
+            pytest.fail(f"the command has not ended after {LONGEST} s\n{self._stacks()}")
         assert self.process.returncode == 0, err
         wait(lambda: not self.started())
         return out + err
@@ -107,7 +107,7 @@ class Command:
 
 @pytest.fixture(autouse=True)
 def none_left() -> Iterator[None]:
-    """End the driver and its processes, also after a failed test."""
+    """Kill all commands after each test, also after a failed one."""
     yield
     while Command.running:
         Command.running.pop().kill()
@@ -116,12 +116,12 @@ def none_left() -> Iterator[None]:
 def wait(until: Callable[[], object], longest: float = LONGEST) -> None:
     end = time.monotonic() + longest
     while not until():
-        assert time.monotonic() < end, "it does not come to that"
+        assert time.monotonic() < end, "the condition did not become true"
         time.sleep(0.1)
 
 
 def step(place: Path, number: int) -> Callable[[], bool]:
-    """Return True if a run has reached a step."""
+    """Return a function that is True once a run has recorded a step."""
     return lambda: (place / f"episodes/{number:06d}.jsonl").exists()
 
 

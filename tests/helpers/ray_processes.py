@@ -7,18 +7,18 @@ from pathlib import Path
 
 
 def started(parent: int) -> Iterator[tuple[int, str]]:
-    """Return the child processes of a process, by number and program."""
+    """Yield the (id, program name) of each child process of a process."""
     for place in Path("/proc").glob("[0-9]*"):
         try:
-            whose = (place / "stat").read_text().rpartition(")")[2].split()[1]
+            parent_id = (place / "stat").read_text().rpartition(")")[2].split()[1]
             program = (place / "cmdline").read_bytes().split(b"\0")[0].decode()
         except OSError:  # it has ended
             continue
-        if int(whose) == parent:
+        if int(parent_id) == parent:
             yield int(place.name), Path(program).name
 
 
 def kill(name: str, parent: int, signal_: int = signal.SIGKILL) -> None:
-    """Kill or stop a process of Ray."""
+    """Send a signal, by default SIGKILL, to the child process with this program name."""
     (found,) = (number for number, program in started(parent) if program == name)
     os.kill(found, signal_)

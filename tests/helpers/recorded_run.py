@@ -1,4 +1,4 @@
-"""A made-up run folder as training leaves it, for the tests of what reads one."""
+"""A made-up run folder in the format of training, for the tests of code that reads runs."""
 
 import json
 import random
@@ -151,7 +151,7 @@ def row(step: int, steps: int, rng: random.Random) -> dict[str, float]:
 
 
 def make_run(run: Path, *, steps: int = 60, hostile: str = "", summary: bool = True) -> Path:
-    """A run folder as training leaves it."""
+    """Write a run folder in the format of training, and return it."""
     run.mkdir()
     rng = random.Random(0)
     rows = [row(step, steps, rng) for step in range(1, steps + 1)]
@@ -163,9 +163,9 @@ def make_run(run: Path, *, steps: int = 60, hostile: str = "", summary: bool = T
     write_declared(run, DECLARED)
     for step in (1, 2, steps // 2, steps - 1, steps):
         write_episodes(run, step, hostile)
-    (run / "episodes" / f"{steps + 1:06d}.jsonl").write_text("\n")  # a step that kept none
+    (run / "episodes" / f"{steps + 1:06d}.jsonl").write_text("\n")  # a step without episodes
     if summary:
-        figures = {
+        evaluations = {
             "held_out_sampled": ({"accuracy": 0.124}, {"accuracy": 0.661}),
             "held_out_greedy": (
                 {"accuracy": 0.2, "reward": -0.1},
@@ -173,8 +173,8 @@ def make_run(run: Path, *, steps: int = 60, hostile: str = "", summary: bool = T
             ),
         }
         for i, kind in enumerate(TYPES):
-            figures["held_out_sampled"][0][f"{kind}/accuracy"] = 0.15 - i / 30
-            figures["held_out_sampled"][1][f"{kind}/accuracy"] = 0.71 - i / 12
+            evaluations["held_out_sampled"][0][f"{kind}/accuracy"] = 0.15 - i / 30
+            evaluations["held_out_sampled"][1][f"{kind}/accuracy"] = 0.71 - i / 12
         (run / "summary.json").write_text(
             json.dumps(
                 {
@@ -182,7 +182,9 @@ def make_run(run: Path, *, steps: int = 60, hostile: str = "", summary: bool = T
                     "experiment": "absolute_zero",
                     "steps": steps,
                     "seconds": 754.2,
-                    "evaluations": {n: {"before": b, "after": a} for n, (b, a) in figures.items()},
+                    "evaluations": {
+                        n: {"before": b, "after": a} for n, (b, a) in evaluations.items()
+                    },
                     "totals": {"episodes": 15360, "completion_tokens": 1234567},
                     "command": f"selfplay train +experiment=absolute_zero name={run.name} seed=0",
                     "versions": {"selfplay": "0.1.0", "torch": "2.13.0", hostile: hostile},

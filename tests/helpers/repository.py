@@ -1,4 +1,4 @@
-"""The folder of the repository, and that of the test session."""
+"""The folder of the repository, and the variable that names the folder of the test session."""
 
 from pathlib import Path
 

@@ -77,7 +77,7 @@ def saved_bert(folder: Path) -> Path:
 
 
 def saved_roberta(folder: Path, *, positions: int) -> Path:
-    """Save an encoder that numbers its tokens from the position after that of padding, which is 1.
+    """Save an encoder whose positions begin after the position of padding, which is 1.
 
     It has no token types.
     """

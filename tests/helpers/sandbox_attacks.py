@@ -1,4 +1,4 @@
-"""What the tests of the executor share: run something hostile, then see that the pool serves."""
+"""Hostile programs for the executor, and a check that its pool still works afterwards."""
 
 import itertools
 import textwrap
@@ -15,7 +15,7 @@ UNIQUE = itertools.count()
 
 @contextmanager
 def isolated(**settings: Any) -> Iterator[Executor]:
-    """An executor, or a skipped test where the kernel does not isolate."""
+    """Yield an executor; skip the test if the kernel does not isolate processes."""
     with Executor(**settings) as pool:
         try:
             pool.run([Call(program="def f(): return 0", arguments="")])
@@ -29,7 +29,7 @@ def run(executor: Executor, program: str, arguments: str = "", **options: Any) -
 
 
 def attack(executor: Executor, body: str, arguments: str = "", **options: Any) -> Outcome:
-    """Run the body of `f`, or a whole program that defines `f`, then see that the pool serves."""
+    """Run the body of `f`, or a whole program that defines `f`; then check that the pool works."""
     body = textwrap.dedent(body).strip("\n")
     if "def f(" not in body:
         body = "def f():\n" + textwrap.indent(body, "    ")

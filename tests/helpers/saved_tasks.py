@@ -16,7 +16,7 @@ def tried(task: Task, solved: int, *made: Task) -> Group:
 
 
 def ladder() -> Ladder:
-    """A root that is waiting, two variants of it, and one of a variant."""
+    """Return a ladder with a waiting root task, two variants of it, and a variant of a variant."""
     root = Task(id="root", type="sum", payload={"question": "hard"})
     made = Ladder(roots=[root], batch=4, proposals=1, variants=3, climb=2, depth=2)
     made.observe([tried(root, 0)], 1)

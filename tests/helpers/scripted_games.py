@@ -1,4 +1,4 @@
-"""Games of scripted players for the tests of studies: their truths are known exactly."""
+"""Games of scripted players with exactly known values, for the tests of studies."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -17,7 +17,7 @@ from selfplay.types import Observation, Task
 def games(
     arena: Callable[[], Arena], scripts: Mapping[str, Script], **settings: Any
 ) -> StudyMatches:
-    """Games in which each script can take any seat; the first has the roles' own seats."""
+    """Return games in which each script can take any seat. The first script has all seats first."""
     engine, renderer = ScriptedEngine(scripts), ByteRenderer()
     first = next(iter(scripts))
     seats = {
@@ -33,12 +33,12 @@ def games(
 
 
 def player(name: str, arena: Callable[[], Arena], policy: str | None = None) -> StudyPlayer:
-    """A player that takes every role with one script."""
+    """Return a player that takes every role with one script."""
     return StudyPlayer(label=name, policies=dict.fromkeys(arena().roles, policy or name))
 
 
 def levers(pay: Sequence[float]) -> Callable[[], Matrix]:
-    """Both must pull the same lever, and are paid what it pays."""
+    """Return a game whose two players are paid the pay of a lever if both pull the same one."""
     names = [f"lever{number}" for number in range(len(pay))]
     table = [[[p, p] if i == j else [0, 0] for j in range(len(pay))] for i, p in enumerate(pay)]
     return lambda: raw_env(actions=names, payoffs=table)
@@ -48,9 +48,9 @@ STATES = ("a", "b", "c", "d")
 
 
 def lewis(states: Sequence[str] = STATES, **settings: Any) -> Callable[[], Matrix]:
-    """A signalling game: one player knows the state and speaks, the other must act on it.
+    """Return a signalling game: a speaker knows the state and speaks, and a listener acts.
 
-    The speaker's own move changes nothing. Both are paid 1 where the listener names the state.
+    The speaker's own move changes nothing. Both are paid 1 if the listener names the state.
     """
     table = {state: [[[float(act == state)] * 2 for act in states]] for state in states}
     given: dict[str, Any] = {
@@ -65,7 +65,7 @@ def lewis(states: Sequence[str] = STATES, **settings: Any) -> Callable[[], Matri
 
 
 def lewis_tasks(states: Sequence[str] = STATES) -> list[Task]:
-    """A task for each state."""
+    """Return a task for each state."""
     return [Task(id=f"state-{state}", payload={"state": state}) for state in states]
 
 
@@ -75,9 +75,9 @@ def code(
     otherwise: str,
     say: Callable[[Observation, Any], str] | None = None,
 ) -> Script:
-    """Speaks its code (state to word), and acts on what it hears by the same code.
+    """Return a script that speaks a code (state to word) and acts on words by the same code.
 
-    `otherwise` is what it does on hearing any other word. `say` speaks in place of the code.
+    `otherwise` is its move after any other word. `say`, if given, chooses the words instead.
     """
     heard = {word: state for state, word in meaning.items()}
 

@@ -38,7 +38,7 @@ class Names:
         self.there.remove(name)
 
     def rest(self) -> None:
-        """They have no memory to give back."""
+        """Do nothing, because names use no memory."""
 
     def begin_again(self, player: str) -> None:
         self.again.append(player)
@@ -48,7 +48,7 @@ class Names:
 
 
 class Played:
-    """Plays every spec at once; who sits in `player_0` is paid by a function of both policies."""
+    """A zero-sum rollout: the pay of `player_0` is a function of both policies."""
 
     def __init__(self, pay: Callable[[str, str], float] = lambda first, second: 1.0) -> None:
         self.specs: list[EpisodeSpec] = []
@@ -65,7 +65,7 @@ class Played:
 
 
 class Made:
-    """A league, with what it was made of."""
+    """A league with the objects that it is made of."""
 
     def __init__(
         self, matchmaking: Mapping[str, Matchmaking], *, every: int = 2, most: int = 3, **more: Any
@@ -115,7 +115,7 @@ class Made:
         self.run: RolloutFn = self.play
 
     def step(self, number: int, *, groups: int = 8, size: int = 2) -> dict[str, float]:
-        """A step of `groups` groups, after which every player has one update more."""
+        """Play a step of `groups` groups. Every player that learns makes one update."""
         self.begin(number)
         self.run(specs(number, groups, size))
         return self.end()

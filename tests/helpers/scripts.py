@@ -8,7 +8,7 @@ from tests.helpers.repository import ROOT
 
 
 def script(name: str) -> Any:
-    """Load `scripts/NAME.py`, under its own name for dataclasses and scripts that import it."""
+    """Load `scripts/NAME.py` as the module NAME, under which other code can then import it."""
     spec = spec_from_file_location(name, ROOT / f"scripts/{name}.py")
     assert spec is not None and spec.loader is not None
     module = module_from_spec(spec)

@@ -34,17 +34,17 @@ def words(rng: Random, count: int) -> tuple[int, ...]:
 
 
 def siblings() -> list[Sample]:
-    """Two groups of four that share prompts, with completions that begin alike by chance."""
+    """Return two groups of four samples with the same prompt and random completions."""
     rng = Random(0)
     return [
-        sample(prompt, words(rng, rng.randint(1, 6)), rng.gauss(0, 1), temperature=heat)
-        for prompt, heat in ((words(rng, 9), 1.0), (words(rng, 5), 0.7))
+        sample(prompt, words(rng, rng.randint(1, 6)), rng.gauss(0, 1), temperature=temperature)
+        for prompt, temperature in ((words(rng, 9), 1.0), (words(rng, 5), 0.7))
         for _ in range(4)
     ]
 
 
 def conversations() -> list[Sample]:
-    """Four episodes of three turns; a turn's prompt begins with the turn before it."""
+    """Return four episodes of three turns. A turn's prompt begins with the turn before it."""
     rng, found = Random(1), []
     opening = words(rng, 6)
     for _ in range(4):
@@ -57,13 +57,13 @@ def conversations() -> list[Sample]:
 
 
 def branches() -> list[Sample]:
-    """A completion that branches after 3 tokens, and each branch again after 2 more."""
+    """Return completions that share 3 tokens, in two sets of three that share 2 more tokens."""
     rng, found = Random(2), []
     prompt, stem = words(rng, 5), words(rng, 3)
     for _ in range(2):
-        bough = words(rng, 2)
+        branch = words(rng, 2)
         for _ in range(3):
-            completion = (*stem, *bough, *words(rng, rng.randint(1, 4)))
+            completion = (*stem, *branch, *words(rng, rng.randint(1, 4)))
             credit = tuple(rng.gauss(0, 1) for _ in completion)
             mask = tuple(rng.randrange(4) > 0 for _ in completion[1:])
             found.append(sample(prompt, completion, credit, loss_mask=(1, *map(int, mask))))
@@ -79,7 +79,7 @@ def gradient(
     reference: PreTrainedModel | None = None,
     **settings: Any,
 ) -> tuple[torch.Tensor, dict[str, float]]:
-    """The whole gradient in float64 (llama's norms: float32), and the step's figures."""
+    """Return the flat gradient in float64 (norms of a llama: float32), and the step's metrics."""
     model = (model or llama()).double()
     model.zero_grad()
     learner = Learner(
@@ -88,8 +88,8 @@ def gradient(
         reference=reference,
         settings=LearnerSettings(lr=0.0, clip_norm=1e9, packing=packing, **settings),
     )
-    figures = learner.update(given, step=1)
-    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]), figures
+    metrics = learner.update(given, step=1)
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]), metrics
 
 
 def apart(first: torch.Tensor, second: torch.Tensor) -> float:

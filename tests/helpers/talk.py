@@ -1,4 +1,4 @@
-"""An arena of three agents that talk, and its specs."""
+"""An arena of three agents that talk, and specs of its episodes."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from selfplay.types import Action, Observation, Task
 
 
 class Talk(Arena):
-    """`rounds` rounds: a alone, then b and c at once; a is paid 1 when b and c have spoken."""
+    """In each round a_0 speaks, then b_0 and b_1 at once; then a_0 is paid 1, and they 0.1 each."""
 
     name = "talk_v0"
     roles = {"a": 1, "b": 2}

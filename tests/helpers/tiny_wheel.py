@@ -12,7 +12,7 @@ from selfplay.run import files
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 MERGES = ("\u0120 \u0120", "\u010a \u010a")
-"""Two spaces, and two newlines."""
+"""Merges of two spaces and of two newlines."""
 TEMPLATE = (
     "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] "
     "+ '<|im_end|>' + '\n'}}{% endfor %}"
@@ -22,7 +22,7 @@ HIDDEN, INNER, CONTEXT = 32, 64, 128
 
 
 def write_gguf(path: Path) -> dict[str, np.ndarray]:
-    """Write a llama of one layer; return the values of its matrices as they were rounded."""
+    """Write a llama of one layer; return the values of its matrices after rounding."""
     tokens = [*SPECIAL, *bytes_to_unicode().values(), *(m.replace(" ", "") for m in MERGES)]
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_block_count(1)

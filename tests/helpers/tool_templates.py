@@ -1,4 +1,4 @@
-"""Chat templates that know tools, in the form of those of Qwen 2.5 and of Llama 3.1."""
+"""Chat templates with tools, in the formats of Qwen 2.5 and of Llama 3.1."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ QWEN = (
     "{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-"""Template of the form of Qwen 2.5 Instruct."""
+"""Template in the format of Qwen 2.5 Instruct."""
 
 LLAMA = (
     "{% for m in messages %}{% if m.role == 'assistant' and m.tool_calls %}"
@@ -41,11 +41,11 @@ LLAMA = (
     "{% else %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endif %}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-"""Template of the form of Llama 3.1, with the tools in the first user message."""
+"""Template in the format of Llama 3.1, with the tools in the first user message."""
 
 
 def tokenizer(template: str | None = None) -> Any:
-    """Return the tiny tokenizer with a chat template; None for its own, which knows no tools."""
+    """Return the tiny tokenizer with a chat template, by default its own one without tools."""
     made = build_tokenizer(["<think>", "</think>"])
     if template is not None:
         made.chat_template = template

@@ -1,4 +1,4 @@
-"""A run of five episodes, each different in one thing, and a viewer over it, for the tests."""
+"""A run of five different episodes, and a viewer that shows it, for the tests."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from tests.helpers.recorded_run import turn
 
 
 def write(run: Path, step: int, episodes: list[Episode], **more: Any) -> None:
-    """Record a step, each episode a group of its own."""
+    """Record a step in which each episode is a group."""
     lines = [
         {
             "group": f"{step}.0.{place}",
@@ -45,7 +45,7 @@ def episode(text: str, reward: float, *, role: str = "solver", **fields: Any) ->
 
 
 def five_episodes(run: Path) -> Path:
-    """Make the run at `run`."""
+    """Make a run of five episodes in the folder `run`."""
     run.mkdir(parents=True)
     (run / "config.yaml").write_text("seed: 0\n")
     write(run, 1, [episode("alpha beta", 1.0), episode("gamma", -1.0)])
@@ -63,7 +63,7 @@ def five_episodes(run: Path) -> Path:
 
 @contextmanager
 def served(run: Path) -> Iterator[str]:
-    """The address at which the command serves a run."""
+    """Show a run with `selfplay watch` until the context ends; yield the address."""
     process = subprocess.Popen(
         [sys.executable, "-m", "selfplay", "watch", str(run), "--port", "0"],
         stdout=subprocess.PIPE,

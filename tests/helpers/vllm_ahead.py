@@ -1,8 +1,8 @@
 """vLLM's async scheduling on a CPU, where vLLM turns it off and torch has no streams.
 
-The scheduler, the queue of steps and the code that prepares a step before the tokens of the step
-before are read are vLLM's own. Only the streams of a GPU are missing: a step is computed at once
-when it is scheduled, and its tokens are read one step later.
+vLLM's own code schedules the steps, queues them, and prepares each step before it has read the
+tokens of the previous step. Only the streams of a GPU are missing: a step is computed at once when
+it is scheduled, and its tokens are read one step later.
 """
 
 from collections.abc import Iterator
@@ -16,9 +16,9 @@ from selfplay.engines.vllm.compat import import_vllm
 
 
 class Stream:
-    """Takes the place of `torch.cuda.Stream` and `torch.cuda.Event`: there is nothing to wait for.
+    """A replacement for `torch.cuda.Stream` and `torch.cuda.Event`, with nothing to wait for.
 
-    What a stream records or waits for was computed before the call.
+    A step that a stream records or waits for was computed before the call.
     """
 
     device = torch.device("cpu")
@@ -31,7 +31,7 @@ class Stream:
 
 @contextmanager
 def ahead() -> Iterator[None]:
-    """Engines that start in the context keep the async scheduling that vLLM chooses by itself."""
+    """Let engines that start in the context keep the async scheduling that vLLM chose at first."""
     import_vllm()
     from vllm.platforms.cpu import CpuPlatform
 

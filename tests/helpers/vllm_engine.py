@@ -1,4 +1,4 @@
-"""What the tests of vLLM's engine share: models, updates, requests, and how far it is off."""
+"""Models, updates and requests for the tests of vLLM's engine, and the error of its results."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -17,13 +17,13 @@ DIFFERENCE = 1e-3
 
 
 def make(seed: int = 0, **sizes: int) -> PreTrainedModel:
-    """A model sharp enough that its samples differ from noise."""
+    """Return a model whose distributions are sharp, so that its samples are not only noise."""
     wanted = {"hidden": 64, "layers": 2, "heads": 2, "intermediate": 96, "positions": 256, **sizes}
     return sharpened(build_model(VOCABULARY, seed=seed, **wanted))
 
 
 def resident() -> Iterator[VLLMEngine]:
-    """An engine that is started once: who stays in it keeps it for others of the shape."""
+    """Yield an engine that keeps running for models of one shape: `resident` is never withdrawn."""
     engine = VLLMEngine(max_rows=64, cache=0.1, options={"block_size": 32})
     engine.serve("resident", make(), [END])
     yield engine
@@ -31,7 +31,7 @@ def resident() -> Iterator[VLLMEngine]:
 
 
 def emptied(engine: VLLMEngine) -> Iterator[VLLMEngine]:
-    """The engine of `resident`, and behind a test without those that it served."""
+    """Yield the engine of `resident`. After the test withdraw all policies but `resident`."""
     yield engine
     for policy in [name for name in engine._policies if name != "resident"]:
         engine.withdraw(policy)
@@ -47,7 +47,7 @@ def sharpened(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def shake(model: PreTrainedModel, seed: int, size: float = 0.02) -> None:
-    """Move what learns, as an update does."""
+    """Add noise to the trainable parameters, in place of an update."""
     torch.manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -70,7 +70,7 @@ def asked(policy: str, count: int = 30, **settings: Any) -> list[Request]:
 
 
 def in_turn(policies: Sequence[str], count: int, **settings: Any) -> list[Request]:
-    """Requests of equal prompts, whose policies take turns."""
+    """Return requests with equal prompts for several policies in turn."""
     return [
         Request(
             id=n,
@@ -84,7 +84,7 @@ def in_turn(policies: Sequence[str], count: int, **settings: Any) -> list[Reques
 
 
 def difference(model: PreTrainedModel, requests: list[Request], found: Any) -> float:
-    """Mean absolute difference of the log-probabilities to the model's own."""
+    """Return the mean absolute difference of log-probabilities from the model's own ones."""
     apart = [
         (torch.tensor(found[r.id].logprobs) - teacher(model, r, found[r.id], r.temperature)).abs()
         for r in requests
@@ -93,7 +93,7 @@ def difference(model: PreTrainedModel, requests: list[Request], found: Any) -> f
 
 
 def finish(engine: VLLMEngine) -> list[Completion]:
-    """What comes of the requests that are there."""
+    """Run 200 steps and return the completions of all requests."""
     found: list[Completion] = []
     for _ in range(200):
         found += engine.step()

@@ -1,4 +1,4 @@
-"""Groups of a scripted walker, and a curriculum that remembers what it observes."""
+"""Groups of a scripted walker, and a curriculum that records the groups that it observes."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -14,17 +14,17 @@ from selfplay.types import Action, Completion, Group, Observation, Task
 
 
 class Listed(Curriculum):
-    """A curriculum that asks for two fresh tasks a round and remembers what it is told."""
+    """A curriculum with two new tasks per attempt, which records the groups that it observes."""
 
     def __init__(self, *, is_ready: bool = True) -> None:
-        self.told: list[tuple[int, list[str]]] = []
+        self.observed: list[tuple[int, list[str]]] = []
         self.is_ready = is_ready
 
     def tasks(self, step: int, attempt: int = 0) -> list[Task]:
         return [Task(id=f"{step}-{attempt}-{number}") for number in range(2)]
 
     def observe(self, groups: Sequence[Group], step: int) -> None:
-        self.told.append((step, [group.id for group in groups]))
+        self.observed.append((step, [group.id for group in groups]))
 
     def ready(self) -> bool:
         return self.is_ready
@@ -40,7 +40,7 @@ class Listed(Curriculum):
 
 
 class Walk(Arena):
-    """Up to `steps` steps of one walker; "stop" ends it, "break" breaks it."""
+    """Up to `steps` steps of one walker. "stop" ends the episode, and "break" raises an error."""
 
     name = "walk_v0"
     roles = {"walker": 1}
@@ -68,7 +68,7 @@ class Walk(Arena):
 
 
 class Words(ScriptedEngine):
-    """Says what it is told to; `nats` by the step that is seen is what each token costs."""
+    """An engine that says random words. `nats` has the surprisal of each token, by view."""
 
     def __init__(self, words: Sequence[str], nats: Mapping[str, float] | None = None) -> None:
         super().__init__({"p": lambda agent, seen, rng: rng.choice(list(words))})
@@ -106,7 +106,7 @@ def sampled(
     )
     curriculum = Listed()
     groups: list[Group] = sampler.sample(curriculum, rollout.run, step=3, seed=seed)
-    assert curriculum.told == [(3, [group.id for group in groups])]
+    assert curriculum.observed == [(3, [group.id for group in groups])]
     return groups
 
 

@@ -1,7 +1,7 @@
-"""The state of a command that has composed a config, loaded once by the fork server of the tests.
+"""The first composition of a config, which the fork server of the tests makes once.
 
-Hydra and its grammar are loaded by the first composition, which takes three times as long as the
-next one. A command in a fork of the server begins after it.
+The first composition loads Hydra and its grammar, and takes three times as long as a later one. The
+commands are forks of the server, so each begins after this composition.
 """
 
 import gc

@@ -1,4 +1,4 @@
-"""Whole games of wrapped envs, and what the envs themselves say that they pay."""
+"""Whole games of wrapped envs, and the returns that the envs themselves report."""
 
 from collections import defaultdict
 from collections.abc import Callable
@@ -18,7 +18,7 @@ Game = TypeVar("Game", bound=WrappedGame)
 def play(
     make: Callable[[], Game], engine: Any, count: int, **seat: Any
 ) -> list[tuple[Episode, Game]]:
-    """Whole games between agents of one policy."""
+    """Play whole games between agents of one policy; return each episode with its arena."""
     arenas: list[Game] = []
 
     def fresh() -> Game:
@@ -33,7 +33,7 @@ def play(
 
 
 def own_returns(arena: PettingZoo, made: Any) -> dict[str, float]:
-    """What the env itself says that these moves pay, played the way PettingZoo's documents show."""
+    """Return the env's own returns for the same moves, played as in PettingZoo's documentation."""
     moves = iter([move for move in arena.applied if move is not None])
     returns: dict[str, float] = defaultdict(float)
     made.reset(seed=arena.env_seed)
@@ -49,8 +49,8 @@ def own_returns(arena: PettingZoo, made: Any) -> dict[str, float]:
     return {arena._ours[agent]: value for agent, value in returns.items()}
 
 
-def booked(episode: Episode) -> dict[str, float]:
-    """What the turns of each agent were paid."""
+def recorded_returns(episode: Episode) -> dict[str, float]:
+    """Return the sum of the rewards of each agent's turns."""
     paid: dict[str, float] = defaultdict(float)
     for turn in episode.turns:
         paid[turn.agent] += turn.reward

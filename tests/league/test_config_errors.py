@@ -1,4 +1,4 @@
-"""Leagues that could not be are refused when the config is read, in one line."""
+"""Tests that an invalid league is a one-line error when the config is checked."""
 
 import re
 import shlex
@@ -33,7 +33,7 @@ VERSUS = (
 
 
 class Repeating:
-    """An object that is called like a script, without an engine around it."""
+    """A callable with the arguments of a script, but not an engine."""
 
     def __call__(self, agent: str, observation: Observation, rng: Random) -> str:
         return "again"
@@ -126,19 +126,19 @@ def test_every_league_composes_and_validates(name: str) -> None:
         (["+population.roles.player=random", RANDOM], "no policy learns"),
     ],
 )
-def test_what_could_not_be_is_one_line(overrides: list[str], complaint: str) -> None:
+def test_an_invalid_config_is_a_one_line_error(overrides: list[str], complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint) as caught:
         check(compose.load([*GAME, *overrides]))
     assert "\n" not in str(caught.value)
 
 
-def test_a_snapshots_name_is_no_opponents() -> None:
+def test_an_opponent_cannot_have_the_name_of_a_snapshot() -> None:
     with pytest.raises(ConfigError, match=r"population\.opponents\.a@1: a name has letters"):
         population_of(["player"], opponents={"a@1": {"model": "x"}})
 
 
 class Two(Arena):
-    """Two players."""
+    """An arena of two players."""
 
     roles: Mapping[str, int] = {"player": 2}
 
@@ -161,7 +161,9 @@ def test_the_seats_are_those_of_one_main_player() -> None:
     )
     with pytest.raises(ConfigError, match=f"{named}.*, or name in league.seats only agents of one"):
         plan(three, roles={"judge": "referee"})
-    with pytest.raises(ConfigError, match=r"one \(population=shared\)$"):  # two cannot be fewer
+    with pytest.raises(
+        ConfigError, match=r"one \(population=shared\)$"
+    ):  # two seats are the minimum
         plan(Arena({"player": 1, "judge": 1}), roles={"judge": "referee"})
     with pytest.raises(ConfigError, match=r"no agent 'player_2'; did you mean 'player_"):
         plan(Two(), "league.seats=[player_0, player_2]")
@@ -175,7 +177,7 @@ def test_the_seats_are_those_of_one_main_player() -> None:
         plan(Two(), f"+league.players.base={NODE}")
 
 
-def test_seats_of_an_opponent_make_no_league() -> None:
+def test_the_seats_cannot_belong_to_an_opponent() -> None:
     with pytest.raises(ConfigError, match=r"'minimax', an opponent, .* \(learn: false") as caught:
         plan(
             Two(),
@@ -187,7 +189,7 @@ def test_seats_of_an_opponent_make_no_league() -> None:
 
 
 def commands() -> list[str]:
-    """Those of the page."""
+    """Return the commands of the page docs/league.md."""
     text = (ROOT / "docs/league.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```bash\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     return "".join(blocks).replace("\\\n", " ").splitlines()

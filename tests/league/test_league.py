@@ -1,4 +1,4 @@
-"""The league of a run, against a scripted game and snapshots without weights."""
+"""Tests of the league of a run, with a scripted game and snapshots without weights."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -25,13 +25,13 @@ from tests.helpers.scripted_league import ALL_THREE, SEATS, Made, Played, specs
 
 
 class Broken(Played):
-    """Fails every game."""
+    """A game that always fails."""
 
     def __call__(self, specs: Sequence[EpisodeSpec]) -> list[Episode]:
         return [episode(status=Status.FAILED) for _ in specs]
 
 
-def test_siblings_and_branches_share_their_seating() -> None:
+def test_siblings_and_branches_have_the_same_seating() -> None:
     made = Made({"base": ALL_THREE})
     made.step(1)
     first = list(made.play.specs)
@@ -44,19 +44,19 @@ def test_siblings_and_branches_share_their_seating() -> None:
     assert [dict(spec.policy_map) for spec in made.play.specs[len(first) :]] == seatings[::2]
 
 
-def test_of_every_group_all_seats_take_part() -> None:
-    """In a mixture, an agent of another part would be booked with games that it was not in."""
+def test_all_seats_take_part_in_every_group() -> None:
+    """Check the seats; without them an agent of another part of a mixture would get results."""
     made = Made({"base": ALL_THREE})
     made.step(1)
     assert all(tuple(spec.seats) == SEATS for spec in made.play.specs)
 
 
-def test_in_self_play_nobody_is_seated_and_nothing_booked() -> None:
+def test_in_self_play_no_opponent_is_seated_and_no_result_recorded() -> None:
     made = Made({"base": Current()})
-    figures = made.step(1)
+    metrics = made.step(1)
     assert all(spec.policy_map == {} and spec.learner is None for spec in made.play.specs)
-    assert figures["share/base/self"] == 1 and figures["rating/base"] == 1500
-    assert not [name for name in figures if name.startswith("win_rate")]
+    assert metrics["share/base/self"] == 1 and metrics["rating/base"] == 1500
+    assert not [name for name in metrics if name.startswith("win_rate")]
 
 
 def test_against_every_opponent_each_seat_is_taken_equally_often() -> None:
@@ -72,8 +72,8 @@ def test_against_every_opponent_each_seat_is_taken_equally_often() -> None:
         assert abs(seats["player_0"] - seats["player_1"]) <= 1, opponent
 
 
-def test_opponents_come_as_often_as_their_chances_say() -> None:
-    """2000 groups; four standard deviations of a share are at most 4 * 0.5 / sqrt(2000)."""
+def test_opponents_are_met_as_often_as_their_probabilities() -> None:
+    """Check 2000 groups; 4 standard deviations of a fraction are at most 4 * 0.5 / sqrt(2000)."""
     made = Made({"base": ALL_THREE}, every=1000)
     made.begin(1)
     expected: Chances = {"base": 1 / 3, "base@0": 1 / 3, "random": 1 / 6, "perfect": 1 / 6}
@@ -94,7 +94,7 @@ def test_few_draws_are_shared_among_the_groups_of_a_step() -> None:
     assert set().union(*steps) == {"random", "perfect"}
 
 
-def test_every_player_has_its_share_of_the_groups_and_learns_alone() -> None:
+def test_each_player_has_a_part_of_the_groups_and_learns_alone() -> None:
     made = Made(
         {"base": MainPlayer(), "hunter": MainExploiter(), "rover": LeagueExploiter()}, every=100
     )
@@ -114,7 +114,7 @@ def test_every_player_has_its_share_of_the_groups_and_learns_alone() -> None:
         )
 
 
-def test_who_rests_in_a_step_has_no_match() -> None:
+def test_a_player_that_does_not_learn_in_a_step_has_no_match() -> None:
     made = Made({"base": MainPlayer(), "hunter": MainExploiter()})
     made.begin(1, ["hunter"])
     made.run(specs(1, 4))
@@ -125,33 +125,33 @@ def test_who_rests_in_a_step_has_no_match() -> None:
     assert [spec.policy_map for spec in made.play.specs[8:]] == [{}] * 8
 
 
-def test_results_are_booked_from_the_players_seat() -> None:
-    """Whoever sits first wins, but perfect, who wins anywhere; failed games count for nothing."""
+def test_results_are_recorded_from_the_players_seat() -> None:
+    """Check a game that player_0 or else `perfect` wins, and that failed games are ignored."""
 
     def pay(first: str, second: str) -> float:
         return -1.0 if second == "perfect" else 1.0
 
     made = Made({"base": Anchors()}, pay=pay, every=1000)
-    figures = made.step(1, groups=400, size=1)
-    assert figures["win_rate/base/perfect"] == 0.0
-    assert 0.3 < figures["win_rate/base/random"] < 0.7
-    assert figures["rating/base"] < 1500 < figures["rating/perfect"]
+    metrics = made.step(1, groups=400, size=1)
+    assert metrics["win_rate/base/perfect"] == 0.0
+    assert 0.3 < metrics["win_rate/base/random"] < 0.7
+    assert metrics["rating/base"] < 1500 < metrics["rating/perfect"]
     met = Counter(next(iter(spec.policy_map.values())) for spec in made.play.specs)
-    won = met["random"] / 2  # every other seat
-    assert figures["return/base"] == pytest.approx(
+    won = met["random"] / 2  # half of the games in each seat
+    assert metrics["return/base"] == pytest.approx(
         (won - (met["random"] - won) - met["perfect"]) / 400, abs=0.01
     )
     broken = Made({"base": Anchors()}, play=Broken())
     assert "win_rate/base/random" not in broken.step(1)
 
 
-def test_snapshots_come_and_go() -> None:
+def test_snapshots_are_added_and_dropped() -> None:
     made = Made({"base": Latest()}, every=2, most=3)
     there = []
     for step in range(1, 9):
-        figures = made.step(step)
+        metrics = made.step(step)
         there.append(tuple(made.snapshots.there))
-        assert figures["snapshots"] == len(made.snapshots.there) <= 3
+        assert metrics["snapshots"] == len(made.snapshots.there) <= 3
     assert there[0] == ("base@0",)
     assert there[1] == there[2] == ("base@0", "base@2")
     assert there[5] == ("base@2", "base@4", "base@6")
@@ -170,7 +170,7 @@ def test_an_exploiter_begins_again_when_its_snapshot_is_made() -> None:
     often = Made({"base": MainPlayer(), "rover": LeagueExploiter()}, every=1, most=10)
     for number in range(1, 201):
         often.step(number, groups=2, size=1)
-    # 200 times a chance of 0.25: 50, with a standard deviation of 6.
+    # 200 draws with probability 0.25 give 50, with a standard deviation of 6.
     assert 26 < len(often.snapshots.again) < 74
 
 
@@ -190,7 +190,7 @@ def test_anchors_are_mixed_in_up_to_a_step() -> None:
         made.league.mix_anchors(0.5, until=3)
 
 
-def test_a_resumed_league_goes_on_as_if_nothing_had_happened() -> None:
+def test_a_resumed_league_continues_identically() -> None:
     def make() -> Made:
         players: dict[str, Matchmaking] = {
             "base": ALL_THREE,
@@ -220,7 +220,7 @@ def test_a_resumed_league_goes_on_as_if_nothing_had_happened() -> None:
 
 
 def test_a_league_wraps_any_rollout_function() -> None:
-    """A step in which no player learns passes the specifications on unchanged."""
+    """Check a step in which no player learns: the specifications are unchanged."""
     made, other, asked = Made({"base": Anchors()}), Played(), specs(1, 2)
     made.begin(1, [])
     assert len(made.league.matches(1).wrap(other)(asked)) == 4
@@ -229,7 +229,7 @@ def test_a_league_wraps_any_rollout_function() -> None:
 
 def test_equal_players_of_a_game_of_three_have_a_win_rate_of_a_half() -> None:
     class Three(Played):
-        """Pays three agents at random."""
+        """A game that pays three agents at random."""
 
         def _played(self, spec: EpisodeSpec) -> Episode:
             rng = Random(f"{spec.seed} {spec.member}")
@@ -238,9 +238,9 @@ def test_equal_players_of_a_game_of_three_have_a_win_rate_of_a_half() -> None:
 
     made = Made({"base": ALL_THREE}, arena=Arena({"player": 3}), play=Three(), every=1000)
     for step in range(1, 40):
-        figures = made.step(step, groups=60, size=1)
-    rates = [rate for name, rate in figures.items() if name.startswith("win_rate/base/")]
-    # About 1 / (1 - 0.99) games count: three standard deviations are 0.15.
+        metrics = made.step(step, groups=60, size=1)
+    rates = [rate for name, rate in metrics.items() if name.startswith("win_rate/base/")]
+    # About 1 / (1 - 0.99) = 100 games count, so three standard deviations are 0.15.
     assert rates and all(abs(rate - 0.5) < 0.2 for rate in rates)
     assert sum(rates) / len(rates) == pytest.approx(0.5, abs=0.12)
 

@@ -1,4 +1,4 @@
-"""Leagues whose steps are sampled ahead of the learner: views, snapshots, results, resumption."""
+"""Tests of leagues sampled ahead of the learner: views, snapshots, results, resumption."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,16 +26,16 @@ from tests.helpers.scripted_league import ALL_THREE, Made, Played
 
 STEPS = 9
 LONG = 120.0
-"""Seconds after which a batch that a test waits for will not come."""
+"""Seconds after which a test stops waiting for a batch."""
 
 
 def by_names(first: str, second: str) -> float:
-    """A result that depends on both names and on nothing else."""
+    """Return a result that depends on both names only."""
     return float(blake2b(f"{first} {second}".encode(), digest_size=1).digest()[0] % 3 - 1)
 
 
 class Recorded(Played):
-    """Keeps the seating of each step; every snapshot that plays must be served until the end."""
+    """A game that records the seating of each step and checks that all its snapshots are served."""
 
     def __init__(self, pay: Callable[[str, str], float] = by_names) -> None:
         super().__init__(pay)
@@ -53,7 +53,7 @@ class Recorded(Played):
 
 
 class Steps:
-    """Eight tasks per step, named after it, so that steps overlap where threads sample them."""
+    """A curriculum of eight tasks per step, whose ids name the step."""
 
     reads_outcomes = False
 
@@ -146,7 +146,7 @@ def uneven(step: int) -> None:
 
 
 def at_once(step: int) -> None:
-    """No delay."""
+    """Return without a delay."""
 
 
 @pytest.mark.parametrize("lag", [1, 2, 3])
@@ -167,8 +167,8 @@ def test_no_timing_changes_a_match(lag: int) -> None:
 
 
 @pytest.mark.parametrize("lag", [0, 1, 2])
-def test_a_step_is_drawn_from_the_results_up_to_the_last_certain_one(lag: int) -> None:
-    """Results differ from step 4 on, so that draws may differ from step 5 + lag on."""
+def test_a_step_is_drawn_from_results_up_to_the_last_certain_step(lag: int) -> None:
+    """Check results that differ from step 4 on: draws differ from step 5 + lag on."""
     weights = PFSP(weighting="squared")
     one = made(lag, {"base": weights}, every=1, most=9, play=Recorded(lambda *names: 1.0))
     other = made(lag, {"base": weights}, every=1, most=9, play=Recorded(lambda *names: 1.0))
@@ -200,7 +200,7 @@ def test_a_snapshot_appears_when_it_is_certain_and_stays_while_it_may_play(lag: 
 
 @pytest.mark.parametrize("lag", [1, 2])
 @pytest.mark.parametrize("kept", [0, 1, 2, 5])
-def test_a_resumed_league_plays_the_matches_of_one_that_went_on(lag: int, kept: int) -> None:
+def test_a_resumed_league_plays_the_matches_of_an_uninterrupted_one(lag: int, kept: int) -> None:
     whole, before, after = made(lag), made(lag), made(lag)
     rows = in_turn(whole, ahead=lag)
     if kept:
@@ -219,14 +219,14 @@ def test_a_resumed_league_plays_the_matches_of_one_that_went_on(lag: int, kept: 
 
 
 def state_order(state: Mapping[str, Any]) -> Callable[[str], int]:
-    """The order in which a checkpoint names its snapshots."""
+    """Return a sort key: the position of a name among the snapshots of a checkpoint."""
     rows = [*state["snapshots"], *([player, n] for player, n, _ in state["retired"])]
     names = [f"{player}@{n}" for player, n in rows]
     return names.index
 
 
-def test_what_was_sampled_ahead_and_sampled_again_counts_once() -> None:
-    """Steps 4 and 5 are sampled ahead, and sampled again after the checkpoint of step 3."""
+def test_a_step_that_is_sampled_twice_counts_once() -> None:
+    """Sample steps 4 and 5 ahead, and sample them again after loading the checkpoint of step 3."""
     league = made(2, {"base": Anchors()}, every=100)
     in_turn(league, last=3, ahead=0)
     state = league.league.state_dict()
@@ -246,7 +246,7 @@ def test_what_was_sampled_ahead_and_sampled_again_counts_once() -> None:
 
 @pytest.mark.parametrize(("lag", "first"), [(0, 4), (1, 6), (2, 7)])
 def test_anchors_are_mixed_in_from_a_step_that_was_not_begun(lag: int, first: int) -> None:
-    """The response is that of step 3."""
+    """Mix in anchors after step 3, and check the first step that has them."""
     league = made(lag, {"base": Current()})
     in_turn(league, last=3, ahead=0)
     league.league.mix_anchors(0.5, until=8)
@@ -268,7 +268,7 @@ def test_a_step_cannot_be_sampled_before_its_view_is_there() -> None:
 
 
 def test_players_that_learn_later_have_a_snapshot_when_they_begin() -> None:
-    """Nobody learns in the first three steps, so that they have no match."""
+    """Check three first steps in which no player learns and there is no match."""
     for lag in (0, 1, 2):
         league = made(lag, {"base": Uniform()}, every=100)
         league.learns = lambda step: ["base"] if step > 3 else []
@@ -278,8 +278,8 @@ def test_players_that_learn_later_have_a_snapshot_when_they_begin() -> None:
             assert met == ({"base@0"} if step > 3 else set()), (lag, step)
 
 
-def test_a_state_of_another_number_of_steps_ahead_can_be_gone_on_from() -> None:
-    """The state after step 4 takes the place of earlier views, also for older runs without any."""
+def test_a_state_with_another_max_staleness_can_be_resumed() -> None:
+    """Check that the state after step 4 replaces missing views, also those of older runs."""
     for before, after in ((1, 3), (3, 1), (2, 0)):
         one, other = made(before, every=1), made(after, every=1)
         in_turn(one, last=4, ahead=0)

@@ -1,4 +1,4 @@
-"""Runs with a league that is sampled ahead: in threads, resumed, and on the command line."""
+"""Tests of runs with a league sampled ahead: in threads, resumed, and from the command line."""
 
 import json
 import signal
@@ -13,9 +13,9 @@ from selfplay.learner import checkpoint
 from selfplay.learner.learner import Learner
 from selfplay.run.directory import Run
 from selfplay.run.record_reader import episodes_of
-from tests.helpers.command_process import Strike, metrics, run, shared_cache
+from tests.helpers.command_process import InjectedFault, metrics, run, shared_cache
 from tests.helpers.league_settings import GAME
-from tests.helpers.prefetched_runs import IDLE, assert_told_alike, resumed, train, trained
+from tests.helpers.prefetched_runs import IDLE, assert_metrics_alike, resumed, train, trained
 
 STEPS = 5
 LEAGUE = (
@@ -33,14 +33,14 @@ def settings(*changes: str, lag: int) -> dict[str, Any]:
     often = (f"run.steps={STEPS}", "run.episodes_every=1", "run.keep_checkpoints=10")
     composed = compose.load([*GAME, *LEAGUE, *often, *changes])
     composed["runtime"] = {
-        "_target_": "tests.helpers.concurrent_runtime.Beside",
+        "_target_": "tests.helpers.concurrent_runtime.ConcurrentRuntime",
         "max_staleness": lag,
     }
     return composed
 
 
 def seatings(made: Run) -> dict[int, list[Any]]:
-    """Who sat where in each group, and what was said."""
+    """Return the policies of the agents and the completions of each episode, by step."""
     return {
         step: [
             (line.episode.policy_map, [turn.completion_ids for turn in line.episode.turns])
@@ -65,7 +65,7 @@ def test_snapshots_play_when_they_are_certain(lag: int, tmp_path: Path) -> None:
     assert set().union(*seen.values()) > {0}
     for step, updates in seen.items():
         certain = max(0, step - 1 - lag)
-        assert updates <= {certain, certain - 1}, "two snapshots stay"
+        assert updates <= {certain, certain - 1}, "two snapshots are kept"
     lines = metrics(made.folder)
     assert [line["league/snapshots"] for line in lines[1:]] == [2] * STEPS
     last = checkpoint.read_state(made.folder / f"checkpoints/{STEPS:06d}")["league"]
@@ -78,10 +78,10 @@ def test_snapshots_play_when_they_are_certain(lag: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("death", [KeyboardInterrupt(), ZeroDivisionError()])
-def test_a_run_that_was_broken_off_goes_on_with_the_same_matches(
+def test_an_interrupted_run_continues_with_the_same_matches(
     death: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The weights stay what they were, so that it does not matter which of them sampled."""
+    """Check a run whose weights do not change, so that the version that samples does not matter."""
     composed = settings(*IDLE, lag=2)
     whole, other = (Run.create(tmp_path / name, composed) for name in ("whole", "other"))
     train(Experiment(composed).load(), whole)
@@ -97,7 +97,7 @@ def test_a_run_that_was_broken_off_goes_on_with_the_same_matches(
         with pytest.raises(type(death)):
             train(Experiment(composed).load(), other)
     resumed(other, composed)
-    assert_told_alike(other, whole)
+    assert_metrics_alike(other, whole)
     assert seatings(other) == seatings(whole)
     assert states(other) == states(whole)
 
@@ -107,8 +107,8 @@ def test_a_league_on_workers_is_sampled_ahead_killed_and_resumed(tmp_path: Path)
     pytest.importorskip("ray")
     arguments = ("train", *GAME, *LEAGUE, "run.steps=4", "run.episodes_every=1")
     ray = ("runtime=ray", "runtime.workers=1", "runtime.max_staleness=1", "run.name=mine")
-    strike = Strike(at="selfplay.train.Trainer.save", call=4)
-    outcome = run(*arguments, *ray, cwd=tmp_path, cache=shared_cache(), strike=strike)
+    injected = InjectedFault(at="selfplay.train.Trainer.save", call=4)
+    outcome = run(*arguments, *ray, cwd=tmp_path, cache=shared_cache(), injected=injected)
     assert outcome.code == -signal.SIGKILL, outcome.err
     outcome = run("train", "resume=runs/mine", cwd=tmp_path, cache=shared_cache())
     assert outcome.code == 0, outcome.err

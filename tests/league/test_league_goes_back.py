@@ -1,4 +1,4 @@
-"""A league that is sampled ahead returns to a checkpoint while later games are in progress."""
+"""Tests of a league sampled ahead that returns to a checkpoint during later games."""
 
 import threading
 import time
@@ -17,14 +17,14 @@ from selfplay.rollout.rollout import Rollout
 from selfplay.run.directory import Run
 from selfplay.types import Completion
 from tests.helpers.command_process import metrics, shared_cache
-from tests.helpers.concurrent_runtime import Apart
+from tests.helpers.concurrent_runtime import CopyingEngine
 from tests.helpers.league_settings import GAME
 from tests.helpers.prefetched_batches import until
 from tests.helpers.prefetched_runs import train
 
 STEPS, LOST, AHEAD = 6, 4, 6
 SLOW, HELD = 0.1, 3.0
-"""Seconds of an engine step before the loss, and of the longest wait after it."""
+"""Seconds of an engine step before the learner is lost, and of the longest wait after it."""
 
 
 def settings() -> dict[str, Any]:
@@ -34,25 +34,30 @@ def settings() -> dict[str, Any]:
     )
     composed = compose.load([*GAME, *changes])
     composed["runtime"] = {
-        "_target_": "tests.helpers.concurrent_runtime.Beside",
+        "_target_": "tests.helpers.concurrent_runtime.ConcurrentRuntime",
         "max_staleness": 2,
     }
     return composed
 
 
-def test_games_of_discarded_steps_do_not_end_those_that_are_played_again(
+def test_games_of_discarded_steps_do_not_end_repeated_games(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Step 6 may seat the snapshot of step 3, which the checkpoint of step 2 does not have."""
+    """Check step 6, which may seat the snapshot of step 3 that the checkpoint of step 2 lacks."""
     monkeypatch.setenv("SELFPLAY_CACHE", str(shared_cache()))
     begun, lost, back = set[int | None](), threading.Event(), threading.Event()
-    update, begin, step, load = Learner.update, Rollout.begin_episode, Apart.step, Snapshots.load
+    update, begin, step, load = (
+        Learner.update,
+        Rollout.begin_episode,
+        CopyingEngine.step,
+        Snapshots.load,
+    )
 
     def struck(self: Learner, samples: Any, *, step: int) -> dict[str, float]:
         if step == LOST and not lost.is_set():
             until(lambda: AHEAD in begun)
             lost.set()
-            threading.Timer(HELD, back.set).start()  # for a return that waits for the games
+            threading.Timer(HELD, back.set).start()  # in case the return waits for the games
             raise LearnersLost("rank 1 died")
         return update(self, samples, step=step)
 
@@ -60,7 +65,7 @@ def test_games_of_discarded_steps_do_not_end_those_that_are_played_again(
         begun.add(spec.step)
         return begin(self, spec)
 
-    def held(self: Apart) -> list[Completion]:
+    def held(self: CopyingEngine) -> list[Completion]:
         if lost.is_set():
             back.wait()
         elif AHEAD in begun:
@@ -73,10 +78,10 @@ def test_games_of_discarded_steps_do_not_end_those_that_are_played_again(
 
     monkeypatch.setattr(Learner, "update", struck)
     monkeypatch.setattr(Rollout, "begin_episode", noted)
-    monkeypatch.setattr(Apart, "step", held)
+    monkeypatch.setattr(CopyingEngine, "step", held)
     monkeypatch.setattr(Snapshots, "load", loaded)
     composed = settings()
     run = Run.create(tmp_path / "run", composed)
-    said = train(Experiment(composed).load(), run)
-    assert said.count("rank 1 died; going on from checkpoint 000002") == 1
+    output = train(Experiment(composed).load(), run)
+    assert output.count("rank 1 died; going on from checkpoint 000002") == 1
     assert [line["step"] for line in metrics(run.folder)] == list(range(STEPS + 1))

@@ -1,4 +1,4 @@
-"""A league over a mixture of arenas: each game is a match among the agents of its own part."""
+"""Tests of a league over a mixture of arenas: each match is among the agents of one part."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -24,11 +24,11 @@ from tests.helpers.scripted_league import ALL_THREE, Made
 
 PARTS = ("kuhn", "noughts", "alone")
 WORTH = {"base": 2.0, "random": 1.0, "perfect": 3.0}
-"""Pay of each policy for a game of Kuhn poker; in the other part the lower one wins."""
+"""Pay of each policy for a game of Kuhn poker; in the other parts its sign is changed."""
 
 
 class Alone(Arena):
-    """One agent that moves once."""
+    """An arena of one agent that moves once."""
 
     name = "alone_v0"
 
@@ -36,7 +36,7 @@ class Alone(Arena):
         super().__init__({"solver": 1})
 
     def setup(self, task: Task, rng: Random) -> None:
-        """Nothing is drawn."""
+        """Draw nothing."""
 
     def acting(self) -> Sequence[str]:
         return self.agents
@@ -58,7 +58,7 @@ def task(part: str) -> Task:
 
 
 def specs(step: int, count: int = 12) -> list[EpisodeSpec]:
-    """Two episodes for each of some groups of all parts in turn."""
+    """Return two episodes for each group; the parts take turns."""
     return [
         EpisodeSpec(task=task(PARTS[group % 3]), seed=1000 * step + group, member=member)
         for group in range(count)
@@ -67,7 +67,7 @@ def specs(step: int, count: int = 12) -> list[EpisodeSpec]:
 
 
 class PlayedParts:
-    """Plays the agents of each task at once; a policy is paid its worth, with its sign by part."""
+    """A game that pays each agent its policy's worth, with a sign that depends on the part."""
 
     def __init__(self, arena: Mixture) -> None:
         self.arena, self.specs = arena, list[EpisodeSpec]()
@@ -119,12 +119,14 @@ def test_only_agents_of_the_part_are_seated_and_each_equally_often(arena: Mixtur
     assert len({part for part, _ in taken}) == 2 and len(taken) > 4
     for (first, opponent), seats in taken.items():
         counts = [seats[agent] for agent in seats] + [0] * (2 - len(seats))
-        assert max(counts) - min(counts) <= 2, (first, opponent)  # two episodes to a group
+        assert max(counts) - min(counts) <= 2, (first, opponent)  # a group has two episodes
 
 
 def test_the_payoffs_are_those_of_the_parts_together(arena: Mixture) -> None:
-    """By hand: base beats `random` at Kuhn poker and loses the other part; so the reverse of
-    `perfect`."""
+    """Check by hand: base beats `random` at Kuhn poker and loses the other part.
+
+    Against `perfect` it is the reverse.
+    """
     league = made(arena, base=Anchors())
     payoff = league.league.table.payoff
     payoff.decay = 1.0
@@ -140,7 +142,7 @@ def test_the_payoffs_are_those_of_the_parts_together(arena: Mixture) -> None:
         assert payoff.rate("base", opponent) == won / len(met)
 
 
-def test_an_exploiter_meets_nobody_where_there_is_one_seat(arena: Mixture) -> None:
+def test_an_exploiter_has_no_match_in_a_part_with_one_seat(arena: Mixture) -> None:
     league = made(arena, base=ALL_THREE, hunter=MainExploiter())
     league.begin(1)
     league.run(specs(1, 30))
@@ -151,8 +153,8 @@ def test_an_exploiter_meets_nobody_where_there_is_one_seat(arena: Mixture) -> No
     assert all(not spec.policy_map for spec in by_part["alone"])
     matched = [spec for part in PARTS[:2] for spec in by_part[part] if spec.learner != "hunter"]
     alone = sum(not spec.policy_map for spec in matched) / len(matched)
-    shares = league.league.end_step()
-    assert matched and shares["share/base/self"] == alone
+    metrics = league.league.end_step()
+    assert matched and metrics["share/base/self"] == alone
     for part in ("kuhn", "noughts"):
         hunted = [spec for spec in by_part[part] if "hunter" in spec.policy_map.values()]
         assert hunted and all(spec.learner == "hunter" for spec in hunted)

@@ -1,4 +1,4 @@
-"""Leagues from the command line with tiny models: whole, killed and resumed."""
+"""Tests of leagues from the command line with tiny models: uninterrupted, killed and resumed."""
 
 import json
 import signal
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.command_process import Strike, metrics, one_line, run, summary
+from tests.helpers.command_process import InjectedFault, metrics, one_line, run, summary
 from tests.helpers.league_settings import ANCHORS, GAME, SCRIPT, VERSUS
 
 STARS = (
@@ -30,22 +30,24 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
 
 
-def trained(folder: Path, cache: Path, *overrides: str, strike: Strike | None = None) -> Path:
+def trained(
+    folder: Path, cache: Path, *overrides: str, injected: InjectedFault | None = None
+) -> Path:
     arguments = ("train", *GAME, *overrides, "run.name=mine")
-    outcome = run(*arguments, cwd=folder, cache=cache, strike=strike)
-    assert outcome.code == (-signal.SIGKILL if strike else 0), outcome.err
+    outcome = run(*arguments, cwd=folder, cache=cache, injected=injected)
+    assert outcome.code == (-signal.SIGKILL if injected else 0), outcome.err
     return folder / "runs/mine"
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Path:
-    """A run with snapshots and anchors, undisturbed."""
+    """Return the folder of an uninterrupted run with snapshots and anchors."""
     return trained(tmp_path_factory.mktemp("whole"), cache, *ANCHORS)
 
 
 def test_only_the_players_own_turns_are_learned_from(whole: Path) -> None:
     for step in (1, 3):
-        figures, records = metrics(whole)[step], episodes(whole, step)
+        values, records = metrics(whole)[step], episodes(whole, step)
         met: Counter[str] = Counter()
         for record in records:
             turns, seating = record["episode"]["turns"], record["episode"]["policy_map"]
@@ -55,45 +57,46 @@ def test_only_the_players_own_turns_are_learned_from(whole: Path) -> None:
                 assert turn["policy"] == ("base" if own else seating[turn["agent"]])
                 assert turn["trainable"] is own is (advantage is not None)
         learned = sum(a is not None for record in records for a in record["advantages"])
-        assert figures["policy/base/samples"] == learned > 0
+        assert values["policy/base/samples"] == learned > 0
         for name, count in met.items():
-            assert figures[f"versus/{name}/episodes"] == count > 0
-    assert figures["league/share/base/snapshots"] + figures["league/share/base/anchors"] > 0
+            assert values[f"versus/{name}/episodes"] == count > 0
+    assert values["league/share/base/snapshots"] + values["league/share/base/anchors"] > 0
 
 
-def test_the_figures_and_files_of_a_league(whole: Path) -> None:
-    figures = metrics(whole)[-1]
-    assert figures["league/snapshots"] == 2 and figures["league/dropped"] == 1
+def test_the_metrics_and_files_of_a_league(whole: Path) -> None:
+    values = metrics(whole)[-1]
+    assert values["league/snapshots"] == 2 and values["league/dropped"] == 1
     for place in ("000002", "000003"):
         latest = int(place)
         found = sorted(
             each.name for each in (whole / "checkpoints" / place / "snapshots").iterdir()
         )
         assert found == [f"base@{latest - 1}", f"base@{latest}"]
-    shares = [v for name, v in figures.items() if name.startswith("league/share/base")]
-    assert sum(shares) == pytest.approx(1)
+    fractions = [v for name, v in values.items() if name.startswith("league/share/base")]
+    assert sum(fractions) == pytest.approx(1)
     for when in ("before", "after"):
         found = summary(whole)["evaluations"]["versus"][when]
         for opponent in ("random", "perfect"):
-            shares = [found[f"versus/{opponent}/{came}"] for came in ("won", "drawn", "lost")]
-            assert sum(shares) == pytest.approx(1)
-        assert found["versus/perfect/won"] == 0, "nobody beats it"
+            fractions = [found[f"versus/{opponent}/{came}"] for came in ("won", "drawn", "lost")]
+            assert sum(fractions) == pytest.approx(1)
+        assert found["versus/perfect/won"] == 0, "no player beats it"
 
 
 @pytest.mark.parametrize(
-    "strike",
+    "injected",
     [
-        Strike(at="selfplay.train.Trainer.save", call=3),
+        InjectedFault(at="selfplay.train.Trainer.save", call=3),
         pytest.param(
-            Strike(at="selfplay.learner.checkpoint_content.os.link", call=3), marks=pytest.mark.slow
+            InjectedFault(at="selfplay.learner.checkpoint_content.os.link", call=3),
+            marks=pytest.mark.slow,
         ),
     ],
     ids=["between a step and its checkpoint", "while snapshots are written"],
 )
-def test_killed_and_resumed_it_is_the_run_that_was_not(
-    strike: Strike, whole: Path, cache: Path, tmp_path: Path
+def test_a_killed_and_resumed_run_equals_an_uninterrupted_run(
+    injected: InjectedFault, whole: Path, cache: Path, tmp_path: Path
 ) -> None:
-    place = trained(tmp_path, cache, *ANCHORS, strike=strike)
+    place = trained(tmp_path, cache, *ANCHORS, injected=injected)
     outcome = run("train", "resume=runs/mine", cwd=tmp_path, cache=cache)
     assert outcome.code == 0, outcome.err
     alike(place, whole)
@@ -111,7 +114,7 @@ def alike(place: Path, whole: Path) -> None:
     [pytest.param((), id="full"), pytest.param(("policy.lora={rank: 2}",), id="lora")],
 )
 @pytest.mark.slow
-def test_exploiters_begin_again_and_resume(
+def test_runs_with_reset_exploiters_can_be_resumed(
     overrides: tuple[str, ...], cache: Path, tmp_path: Path
 ) -> None:
     folders = [tmp_path / name for name in ("whole", "struck")]
@@ -122,15 +125,15 @@ def test_exploiters_begin_again_and_resume(
     assert sum(line.get("league/begun_again", 0) for line in lines) >= 2
     assert lines[-1]["league/share/main_exploiter/self"] == 0
     assert lines[-1]["policy/main_exploiter/samples"] > 0
-    strike = Strike(at="selfplay.train.Trainer.save", call=3)
-    place = trained(folders[1], cache, *STARS, *overrides, strike=strike)
+    injected = InjectedFault(at="selfplay.train.Trainer.save", call=3)
+    place = trained(folders[1], cache, *STARS, *overrides, injected=injected)
     assert run("train", "resume=runs/mine", cwd=folders[1], cache=cache).code == 0
     alike(place, undisturbed)
 
 
 @pytest.mark.slow
 def test_a_saved_policy_is_an_opponent(whole: Path, cache: Path, tmp_path: Path) -> None:
-    """The very model that it began as: a copy of it on the other seat, frozen."""
+    """Check a snapshot of an earlier run as a frozen opponent."""
     saved = whole / "checkpoints/000003/snapshots/base@3"
     place = trained(
         tmp_path,
@@ -139,12 +142,12 @@ def test_a_saved_policy_is_an_opponent(whole: Path, cache: Path, tmp_path: Path)
         *("league=anchors", "league.anchors=[old]", "run.steps=2"),
         VERSUS.replace("random, perfect", "old"),
     )
-    figures = metrics(place)[-1]
-    assert "versus/old/player/reward" in figures and "versus/random/episodes" not in figures
+    values = metrics(place)[-1]
+    assert "versus/old/player/reward" in values and "versus/random/episodes" not in values
     assert not [*place.glob("checkpoints/*/*/old")]
 
 
-def test_a_script_for_another_game_is_one_line(cache: Path, tmp_path: Path) -> None:
+def test_a_script_for_another_game_is_a_one_line_error(cache: Path, tmp_path: Path) -> None:
     wrong = f"+population.opponents.wrong={{{SCRIPT}, script: {__name__}.lost}}"
     only = "league.players.default.matchmaking.weights={current: 0, past: 0, anchors: 1}"
     arguments = ("train", *GAME, wrong, "league=anchors", "league.anchors=[wrong]", only)
@@ -156,5 +159,5 @@ def test_a_script_for_another_game_is_one_line(cache: Path, tmp_path: Path) -> N
 
 
 def lost(agent: str, observation: Any, rng: Any) -> str:
-    """A script that looks for what the game does not show."""
+    """Return a field that the game does not show, which raises KeyError."""
     return str(observation.fields["cards"])

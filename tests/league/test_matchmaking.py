@@ -1,4 +1,4 @@
-"""Whom a player meets: the chances of every kind of matchmaking, by hand."""
+"""Tests of matchmaking: the probabilities of a player's opponents, by hand."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -31,7 +31,7 @@ def table(
     snapshots: tuple[str, ...] = (),
     anchors: tuple[str, ...] = (),
 ) -> LeagueState:
-    """`rates` of ten games each; snapshots by name, from the oldest."""
+    """Return a league state with `rates` of ten games each; snapshots are named, oldest first."""
     payoff = Payoff(decay=1.0)
     for (home, away), rate in (rates or {}).items():
         for game in range(10):
@@ -58,10 +58,10 @@ def test_pfsp_against_golden_numbers(weighting: Any, expected: list[float]) -> N
     assert pfsp([0.1, 0.5, 0.9], weighting) == pytest.approx(expected, abs=5e-5)
 
 
-def test_pfsp_is_uniform_where_no_weight_is_left() -> None:
+def test_pfsp_is_uniform_if_all_weights_are_0() -> None:
     assert pfsp([1.0, 1.0], "squared") == [0.5, 0.5]
     assert pfsp([0.0, 1.0], "variance") == [0.5, 0.5]
-    assert pfsp([1 - 1e-6, 1.0], "squared") == [0.5, 0.5], "1e-12 is next to nothing"
+    assert pfsp([1 - 1e-6, 1.0], "squared") == [0.5, 0.5], "1e-12 counts as 0"
     with pytest.raises(ValueError, match=r"no weighting 'square'; did you mean 'squared'"):
         PFSP(weighting="square")  # type: ignore[arg-type]
 
@@ -107,12 +107,12 @@ def test_before_there_is_a_snapshot_a_player_meets_itself(matchmaking: Matchmaki
         ({"weights": {"random": 0.0}}, "above 0"),
     ],
 )
-def test_weights_of_anchors_that_make_no_sense(settings: dict[str, Any], reason: str) -> None:
+def test_invalid_weights_of_anchors_are_refused(settings: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         Anchors(**settings)
 
 
-def test_anchors_that_are_not_there_and_mixtures_of_nothing() -> None:
+def test_unknown_anchors_and_invalid_mixtures_are_refused() -> None:
     with pytest.raises(ValueError, match=r"no anchor 'randm'; did you mean 'random'"):
         Anchors(weights={"randm": 1.0}).chances("base", table(anchors=("random",)))
     with pytest.raises(ValueError, match="there are no anchors"):
@@ -135,39 +135,39 @@ def starcraft(rates: dict[tuple[str, str], float], *snapshots: str) -> LeagueSta
     return table(rates, players=players, snapshots=snapshots)
 
 
-def test_a_main_player_without_a_fault_plays_the_hard_snapshots_and_itself() -> None:
-    """Half by squared losses (0.01, 0.25 of 0.26), and nothing to verify: the rates only fall."""
+def test_a_main_player_without_weakness_meets_snapshots_and_itself() -> None:
+    """Check half by squared losses (0.01, 0.25 of 0.26); falling rates give nothing to verify."""
     found = starcraft({("main", "main@0"): 0.9, ("main", "main@5"): 0.5}, "main@0", "main@5")
     assert MainPlayer().chances("main", found) == pytest.approx(
         {"main@0": 0.5 * 0.01 / 0.26, "main@5": 0.5 * 0.25 / 0.26, "main": 0.5}
     )
 
 
-def test_what_an_exploiter_found_is_verified() -> None:
-    """Its snapshots are beaten in 20 and 90 %: one below 30 %, so both by squared losses."""
+def test_snapshots_of_a_successful_exploiter_are_verified() -> None:
+    """Check an exploiter beaten in 20 % and 90 %: one is below 30 %, so both are verified."""
     found = starcraft(
         {("main", "main@0"): 0.9, ("main", "hunter@1"): 0.2, ("main", "hunter@2"): 0.9},
         *("main@0", "hunter@1", "hunter@2"),
     )
-    everybody = {"main@0": 0.01 / 0.66, "hunter@1": 0.64 / 0.66, "hunter@2": 0.01 / 0.66}
+    all_snapshots = {"main@0": 0.01 / 0.66, "hunter@1": 0.64 / 0.66, "hunter@2": 0.01 / 0.66}
     verified = {"hunter@1": 0.64 / 0.65, "hunter@2": 0.01 / 0.65}
-    expected = {name: 0.5 * c + 0.15 * verified.get(name, 0) for name, c in everybody.items()}
+    expected = {name: 0.5 * c + 0.15 * verified.get(name, 0) for name, c in all_snapshots.items()}
     assert MainPlayer().chances("main", found) == pytest.approx({**expected, "main": 0.35})
 
 
-def test_an_exploiter_that_wins_no_more_than_it_may_found_nothing() -> None:
-    """A win rate of exactly `exploited` is high enough."""
+def test_snapshots_of_an_exploiter_at_the_limit_are_not_verified() -> None:
+    """Check that a win rate of exactly `exploited` is high enough."""
     found = starcraft({("main", "hunter@1"): 0.3}, "hunter@1")
     assert MainPlayer(pfsp=0.0, verify=1.0).chances("main", found) == {"main": 1.0}
 
 
-def test_without_an_exploiter_a_players_own_past_is_none_of_its_exploiters() -> None:
+def test_a_players_own_past_is_not_verified_as_an_exploiter() -> None:
     found = table({("main", "main@0"): 0.2}, players={"main": MainPlayer()}, snapshots=("main@0",))
     assert MainPlayer(pfsp=0.0, verify=1.0).chances("main", found) == {"main": 1.0}
 
 
 def test_two_main_players_share_the_fraction_that_verifies() -> None:
-    """The exploiter is met in 0.5 by squared losses and twice in 0.1 to verify."""
+    """Check the exploiter's probability: 0.5 by squared losses, and 0.1 twice to verify."""
     players: dict[str, Matchmaking] = {
         "main": MainPlayer(pfsp=0.5, verify=0.2),
         "twin": MainPlayer(),
@@ -178,9 +178,12 @@ def test_two_main_players_share_the_fraction_that_verifies() -> None:
     assert players["main"].chances("main", found) == pytest.approx(expected)
 
 
-def test_what_was_forgotten_is_verified() -> None:
-    """It beats the oldest less often than the one after: both are left without the last, which is
-    as hard as the newest should be, and 0.4 is below 0.7."""
+def test_forgotten_snapshots_are_verified() -> None:
+    """Check a player that beats its oldest snapshot less often than the next one.
+
+    The last snapshot is left out as a steady decline. The lowest rate of the others, 0.4, is below
+    0.7, so both are verified.
+    """
     rates = {("main", "main@0"): 0.4, ("main", "main@1"): 0.8, ("main", "main@2"): 0.5}
     found = MainPlayer(pfsp=0.0, verify=1.0).chances(
         "main", starcraft(rates, "main@0", "main@1", "main@2")
@@ -190,7 +193,7 @@ def test_what_was_forgotten_is_verified() -> None:
     found = MainPlayer(pfsp=0.0, verify=1.0).chances(
         "main", starcraft(learned, "main@0", "main@1", "main@2")
     )
-    assert found == {"main": 1.0}, "70 % is not forgotten"
+    assert found == {"main": 1.0}, "a rate of 0.7 is not forgotten"
 
 
 @pytest.mark.parametrize(
@@ -209,8 +212,8 @@ def test_a_steady_decline_at_the_end_is_left_out(rates: list[float], left: int) 
     assert before_decline(rates) == left
 
 
-def test_another_main_player_that_is_too_strong_is_met_by_its_past() -> None:
-    """Two main players, each half of the self-play; 0.2 <= 0.3 is too strong."""
+def test_snapshots_replace_another_main_player_that_is_too_strong() -> None:
+    """Check two main players with half of the self-play each; a rate up to 0.3 is too strong."""
     players: dict[str, Matchmaking] = {
         "main": MainPlayer(pfsp=0.0, verify=0.0),
         "twin": MainPlayer(),
@@ -219,7 +222,7 @@ def test_another_main_player_that_is_too_strong_is_met_by_its_past() -> None:
     found = players["main"].chances(
         "main", table(rates, players=players, snapshots=("twin@0", "twin@1"))
     )
-    # variances 0.25 and 0.09
+    # The variances are 0.25 and 0.09.
     expected = {"main": 0.5, "twin@0": 0.5 * 0.25 / 0.34, "twin@1": 0.5 * 0.09 / 0.34}
     assert found == pytest.approx(expected)
     rates[("main", "twin")] = 0.4
@@ -250,8 +253,8 @@ def test_a_league_exploiter_meets_every_snapshot() -> None:
 
 
 def test_only_exploiters_begin_again() -> None:
-    chances = [each.reset for each in (MainPlayer(), MainExploiter(), LeagueExploiter(), PFSP())]
-    assert chances == [0.0, 1.0, 0.25, 0.0]
+    resets = [each.reset for each in (MainPlayer(), MainExploiter(), LeagueExploiter(), PFSP())]
+    assert resets == [0.0, 1.0, 0.25, 0.0]
     for kind in (MainExploiter, LeagueExploiter):
         with pytest.raises(ValueError, match="reset must be a probability"):
             kind(reset=1.5)
@@ -260,7 +263,7 @@ def test_only_exploiters_begin_again() -> None:
 
 
 def circle() -> LeagueState:
-    """Rock, paper, scissors and a player that loses to all three, each frozen with its games."""
+    """Return snapshots that play rock, paper, scissors, and one that loses to all three."""
     made = table(snapshots=("base@1", "base@2", "base@3", "base@4"))
     beats = {("base@2", "base@1"): 1.0, ("base@3", "base@2"): 1.0, ("base@3", "base@1"): 0.0}
     beats |= {("base@4", f"base@{number}"): 0.0 for number in (1, 2, 3)}
@@ -276,7 +279,7 @@ def circle() -> LeagueState:
 
 def test_nash_meets_the_equilibrium_of_the_snapshots() -> None:
     found = Nash().chances("base", circle())
-    # Each of three that beat one another in a circle alike; the fourth loses to all of them.
+    # Three that beat one another in a circle are equally likely; the fourth loses to all of them.
     assert found == pytest.approx({f"base@{number}": 1 / 3 for number in (1, 2, 3)}, abs=1e-4)
     assert Nash().chances("base", table()) == {"base": 1.0}
     alone = table(snapshots=("base@1",))
@@ -285,7 +288,7 @@ def test_nash_meets_the_equilibrium_of_the_snapshots() -> None:
     assert Nash().chances("base", nothing_known) == pytest.approx({"base@1": 0.5, "base@2": 0.5})
 
 
-def test_nash_meets_only_the_best_of_an_order() -> None:
+def test_nash_meets_only_the_best_of_a_ranking() -> None:
     made = table(snapshots=("base@1", "base@2", "base@3"))
     for newest in (2, 3):
         made.payoff.forget("base")

@@ -1,4 +1,4 @@
-"""What a league remembers: results with decay, ratings, and its rules about snapshots."""
+"""Tests of a league's results with decay, its ratings, and its rules about snapshots."""
 
 import json
 import math
@@ -14,7 +14,7 @@ from selfplay.rollout.matches import Result
 RESULTS: list[Result] = ["won", "won", "drawn", "lost"]
 
 
-def booked(decay: float) -> Payoff:
+def recorded(decay: float) -> Payoff:
     payoff = Payoff(decay=decay)
     for result in RESULTS:
         payoff.record("a", "b", result)
@@ -22,28 +22,28 @@ def booked(decay: float) -> Payoff:
 
 
 def test_a_draw_is_half_a_win_and_no_game_is_a_half() -> None:
-    payoff = booked(1.0)
+    payoff = recorded(1.0)
     assert payoff.rate("a", "b") == 2.5 / 4 and payoff.rate("b", "a") == 1.5 / 4
     assert payoff.games("a", "b") == 4 and payoff.games("a", "c") == 0
     assert payoff.rate("a", "c") == 0.5
 
 
 def test_every_result_makes_the_earlier_ones_of_its_pair_count_less() -> None:
-    """won, won, drawn, lost with decay 0.5: 1/8 + 1/4 won, 1/2 drawn, 1 lost, 15/8 games."""
-    payoff = booked(0.5)
+    """Check won, won, drawn, lost with decay 0.5: 3/8 won, 1/2 drawn, 1 lost, 15/8 games."""
+    payoff = recorded(0.5)
     assert payoff.games("a", "b") == 15 / 8
     assert payoff.rate("a", "b") == pytest.approx((3 / 8 + 1 / 4) / (15 / 8))
     assert payoff.rate("b", "a") == pytest.approx((1 + 1 / 4) / (15 / 8))
     payoff.record("a", "c", "won")
-    assert payoff.games("a", "b") == 15 / 8, "another pair"
+    assert payoff.games("a", "b") == 15 / 8, "the result is of another pair"
     endless = Payoff(decay=0.99)
     for _ in range(5000):
         endless.record("a", "b", "won")
     assert endless.games("a", "b") == pytest.approx(100)
 
 
-def test_who_is_dropped_is_forgotten_and_a_state_is_read_back() -> None:
-    payoff = booked(0.5)
+def test_a_dropped_name_is_forgotten_and_a_state_is_restored() -> None:
+    payoff = recorded(0.5)
     payoff.record("a", "c", "won")
     again = Payoff(decay=0.5)
     again.load_state_dict(payoff.state_dict())
@@ -69,10 +69,10 @@ def test_elo_against_golden_numbers() -> None:
 
 
 def test_openskill_agrees_with_its_paper() -> None:
-    """Plackett-Luce of two at 25 and 25/3 with beta 25/6, which is Bradley-Terry's update.
+    """Check Plackett-Luce of two at 25 and 25/3 with beta 25/6, which is Bradley-Terry's update.
 
-    With s = 25/3 and its variance raised by tau: c = sqrt(2 (s^2 + beta^2)), the winner's chance
-    1/2, omega = s^2 / c * 1/2, delta = (s / c) s^2 / c^2 / 4.
+    s is 25/3, and tau raises its variance. Then c = sqrt(2 (s^2 + beta^2)), the winner's
+    probability is 1/2, omega = s^2 / c * 1/2, and delta = (s / c) s^2 / c^2 / 4.
     """
     ratings = OpenSkill()
     for name in "ab":
@@ -104,7 +104,7 @@ def test_a_snapshot_has_its_parents_rating(kind: type[Elo] | type[OpenSkill]) ->
     ratings.record("base", "base@1", "won")
     assert ratings.rating("base") > now > ratings.rating("base@1")
     ratings.add("base@1", "base")
-    assert ratings.rating("base@1") < now, "it is there already"
+    assert ratings.rating("base@1") < now, "the name exists already"
     again: Ratings = kind()
     again.load_state_dict(ratings.state_dict())
     assert again.state_dict() == ratings.state_dict()
@@ -112,12 +112,14 @@ def test_a_snapshot_has_its_parents_rating(kind: type[Elo] | type[OpenSkill]) ->
     assert set(ratings.state_dict()["ratings"]) == {"base", "random"}
 
 
-def test_when_a_snapshot_is_added() -> None:
+def test_rules_say_when_a_snapshot_is_added() -> None:
     assert [EveryNUpdates(updates=3).due(n, []) for n in (0, 2, 3, 4)] == [False, False, True, True]
     rule = OnWinRate(least=5, most=9)
     assert [rule.due(n, [0.71, 0.9]) for n in (4, 5, 9)] == [False, True, True]
     assert [rule.due(n, [0.7, 0.9]) for n in (5, 9, 10)] == [False, False, True], "0.7 is not above"
-    assert [rule.due(n, []) for n in (5, 10)] == [False, True], "who meets nobody beats nobody"
+    assert [rule.due(n, []) for n in (5, 10)] == [False, True], (
+        "without opponents there is no win rate"
+    )
     with pytest.raises(ValueError, match="1 <= least <= most"):
         OnWinRate(least=5, most=4)
     with pytest.raises(ValueError, match="at least 1"):
@@ -134,7 +136,7 @@ def table(*names: str, payoff: Payoff | None = None) -> LeagueState:
     )
 
 
-def test_the_oldest_go_of_who_has_the_most() -> None:
+def test_the_oldest_snapshots_of_the_largest_player_are_dropped() -> None:
     assert EvictOldest(most=3).dropped(table("a@1", "a@2", "a@3")) == []
     assert EvictOldest(most=2).dropped(table("a@1", "a@2", "a@3")) == ["a@1"]
     crowd = table("b@1", "a@1", "a@2", "a@3", "a@4", "b@2")
@@ -142,13 +144,13 @@ def test_the_oldest_go_of_who_has_the_most() -> None:
     assert EvictOldest(most=1).dropped(table()) == []
 
 
-def test_the_most_beaten_go() -> None:
-    """Two main players: what counts is the one that beats a snapshot less."""
+def test_the_most_beaten_snapshots_are_dropped() -> None:
+    """Check two main players; the lower of their win rates against a snapshot counts."""
     payoff = Payoff(decay=1.0)
     rates: list[tuple[str, str, list[Result]]] = [
         ("a", "a@1", ["won"]),
         ("b", "a@1", ["won"]),
-        ("a", "a@2", ["won"]),  # and b: never met, a half
+        ("a", "a@2", ["won"]),  # b never met it: its rate is 0.5
         ("a", "a@3", ["won", "won", "won", "lost"]),
         ("b", "a@3", ["won", "won", "won", "lost"]),
         ("a", "a@4", ["won"]),
@@ -157,11 +159,11 @@ def test_the_most_beaten_go() -> None:
     for home, away, results in rates:
         for result in results:
             payoff.record(home, away, result)
-    everybody = table("a@1", "a@2", "a@3", "a@4", payoff=payoff)
-    assert EvictWeakest(most=4).dropped(everybody) == []
-    assert EvictWeakest(most=3).dropped(everybody) == ["a@1"]
-    assert EvictWeakest(most=2).dropped(everybody) == ["a@1", "a@3"]
-    assert EvictWeakest(most=1).dropped(everybody) == ["a@1", "a@3", "a@2"], "the newest stays"
+    all_snapshots = table("a@1", "a@2", "a@3", "a@4", payoff=payoff)
+    assert EvictWeakest(most=4).dropped(all_snapshots) == []
+    assert EvictWeakest(most=3).dropped(all_snapshots) == ["a@1"]
+    assert EvictWeakest(most=2).dropped(all_snapshots) == ["a@1", "a@3"]
+    assert EvictWeakest(most=1).dropped(all_snapshots) == ["a@1", "a@3", "a@2"], "the newest stays"
     assert EvictWeakest(most=1).dropped(table()) == []
     for kind in (EvictOldest, EvictWeakest):
         with pytest.raises(ValueError, match="most must be at least 1"):
@@ -173,7 +175,7 @@ def test_a_copy_keeps_the_rates_of_its_player_and_no_games() -> None:
     for result in ("won", "won", "drawn", "lost"):
         payoff.record("base", "base@1", result)
     payoff.remember("base@2", "base")
-    payoff.record("base", "base@1", "lost")  # the player goes on, and the copy does not
+    payoff.record("base", "base@1", "lost")  # the player plays on, and the copy does not
     assert payoff.between("base@2", "base@1") == (0.625, 4.0)
     assert payoff.between("base@1", "base@2") == (0.375, 4.0)
     assert payoff.between("base", "base@1") == (0.5, 5.0)

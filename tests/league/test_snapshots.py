@@ -1,4 +1,4 @@
-"""Snapshots with weights: in the engine, in checkpoints, and away again."""
+"""Tests of snapshots with weights: in the engine, in checkpoints, and removed."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -54,8 +54,8 @@ class Made:
         )
         self.snapshots = Snapshots(self.policies, self.seating, self.engine, begin_again=again)
 
-    def says(self, policy: str) -> Any:
-        """Six sampled tokens with what was said of them."""
+    def output(self, policy: str) -> Any:
+        """Return six sampled tokens, their log-probabilities, and the policy's version."""
         asked = Request(id=0, policy=policy, prompt_ids=(3, 4, 5), seed=1, max_tokens=6)
         self.engine.add(asked)
         while True:
@@ -63,7 +63,7 @@ class Made:
                 return done.completion_ids, done.logprobs, done.version
 
     def learn(self, policy: str) -> None:
-        """Other weights, in place."""
+        """Change the weights in place."""
         with torch.no_grad():
             for parameter in self.policies[policy].model.parameters():
                 if parameter.requires_grad:
@@ -90,16 +90,16 @@ BOTH = pytest.mark.parametrize("lora", [None, Lora(rank=2)], ids=["full", "lora"
 def test_a_snapshot_stays_as_the_player_was(folder: Path, lora: Lora | None) -> None:
     made = Made(folder, lora=lora)
     made.learn("base")
-    before = made.says("base")[:2]
+    before = made.output("base")[:2]
     made.snapshots.add(Snapshot(player="base", updates=1))
     made.learn("base")
-    assert made.says("base")[:2] != before
-    assert made.says("base@1") == (*before, 1)
+    assert made.output("base")[:2] != before
+    assert made.output("base@1") == (*before, 1)
     assert "base@1" in made.seating.engines and "base@1" not in made.seating.learning
     made.snapshots.remove("base@1")
     assert "base@1" not in made.seating.engines
     with pytest.raises(ConfigError, match="serves no policy 'base@1'"):
-        made.says("base@1")
+        made.output("base@1")
 
 
 def test_a_snapshot_of_an_adapter_is_an_adapter(folder: Path) -> None:
@@ -117,7 +117,7 @@ def test_a_snapshot_of_an_adapter_is_an_adapter(folder: Path) -> None:
 
 
 @BOTH
-def test_from_a_checkpoint_they_come_back_as_they_were(
+def test_snapshots_are_restored_from_a_checkpoint(
     folder: Path, lora: Lora | None, tmp_path: Path
 ) -> None:
     made = Made(folder, lora=lora, again=["hunter"])
@@ -128,19 +128,19 @@ def test_from_a_checkpoint_they_come_back_as_they_were(
             listed.append(Snapshot(player=player, updates=updates))
             made.snapshots.add(listed[-1])
             made.learn(player)
-    said = {each.name: made.says(each.name) for each in listed}
+    outputs = {each.name: made.output(each.name) for each in listed}
     place = made.save(tmp_path, 3)
     again = Made(folder, lora=lora, again=["hunter"])
     again.snapshots.add(Snapshot(player="base", updates=7))
     for name, policy in again.policies.items():
         policy.load_weights(place / "policies" / name)
     again.snapshots.load(place, listed)
-    assert {each.name: again.says(each.name) for each in listed} == said
+    assert {each.name: again.output(each.name) for each in listed} == outputs
     assert "base@7" not in again.seating.engines, "not in the checkpoint"
     assert not same(start, weights(again.policies["hunter"].model))
     again.snapshots.begin_again("hunter")
     assert same(start, weights(again.policies["hunter"].model))
-    assert again.says("hunter")[:2] == said["hunter@0"][:2], "the engine has them too"
+    assert again.output("hunter")[:2] == outputs["hunter@0"][:2], "the engine has them too"
 
 
 @BOTH
@@ -158,7 +158,7 @@ def test_each_folder_loads_by_itself(folder: Path, lora: Lora | None, tmp_path: 
         )
 
 
-def test_full_weights_are_on_the_disk_once_and_go_with_the_last_checkpoint_that_has_them(
+def test_full_weights_are_stored_once_until_their_last_checkpoint_goes(
     folder: Path, tmp_path: Path
 ) -> None:
     made = Made(folder)
@@ -178,7 +178,7 @@ def test_full_weights_are_on_the_disk_once_and_go_with_the_last_checkpoint_that_
     assert not [*tmp_path.glob("*/snapshots/base@0")]
 
 
-def test_the_base_of_adapters_is_linked_from_the_newest_checkpoint_that_has_it_whole(
+def test_the_base_of_adapters_is_linked_from_the_newest_intact_file(
     folder: Path, tmp_path: Path
 ) -> None:
     made = Made(folder, lora=Lora(rank=2))
@@ -199,7 +199,7 @@ def test_the_base_of_adapters_is_linked_from_the_newest_checkpoint_that_has_it_w
     assert checkpoint.broken(third) == f"{name} is damaged"
 
 
-def test_where_a_file_cannot_have_two_names_it_is_copied(
+def test_a_file_is_copied_if_links_are_impossible(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = Made(folder)
@@ -217,10 +217,10 @@ def test_where_a_file_cannot_have_two_names_it_is_copied(
     assert checkpoint.broken(second) is None
 
 
-def test_a_name_that_comes_again_after_a_return_is_written_anew(
+def test_a_snapshot_name_used_again_after_a_return_is_written_again(
     folder: Path, tmp_path: Path
 ) -> None:
-    """After going back to a checkpoint, what later ones have under a name is another's."""
+    """Check a return to a checkpoint; later checkpoints have other weights of the same name."""
     made = Made(folder)
     first = made.save(tmp_path, 1, keep=9)
     made.learn("base")
@@ -235,18 +235,18 @@ def test_a_name_that_comes_again_after_a_return_is_written_anew(
     assert later.read_bytes() != old
 
 
-def test_who_rests_keeps_no_cache_and_says_the_same(folder: Path) -> None:
+def test_snapshots_at_rest_keep_no_cache_and_the_same_output(folder: Path) -> None:
     made = Made(folder)
     made.snapshots.add(Snapshot(player="base", updates=0))
-    said = made.says("base@0")
+    outputs = made.output("base@0")
     cache = made.engine._batches["base@0"].cache
     assert cache.slots
     made.snapshots.rest()
     assert not made.engine._batches["base@0"].cache.slots
-    assert made.says("base@0") == said
+    assert made.output("base@0") == outputs
 
 
-def test_who_has_requests_in_flight_is_not_withdrawn(folder: Path) -> None:
+def test_a_policy_with_requests_in_progress_is_not_withdrawn(folder: Path) -> None:
     made = Made(folder)
     made.engine.add(Request(id=0, policy="base", prompt_ids=(3,), seed=0, max_tokens=2))
     with pytest.raises(RuntimeError, match="cannot be released or withdrawn"):

@@ -1,4 +1,4 @@
-"""Ranks that the tests of a module share."""
+"""Fixtures: ranks that the tests of a module share."""
 
 from collections.abc import Iterator
 

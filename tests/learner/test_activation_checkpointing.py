@@ -1,4 +1,4 @@
-"""Activation checkpointing: the same gradient from less memory, in copies too."""
+"""Tests of activation checkpointing: the same gradient with less memory, also in copies."""
 
 import copy
 from typing import Any
@@ -20,7 +20,7 @@ OBJECTIVE = PolicyLoss(ratio="none", clip="none", entropy=0.1)
 
 @pytest.mark.parametrize("stem", [3, 160])
 def test_the_gradient_is_the_same(stem: int) -> None:
-    """Of plain rows, and of rows that append to the cache of their stem."""
+    """Check plain rows, and rows that append to the cache of their stem."""
     given: Any = {"packing": "trie", "max_tokens": 500}
     samples = batch(length=12, stem=stem)
     found = [
@@ -79,7 +79,9 @@ def test_a_model_that_names_no_blocks_is_refused(monkeypatch: pytest.MonkeyPatch
 
 def test_auto_recomputes_on_a_gpu_if_the_model_can(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not Learner(llama(), objective=OBJECTIVE).recomputes
-    made = Learner(llama(), objective=OBJECTIVE, device="cuda")  # a rank's, before it is sharded
+    made = Learner(
+        llama(), objective=OBJECTIVE, device="cuda"
+    )  # like the learner of a rank before it is sharded
     assert made.recomputes and made.bfloat16
     off = Learner(
         llama(),

@@ -1,4 +1,4 @@
-"""Samples as micro-batches of padded rows."""
+"""Tests of micro-batches of padded rows."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -82,7 +82,7 @@ def test_micro_batches_hold_every_sample_once_within_the_limit() -> None:
     assert list(map(pad, cut([], max_tokens=5))) == []
 
 
-def test_rows_of_other_widths_are_not_padded_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_different_widths_are_padded_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batches, "PADDING", 20)
     rows = [alone(sample([1] * width, [2], 1.0)) for width in [40] * 9 + [3] * 9 + [2]]
     widths = [batch.ids.shape for batch in map(pad, cut(rows, max_tokens=10_000))]
@@ -97,7 +97,7 @@ def test_an_example_of_a_warm_start_is_named_by_its_place() -> None:
 
 
 @pytest.mark.parametrize(
-    ("broken", "said"),
+    ("broken", "message"),
     [
         (sample([], [1], 1.0), "no prompt"),
         (sample([1], [1, 2], 1.0, logprobs=(-1.0,)), "2 completion tokens but 1 logprobs"),
@@ -105,6 +105,6 @@ def test_an_example_of_a_warm_start_is_named_by_its_place() -> None:
         (sample([1], [1, 2], (1.0, 2.0, 3.0)), "3 advantage"),
     ],
 )
-def test_a_sample_that_cannot_be_a_row_is_named(broken: Sample, said: str) -> None:
-    with pytest.raises(ValueError, match=f"sample 1.0.0/0/solver_0.*{said}"):
+def test_a_sample_that_cannot_be_a_row_is_named(broken: Sample, message: str) -> None:
+    with pytest.raises(ValueError, match=f"sample 1.0.0/0/solver_0.*{message}"):
         plain([SAMPLES[0], broken])

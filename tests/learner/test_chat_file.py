@@ -1,4 +1,4 @@
-"""Files of chats: the examples in them, and one clear line for each file that is none."""
+"""Tests of chat files: the examples in them, and one-line errors for invalid files."""
 
 import json
 import os
@@ -78,7 +78,7 @@ def test_a_line_that_is_no_chat_is_named(line: Any, complaint: str, tmp_path: Pa
     assert str(caught.value).startswith(f"{tmp_path}/chats.jsonl, line 2")
 
 
-def test_a_file_that_cannot_be_read_or_teaches_nothing(tmp_path: Path) -> None:
+def test_unreadable_files_and_files_without_examples_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no message of an assistant to learn"):
         chat_file(tmp_path, {"messages": [ASKED]}).examples()
     with pytest.raises(ConfigError, match=r"nowhere: cannot be read \(No such file"):

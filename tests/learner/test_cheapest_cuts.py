@@ -1,4 +1,4 @@
-"""The cheapest cuts of samples into rows, against all cuts."""
+"""Tests of the cheapest cuts of samples into rows, against all cuts."""
 
 from itertools import combinations, pairwise
 from random import Random
@@ -49,7 +49,7 @@ def of_all_cuts(
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_no_cut_of_all_is_cheaper(seed: int) -> None:
+def test_no_other_cut_is_cheaper(seed: int) -> None:
     rng = Random(seed)
     count = rng.randrange(1, 9)
     lengths, shared = [rng.randrange(5, 300)], [0]
@@ -82,7 +82,7 @@ def questions(count: int) -> list[Sample]:
 
 
 def test_many_questions_with_one_instruction_are_a_row_each() -> None:
-    """One row would compute the instruction once, and its mask would cost more than that."""
+    """Check that rows are cut: one row saves computing the instruction, but its mask costs more."""
     given = questions(40)
     one = Packer(packing="trie").rows(given, max_tokens=100_000)
     many = Packer(packing="auto", attention=0.001).rows(given, max_tokens=100_000)
@@ -102,7 +102,7 @@ def test_rows_that_are_cut_again_have_the_gradient_of_plain_rows() -> None:
     assert 20 * (30 + 4 * 5) < found["computed_tokens"] < plain["computed_tokens"]
 
 
-def test_a_row_that_goes_on_has_no_factor() -> None:
+def test_a_row_without_branches_has_no_factor() -> None:
     cost = RowCost(attention=0.5, branching=2.0)
     width, stem = np.array([4, 4]), np.array([4, 3])
     assert cost(width, stem, np.array([True, True])).tolist() == [4 + 0.5 * 8, 2 * (4 + 0.5 * 16)]

@@ -1,4 +1,4 @@
-"""The calls of an objective of a user: faults are one line that names the class."""
+"""Tests of the calls of a custom objective: an error is one line that names the class."""
 
 import re
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from tests.helpers.gradients import samples
 
 
 class Mine(PolicyLoss):
-    """Replaces the results of `loss` and `prepare` by what functions make of them."""
+    """An objective that passes the results of `loss` and `prepare` through given functions."""
 
     of_loss: Callable[[Any, Any], Any] = staticmethod(lambda loss, sums: (loss, sums))
     of_prepare: Callable[[Any], Any] = staticmethod(lambda given: (given, {}))
@@ -93,7 +93,7 @@ def test_a_full_gpu_in_a_users_loss_still_names_the_keys_that_need_less_memory()
 
 def test_an_error_of_the_scoring_function_stays_as_it_is() -> None:
     class Scoring(Mine):
-        """Scores the samples, and does not catch errors."""
+        """An objective that scores the samples and does not catch errors."""
 
         def prepare(self, given: Any, score: Any) -> Any:
             return given, {"first": score(given)[0][0]}

@@ -1,4 +1,4 @@
-"""A checkpoint that is written beside the training is the one that would be written at once."""
+"""Tests that a checkpoint written in the background equals one that is written at once."""
 
 import errno
 import gc
@@ -68,7 +68,7 @@ class Training:
 
 
 class Gate:
-    """Holds the writing thread at every part of a file until it is opened."""
+    """A gate that holds the writing thread at every part of a file until it is opened."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.reached, self._open = threading.Event(), threading.Event()
@@ -107,7 +107,7 @@ def full(*arguments: object) -> None:
     raise OSError(errno.ENOSPC, "full")
 
 
-def test_learning_changes_nothing_of_what_a_slow_thread_writes(gate: Gate, tmp_path: Path) -> None:
+def test_learning_does_not_change_what_a_slow_thread_writes(gate: Gate, tmp_path: Path) -> None:
     training = Training(tmp_path / "ours")
     at_once = Training(tmp_path / "theirs", background=False)
     for step in (1, 2):
@@ -153,7 +153,7 @@ def test_large_files_are_not_read_again_for_their_hashes(
     assert sorted(read) == ["config.json", "generation_config.json"]
 
 
-def test_a_run_goes_on_from_it_bit_for_bit(tmp_path: Path) -> None:
+def test_a_run_continues_bit_for_bit_from_a_checkpoint(tmp_path: Path) -> None:
     training, again = Training(tmp_path), Training(tmp_path, seed=1)
     training.learn(1)
     place = training.save(1)
@@ -179,7 +179,7 @@ def test_a_reader_waits_for_the_thread(reader: str, gate: Gate, tmp_path: Path) 
     assert READERS[reader](tmp_path) == place
 
 
-def test_what_drops_checkpoints_waits_for_the_thread(gate: Gate, tmp_path: Path) -> None:
+def test_dropping_checkpoints_waits_for_the_thread(gate: Gate, tmp_path: Path) -> None:
     place = Training(tmp_path).save(2)
     gate.open_soon()
     checkpoint.drop_after(tmp_path, 1)
@@ -227,7 +227,7 @@ def test_an_error_of_the_thread_is_raised_at_the_next_point(
     with monkeypatch.context() as patch:
         patch.setattr(SYNC, full)
         training.save(2)
-        assert checkpoint.latest(tmp_path) == (good, [])  # a reader waits, and takes the old one
+        assert checkpoint.latest(tmp_path) == (good, [])  # a reader waits and uses the old one
     with pytest.raises(RunError, match=r"cannot write to .*: No space left on device; earlier"):
         NEXT[point](training)
     assert [path.name for path in tmp_path.iterdir()] == ["000001"]
@@ -240,7 +240,7 @@ def test_an_error_of_the_thread_is_raised_at_the_next_point(
 def test_a_full_disk_is_named_by_each_writer(
     room: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Torch raises another error than the disk's for its files."""
+    """Check both kinds of files; for its own files torch raises another error than the disk."""
     write = io.FileIO.write
 
     class SmallDisk(io.FileIO):
@@ -259,7 +259,7 @@ def test_a_full_disk_is_named_by_each_writer(
 
 
 def test_folders_in_the_files_of_a_frozen_policy_are_linked_too(tmp_path: Path) -> None:
-    """A tokenizer with several chat templates has a folder of them."""
+    """Check a tokenizer with several chat templates, which has a folder of them."""
 
     def save_tokenizer(place: Path) -> dict[str, str]:
         (place / "additional_chat_templates").mkdir(parents=True)
@@ -285,7 +285,7 @@ def test_folders_in_the_files_of_a_frozen_policy_are_linked_too(tmp_path: Path) 
     assert checkpoint.broken(place) is None
 
 
-def test_an_old_checkpoint_that_cannot_be_removed_is_an_error_of_one_line(
+def test_an_old_checkpoint_that_cannot_be_removed_is_a_one_line_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     training = Training(tmp_path)
@@ -320,7 +320,7 @@ def test_parts_of_ranks_are_hashed_while_they_are_written(tmp_path: Path) -> Non
     assert hashes == {name: hashlib.sha256(data).hexdigest() for name, data in written.items()}
 
 
-def test_ranks_write_beside_the_training_too(tmp_path: Path) -> None:
+def test_ranks_write_in_the_background_too(tmp_path: Path) -> None:
     ranks, writer = HeldRanks(), CheckpointWriter(tmp_path, background=True)
     assert isinstance(ranks, Sharded)
     place = writer.save(step=1, policies={}, learners={"base": ranks}, state={}, keep=2)

@@ -1,4 +1,4 @@
-"""Ranks that learn together come to what one learner comes to."""
+"""Tests that ranks which learn together have the same results as one learner."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,7 +17,7 @@ from selfplay.types import Sample
 from tests.helpers.builders import llama, sample
 from tests.helpers.failing_objective import FailingLoss
 from tests.helpers.learner_processes import Forks, batch, fetched, ranked
-from tests.helpers.rank_learners import CASES, EMA, MAGNET, ONE, Make, assert_close, state
+from tests.helpers.rank_learners import CASES, EMA, EMA_LOSS, ONE, Make, assert_close, state
 
 
 class Blind(Learner):
@@ -33,14 +33,14 @@ def test_two_ranks_learn_what_one_learner_learns(case: str, two: Forks) -> None:
 
 
 @pytest.mark.parametrize("case", ["ema", "fewer samples than ranks", "one embedding"])
-def test_so_do_three_among_which_no_tensor_can_be_cut_evenly(case: str, three: Forks) -> None:
+def test_three_ranks_with_tensors_that_cannot_be_cut_evenly(case: str, three: Forks) -> None:
     assert_learned_alike(three, *CASES[case])
 
 
 @pytest.mark.parametrize("model", ["llama", "adapter"])
 def test_a_unit_that_is_cut_leaves_no_whole_tensor(model: Any, two: Forks) -> None:
-    """A model may be more than one GPU holds, and each unit is moved there to be cut."""
-    found, _ = two.ask("whole_while_cut", Make(model=model))
+    """Check the whole tensors left while units are cut; a model may be too large for one GPU."""
+    found, _ = two.ask("unsharded_while_sharding", Make(model=model))
     assert len(found) == 3 and found == sorted(found, reverse=True)
     assert found[0] > found[1] > found[2] == 0
 
@@ -49,26 +49,28 @@ ALIKE = ("float32", "ema", "reference", "teachers", "adapter", "adapter's EMA", 
 
 
 @pytest.mark.parametrize("case", [*ALIKE, "stems, computed again"])
-def test_a_model_that_one_rank_loads_is_bit_for_bit_the_one_that_all_load(
-    case: str, two: Forks
-) -> None:
+def test_a_model_loaded_by_one_rank_equals_one_loaded_by_all(case: str, two: Forks) -> None:
     make, _ = CASES[case]
-    wanted = two.ask("begin_alike", make, everybody=True)
-    found = two.ask("begin_alike", make, everybody=False)
+    wanted = two.ask("begin_with_equal_state", make, on_every_rank=True)
+    found = two.ask("begin_with_equal_state", make, on_every_rank=False)
     assert found == wanted and found[0] != found[1]
 
 
 def test_a_learner_that_cannot_be_made_is_an_error_on_every_rank(two: Forks) -> None:
     with pytest.raises(ConfigError, match="needs a reference policy"):
-        two.ask("begin_alike", replace(CASES["reference"][0], kind=Blind), everybody=False)
-    assert two.ask("begin_alike", CASES["float32"][0], everybody=False)
+        two.ask(
+            "begin_with_equal_state",
+            replace(CASES["reference"][0], kind=Blind),
+            on_every_rank=False,
+        )
+    assert two.ask("begin_with_equal_state", CASES["float32"][0], on_every_rank=False)
 
 
 COPIES = ("reinforce", "float32", "ema", "adapter", "one embedding", "fewer samples than ranks")
 
 
 @pytest.mark.parametrize("case", COPIES)
-def test_so_do_two_copies_of_two_ranks_each(case: str, four: Forks) -> None:
+def test_two_copies_of_two_ranks_each_learn_what_one_learner_learns(case: str, four: Forks) -> None:
     make, given = CASES[case]
     assert_learned_alike(four, make, given, replicas=2)
     size = sum(parameter.numel() for parameter in make().parameters)
@@ -77,8 +79,8 @@ def test_so_do_two_copies_of_two_ranks_each(case: str, four: Forks) -> None:
 
 
 @pytest.mark.parametrize("case", COPIES)
-def test_so_do_two_copies_on_one_rank_each(case: str, two: Forks) -> None:
-    """Two nodes with one rank each have such copies."""
+def test_two_copies_on_one_rank_each_learn_what_one_learner_learns(case: str, two: Forks) -> None:
+    """Check the copies that two nodes with one rank each have."""
     make, given = CASES[case]
     assert_learned_alike(two, make, given, replicas=2)
     size = sum(parameter.numel() for parameter in make().parameters)
@@ -111,15 +113,15 @@ def assert_learned_alike(forks: Forks, make: Make, given: list[Sample], replicas
     assert_close(fetched(together), alone.model, make, tolerance)
 
 
-def test_a_stem_is_a_stem_on_ranks_too(two: Forks) -> None:
-    """The cases above compute their prompts once and not in every sample."""
+def test_shared_prompts_are_computed_once_on_ranks_too(two: Forks) -> None:
+    """Check that a shared prompt is computed once and not in every sample."""
     make, given = CASES["stems"]
     found = ranked(two, make).update(given, step=1)["computed_tokens"]
     plain = replace(make, settings={**make.settings, "packing": "rows"})
     assert found < ranked(two, plain).update(given, step=1)["computed_tokens"] / 3
 
 
-def test_bfloat16_is_what_is_computed_in_and_not_what_is_kept(two: Forks) -> None:
+def test_bfloat16_is_used_in_computation_and_not_for_kept_weights(two: Forks) -> None:
     make = Make(dtype=torch.float32, settings={"max_tokens": 1000})
     alone, together = make(), ranked(two, in_bfloat16(make))
     wanted, found = alone.update(batch(), step=1), together.update(batch(), step=1)
@@ -131,7 +133,7 @@ def test_bfloat16_is_what_is_computed_in_and_not_what_is_kept(two: Forks) -> Non
 
 
 class Moving(Learner):
-    """A learner that copies its tensors where another one would move them between devices."""
+    """A learner that copies its tensors instead of moving them between devices."""
 
     def offload(self) -> Callable[[], None]:
         with mock.patch.object(torch.nn.Module, "to", copied):
@@ -150,7 +152,7 @@ def copied(module: torch.nn.Module, device: object) -> torch.nn.Module:
 
 
 @pytest.mark.parametrize("case", ["ema", "adapter", "one embedding"])
-def test_ranks_that_rested_go_on_as_if_they_had_not(case: str, two: Forks) -> None:
+def test_ranks_continue_identically_after_a_rest(case: str, two: Forks) -> None:
     make, given = CASES[case]
     alone, together = make(), ranked(two, replace(make, kind=Moving))
     two.ask("rest")  # before the first pass
@@ -163,7 +165,7 @@ def test_ranks_that_rested_go_on_as_if_they_had_not(case: str, two: Forks) -> No
 
 
 def test_temperatures_are_not_rounded_on_ranks(two: Forks) -> None:
-    """0.7 is 0.69921875 in bfloat16, which large logits turn into visible differences."""
+    """Check 0.7, which is 0.69921875 in bfloat16; large logits make the difference visible."""
     make = Make(model="peaked", dtype=torch.float32, settings={"max_tokens": 1000})
     given = [sample([1, 2, 3], [4, 5, 6], 1.0, temperature=0.7)]
     (found,) = ranked(two, in_bfloat16(make)).logprobs(given)
@@ -182,7 +184,7 @@ def in_bfloat16(make: Make) -> Make:
     return replace(make, settings={**make.settings, "precision": "bfloat16"})
 
 
-def test_what_diverges_on_one_rank_is_told_by_all_and_the_next_batch_goes_on(two: Forks) -> None:
+def test_divergence_on_one_rank_is_an_error_and_the_next_batch_works(two: Forks) -> None:
     make = Make(settings={"max_tokens": 1, "max_skipped": 0})
     alone, together = make(), ranked(two, make)
     wrong = replace(batch()[4], advantage=float("nan"), episode=7)
@@ -199,8 +201,8 @@ def test_what_diverges_on_one_rank_is_told_by_all_and_the_next_batch_goes_on(two
 def test_a_step_that_is_not_finite_is_skipped_by_all_ranks(
     where: Literal["loss", "gradient"], two: Forks, tmp_path: Path
 ) -> None:
-    """The loss fails on one rank only. The count goes on in a checkpoint of ranks."""
-    make = Make(objective=MAGNET, settings={"max_skipped": 1})
+    """Check a loss that fails on one rank, and the count of skipped steps in a checkpoint."""
+    make = Make(objective=EMA_LOSS, settings={"max_skipped": 1})
     wrong = [*batch(), replace(batch()[4], advantage=float("nan"))]
     if where == "gradient":
         failing = FailingLoss(fails=frozenset({1, 2}), where=where, **EMA)
@@ -224,8 +226,8 @@ def test_a_step_that_is_not_finite_is_skipped_by_all_ranks(
     assert one.skipped == 1
 
 
-def test_it_begins_again_with_the_weights_of_this_process(two: Forks) -> None:
-    make = Make(objective=MAGNET)
+def test_ranks_begin_again_with_the_weights_of_this_process(two: Forks) -> None:
+    make = Make(objective=EMA_LOSS)
     alone, together = make(), ranked(two, make)
     together.update(batch(), step=1)
     for learner, model in ((alone, alone.model), (together, fetched(together))):

@@ -1,4 +1,4 @@
-"""The generalised Jensen-Shannon divergence of policy and reference."""
+"""Tests of the generalised Jensen-Shannon divergence of policy and reference."""
 
 import math
 
@@ -10,7 +10,7 @@ from selfplay.learner.objective import PolicyLoss
 
 
 def test_the_jensen_shannon_divergence_by_hand_and_its_limits() -> None:
-    """pi = (1/2, 1/2), reference = (1, 0), β = 1/4: the mixture is (5/8, 3/8)."""
+    """Check pi = (1/2, 1/2), reference = (1, 0) and β = 1/4; the mixture is (5/8, 3/8)."""
     logits = torch.zeros(1, 2, dtype=torch.float64, requires_grad=True)
     reference = torch.tensor([[0.0, -800.0]], dtype=torch.float64)
 
@@ -30,12 +30,15 @@ def test_the_jensen_shannon_divergence_by_hand_and_its_limits() -> None:
     found = nats(0.25)
     assert found.item() == pytest.approx(wanted, abs=1e-12)
     (gradient,) = torch.autograd.grad(found, logits)
-    # d/dp of β log(1 / m) + (1 - β) (p log(p/m) + (1-p) log((1-p)/(1-m))) with m = β + (1 - β) p,
-    # by the envelope of the mixture: (1 - β) (log(p/m) - log((1-p)/(1-m))), times dp/dlogit = 1/4.
+    # The divergence is β log(1 / m) + (1 - β) (p log(p/m) + (1-p) log((1-p)/(1-m))) with
+    # m = β + (1 - β) p. The derivatives of m cancel, so its derivative by p is
+    # (1 - β) (log(p/m) - log((1-p)/(1-m))). It is multiplied by dp/dlogit = 1/4.
     pull = 3 / 4 * (math.log(4 / 5) - math.log(4 / 3)) / 4
     assert gradient.tolist()[0] == pytest.approx([pull, -pull], abs=1e-12)
     assert nats(1e-6).item() / 1e-6 == pytest.approx(nats(0.0).item(), rel=1e-5)
-    assert nats(0.5).item() <= math.log(2) < 300 < nats(1.0).item()  # the mixture bounds it
+    assert (
+        nats(0.5).item() <= math.log(2) < 300 < nats(1.0).item()
+    )  # the mixture bounds the divergence
 
 
 def test_the_jsd_weight_is_between_its_limits() -> None:

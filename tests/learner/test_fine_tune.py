@@ -1,4 +1,4 @@
-"""Fine-tuning before a run: the loss, the cache, adapters, and the policies that begin with it."""
+"""Tests of fine-tuning before a run: the loss, the cache, adapters, and the policies."""
 
 import json
 import shutil
@@ -44,7 +44,7 @@ CHAT = [
 
 
 class Echo(ExampleSource):
-    """Demonstrations of one role: the first says yes, the second no, in turn."""
+    """A source of demonstrations of one role that say yes and no in turn."""
 
     def __init__(self, *, words: tuple[str, ...] = ("yes", "no")) -> None:
         self.words = tuple(words)
@@ -61,7 +61,7 @@ class Echo(ExampleSource):
 
 
 def echo(**settings: Any) -> dict[str, Any]:
-    """The config of a fine-tuning that takes a moment."""
+    """Return the config of a short fine-tuning."""
     return {
         "_target_": "selfplay.learner.fine_tune.FineTune",
         "examples": {"_target_": f"{__name__}.Echo"},
@@ -75,7 +75,7 @@ def echo(**settings: Any) -> dict[str, Any]:
 
 
 def chats(path: Path, *lines: Any) -> dict[str, Any]:
-    """The source of a file with these lines."""
+    """Write a file of these lines and return the config of its source."""
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return {"_target_": "selfplay.learner.chat_file.ChatFile", "path": str(path)}
 
@@ -100,21 +100,21 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def losses(said: list[str]) -> list[float]:
-    return [float(line.split("loss ")[1].split(",")[0]) for line in said if "loss " in line]
+def losses(notes: list[str]) -> list[float]:
+    return [float(line.split("loss ")[1].split(",")[0]) for line in notes if "loss " in line]
 
 
 def loss_of(folder: Path, pairs: list[tuple[str, str]]) -> float:
-    """Mean negative log-likelihood per completion token, of one plain forward pass per pair."""
+    """Return the mean negative log-likelihood per completion token, one forward pass per pair."""
     policy = load_policy("base", model=str(folder))
     total, tokens = 0.0, 0
     for prompt, completion in pairs:
         start = list(policy.renderer.start([{"role": "user", "content": prompt}]))
-        said = policy.renderer.tokenizer(completion)["input_ids"] + [2]  # <|im_end|>
+        answer = policy.renderer.tokenizer(completion)["input_ids"] + [2]  # <|im_end|>
         with torch.no_grad():
-            logits = policy.model(torch.tensor([start + said])).logits[0, len(start) - 1 : -1]
-        total += float(functional.cross_entropy(logits, torch.tensor(said), reduction="sum"))
-        tokens += len(said)
+            logits = policy.model(torch.tensor([start + answer])).logits[0, len(start) - 1 : -1]
+        total += float(functional.cross_entropy(logits, torch.tensor(answer), reduction="sum"))
+        tokens += len(answer)
     return total / tokens
 
 
@@ -122,11 +122,11 @@ def test_the_loss_is_the_mean_over_all_completion_tokens(
     base: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(training_progress, "SECONDS_BETWEEN_REPORTS", 0.0)
-    said: list[str] = []
+    notes: list[str] = []
     three = echo(examples={"_target_": f"{__name__}.Echo", "words": ["yes", "no", "no"]}, batch=3)
-    warmstart.make(three, said.append, base=str(base))
+    warmstart.make(three, notes.append, base=str(base))
     expected = loss_of(base, [("say yes", "yes"), ("say no", "no"), ("say no", "no")])
-    assert losses(said)[0] == pytest.approx(expected, abs=6e-4)
+    assert losses(notes)[0] == pytest.approx(expected, abs=6e-4)
 
 
 def test_passes_in_bfloat16_learn_the_demonstrations_in_float32_weights(
@@ -161,16 +161,16 @@ def fine_roles() -> dict[str, Any]:
 
 
 def test_demonstrations_are_learned(base: Path, cache: Path) -> None:
-    said: list[str] = []
-    place = warmstart.make(echo(steps=120, lr=2e-2), said.append, base=str(base))
+    notes: list[str] = []
+    place = warmstart.make(echo(steps=120, lr=2e-2), notes.append, base=str(base))
     pairs = [("say yes", "yes"), ("say no", "no")]
     assert loss_of(base, pairs) > 3 and loss_of(place, pairs) < 0.05
-    assert said[-1] == "warm start: 100% of 200 sampled answers are legal moves"
-    assert "fine-tuning" in said[0] and "step 120/120" in said[-2]
+    assert notes[-1] == "warm start: 100% of 200 sampled answers are legal moves"
+    assert "fine-tuning" in notes[0] and "step 120/120" in notes[-2]
     load_policy("base", model=str(place))
 
 
-def test_an_interrupted_one_continues_and_ends_with_the_same_weights(
+def test_an_interrupted_fine_tuning_ends_with_the_same_weights(
     base: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(partial_training, "INTERVAL", 0.0)
@@ -233,15 +233,15 @@ class NoExamples:
         return "none"
 
 
-def test_a_source_without_examples_is_one_line() -> None:
+def test_a_source_without_examples_is_a_one_line_error() -> None:
     with pytest.raises(ConfigError, match=r"^warm start: NoExamples has no examples to learn$"):
         next(FineTune(examples=NoExamples())._batches())
 
 
-def test_it_ends_when_the_loss_is_low_enough(base: Path, cache: Path) -> None:
-    said: list[str] = []
-    warmstart.make(echo(steps=500, until=0.5), said.append, base=str(base))
-    last = next(line for line in reversed(said) if "loss" in line)
+def test_fine_tuning_ends_when_the_loss_is_low_enough(base: Path, cache: Path) -> None:
+    notes: list[str] = []
+    warmstart.make(echo(steps=500, until=0.5), notes.append, base=str(base))
+    last = next(line for line in reversed(notes) if "loss" in line)
     assert losses([last])[0] < 0.5 and "about 0 s left" in last and "step 500" not in last
 
 
@@ -276,14 +276,14 @@ def test_an_adapter_is_merged_into_one_ordinary_folder(base: Path, cache: Path) 
     assert torch.equal(*same_head)  # type: ignore[arg-type]
 
 
-def test_it_is_made_once_for_each_base_and_each_content_of_the_examples(
+def test_a_model_is_made_once_for_each_base_and_examples(
     base: Path, cache: Path, tmp_path: Path
 ) -> None:
     config = echo(examples=chats(tmp_path / "chats.jsonl", {"messages": CHAT}))
-    said: list[str] = []
-    first = warmstart.make(config, said.append, base=str(base))
-    lines = len(said)
-    assert warmstart.make(config, said.append, base=str(base)) == first and len(said) == lines
+    notes: list[str] = []
+    first = warmstart.make(config, notes.append, base=str(base))
+    lines = len(notes)
+    assert warmstart.make(config, notes.append, base=str(base)) == first and len(notes) == lines
     copy = shutil.copytree(base, tmp_path / "copy")
     assert warmstart.place_of(config, base=str(copy)) == first
     chats(tmp_path / "chats.jsonl", {"messages": CHAT[:2]})
@@ -399,7 +399,7 @@ def test_a_warm_start_of_a_new_model_leaves_a_named_one_alone(base: Path) -> Non
         ({"device": "gpu"}, "warm start: unknown device 'gpu'"),
     ],
 )
-def test_settings_that_cannot_be_are_one_line(
+def test_invalid_settings_are_one_line_errors(
     settings: dict[str, Any], complaint: str, base: Path, cache: Path
 ) -> None:
     with pytest.raises(ConfigError, match=complaint) as caught:
@@ -407,7 +407,7 @@ def test_settings_that_cannot_be_are_one_line(
     assert "\n" not in str(caught.value) and not list(cache.glob("warmstart/*"))
 
 
-def test_a_run_folder_may_name_it(tmp_path: Path) -> None:
+def test_a_run_folder_may_name_a_fine_tuning(tmp_path: Path) -> None:
     node = {
         "_target_": "selfplay.learner.fine_tune.FineTune",
         "examples": chats(tmp_path / "chats.jsonl", {"messages": CHAT}),
@@ -420,7 +420,7 @@ def test_a_run_folder_may_name_it(tmp_path: Path) -> None:
             build({"_target_": f"selfplay.learner.fine_tune.{name}"})
 
 
-def test_a_base_or_an_example_that_does_not_fit_is_one_line(
+def test_an_invalid_base_or_example_is_a_one_line_error(
     base: Path, cache: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match=r"warm start: no folder"):

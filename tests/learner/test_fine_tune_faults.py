@@ -1,4 +1,4 @@
-"""A fine-tuning that diverges says at which step, on which examples, and what to change."""
+"""Test that the error of a diverging fine-tuning names the step, the example and the remedy."""
 
 from pathlib import Path
 

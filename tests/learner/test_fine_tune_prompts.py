@@ -1,4 +1,4 @@
-"""A warm start has the prompts of the run, and keeps the files of its model."""
+"""Tests that a warm start has the prompts of the run and keeps the files of its model."""
 
 import json
 import shutil
@@ -24,7 +24,7 @@ SWITCH = "{% if short is defined and short %}{{ 'brief ' }}{% endif %}"
 
 
 class Chirp:
-    """Demonstrations of one role that say yes."""
+    """A source of demonstrations of one role that say yes."""
 
     def stream(self, rng: Random, progress: float) -> Iterator[Demonstration]:
         while True:
@@ -44,7 +44,7 @@ TUNE = {
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model whose chat template reads the setting `short` in the generation prompt."""
+    """Return the folder of a model whose chat template reads the setting `short`."""
     place = tmp_path_factory.mktemp("base")
     tokenizer = build_tokenizer(["say "])
     tokenizer.chat_template += SWITCH
@@ -102,7 +102,7 @@ def test_other_prompts_make_another_warm_start(base: Path) -> None:
     assert settings.place(base=str(base), **same) == settings.place(base=str(base))
 
 
-def test_a_warm_start_keeps_settings_of_generation_that_transformers_does_not_save(
+def test_a_warm_start_keeps_all_generation_settings(
     base: Path,
 ) -> None:
     own = {"eos_token_id": 2, "temperature": 0.9, "top_p": 0.6}

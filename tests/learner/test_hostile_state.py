@@ -1,4 +1,4 @@
-"""The state of a learner or run that someone altered is refused when it is read."""
+"""Tests that an altered state of a learner or run is refused when it is read."""
 
 import json
 from pathlib import Path
@@ -34,7 +34,7 @@ def learner() -> Learner:
 
 
 def test_averages_of_another_shape_are_refused_when_they_are_loaded() -> None:
-    """torch itself loads them, and fails in the next optimizer step."""
+    """Check averages that torch loads without an error, to fail in the next optimizer step."""
     trained = learner()
     trained.update([sample([1, 2], [3, 4], 1.0)], step=1)
     state = trained.state_dict()
@@ -44,7 +44,7 @@ def test_averages_of_another_shape_are_refused_when_they_are_loaded() -> None:
         learner().load_state_dict(state)
 
 
-def test_an_ema_of_another_shape_and_a_count_that_is_none_are_refused() -> None:
+def test_an_ema_of_another_shape_and_an_invalid_count_are_refused() -> None:
     state = learner().state_dict()
     name = next(iter(state["ema"]))
     with pytest.raises(ValueError, match=r"^the EMA: "):
@@ -66,7 +66,9 @@ def test_an_ema_of_another_shape_and_a_count_that_is_none_are_refused() -> None:
         ("evaluations_after", {"a": {"b": []}}),
     ],
 )
-def test_a_state_of_another_kind_is_one_line(tmp_path: Path, key: str, value: Any) -> None:
+def test_a_state_with_an_invalid_value_is_a_one_line_error(
+    tmp_path: Path, key: str, value: Any
+) -> None:
     path = tmp_path / "state.json"
     path.write_text(json.dumps(STATE))
     assert read_state(tmp_path) == STATE

@@ -1,4 +1,4 @@
-"""The learner: what moves the weights, and what must not."""
+"""Tests of the learner: changes of the weights, and steps that must not change them."""
 
 import copy
 import io
@@ -32,7 +32,7 @@ def test_the_gradient_does_not_depend_on_the_micro_batches(aggregate: Any) -> No
 
 
 def test_the_gradient_is_that_of_the_plain_formula() -> None:
-    """Temperature, masks, per-token advantages and zero-advantage rows included."""
+    """Check samples with temperatures, masks, per-token advantages and advantages of 0."""
     model, total, tokens = llama(), torch.zeros(()), 0
     for one in samples():
         mask = torch.tensor(one.turn.loss_mask)
@@ -44,7 +44,7 @@ def test_the_gradient_is_that_of_the_plain_formula() -> None:
     assert close(gradient(PolicyLoss(aggregate="token_mean"), on_policy(model, samples())), wanted)
 
 
-def test_skipped_rows_would_have_changed_nothing() -> None:
+def test_skipped_rows_do_not_change_the_gradient() -> None:
     class Unskipped(PolicyLoss):
         linear_in_advantage = False
 
@@ -58,8 +58,8 @@ def test_rows_without_advantage_count_in_the_denominators(aggregate: Any) -> Non
     assert close(2 * gradient(objective, [one, idle]), gradient(objective, [one]), 1e-6)
 
 
-def test_what_others_wrote_is_not_learned() -> None:
-    """Another token at a masked place moves only what is conditioned on it."""
+def test_masked_tokens_are_not_learned() -> None:
+    """Check that another token at a masked last place does not change the gradient."""
     first = sample([1, 2], [5, 6], 1.0, loss_mask=(1, 0))
     second = sample([1, 2], [5, 9], 1.0, loss_mask=(1, 0))
     assert close(gradient(SFT, [first]), gradient(SFT, [second]), 1e-6)
@@ -69,14 +69,14 @@ def test_what_others_wrote_is_not_learned() -> None:
     assert learner.update([first, nothing], step=1)["samples_without_tokens"] == 1
 
 
-def test_on_policy_nothing_is_clipped_and_no_distance_is_seen() -> None:
+def test_on_policy_nothing_is_clipped_and_the_policy_kl_is_0() -> None:
     model = llama()
     found = Learner(model, objective=PolicyLoss()).update(on_policy(model, samples()), step=1)
     assert found["clipped"] == 0
     assert abs(found["policy_kl"]) < 1e-10
 
 
-def test_dropout_is_off_so_that_the_policy_is_the_one_that_sampled() -> None:
+def test_updates_are_computed_without_dropout() -> None:
     torch.manual_seed(0)
     sizes: dict[str, Any] = {
         "vocab_size": 24,
@@ -119,7 +119,7 @@ def test_the_kl_term_pulls_towards_the_reference(estimator: Any) -> None:
 
 @pytest.mark.parametrize("estimator", ["k2", "exact", "forward"])
 def test_only_the_forward_kl_pulls_at_a_token_that_is_hardly_ever_sampled(estimator: Any) -> None:
-    """Token 7 has the probability 1e-7; the reference gives it one in 24."""
+    """Check token 7, whose probability is 1e-7 in the policy and 1 / 24 in the reference."""
     model, reference = llama(0), llama(0).requires_grad_(False)
     head = torch.nn.Linear(16, 24)
     with torch.no_grad():
@@ -155,7 +155,7 @@ def test_the_entropy_bonus_raises_entropy() -> None:
 
 
 @pytest.mark.parametrize("broken", [math.nan, math.inf])
-def test_a_loss_that_is_not_finite_stops_before_the_weights(broken: float) -> None:
+def test_a_loss_that_is_not_finite_is_an_error_and_changes_no_weight(broken: float) -> None:
     model = llama()
     before = weights(model)
     learner = Learner(
@@ -168,7 +168,7 @@ def test_a_loss_that_is_not_finite_stops_before_the_weights(broken: float) -> No
     assert not same(before, weights(model)) and all(w.isfinite().all() for w in weights(model))
 
 
-def test_published_weights_leave_no_gradients_behind() -> None:
+def test_publishing_weights_frees_the_gradients() -> None:
     learner = Learner(llama(), objective=REINFORCE)
     learner.update(samples(), step=1)
     assert any(parameter.grad is not None for parameter in learner.parameters)
@@ -176,7 +176,7 @@ def test_published_weights_leave_no_gradients_behind() -> None:
     assert all(parameter.grad is None for parameter in learner.parameters)
 
 
-def test_a_gradient_that_is_not_finite_stops_before_the_weights() -> None:
+def test_a_nonfinite_gradient_is_an_error_and_changes_no_weight() -> None:
     model = llama()
     model.model.norm.weight.register_hook(lambda gradient: gradient * math.nan)
     before = weights(model)
@@ -188,8 +188,8 @@ def test_a_gradient_that_is_not_finite_stops_before_the_weights() -> None:
 
 
 @pytest.mark.parametrize("where", ["loss", "gradient"])
-def test_a_step_that_is_not_finite_is_as_if_it_had_not_been(where: Any) -> None:
-    """Weights, moments, the warm-up and the EMA stay."""
+def test_a_step_that_is_not_finite_changes_no_state(where: Any) -> None:
+    """Check that the weights, the moments, the warm-up and the EMA do not change."""
     ema: dict[str, Any] = {"kl": 0.1, "reference": "ema", "ema_rate": 0.5}
     settings: dict[str, Any] = {"lr": 0.01, "warmup_steps": 4, "packing": "rows"}
     learners = [
@@ -227,7 +227,7 @@ def test_other_mini_batches_of_a_step_are_learned_from() -> None:
 
 
 @pytest.mark.parametrize("where", ["loss", "gradient"])
-def test_too_many_such_steps_in_a_row_end_the_run(where: Any) -> None:
+def test_too_many_nonfinite_steps_in_a_row_end_the_run(where: Any) -> None:
     model, before = llama(), weights(llama())
     objective = FailingLoss(fails=frozenset({0, 1, 3, 4, 5}), where=where)
     learner = Learner(
@@ -235,16 +235,16 @@ def test_too_many_such_steps_in_a_row_end_the_run(where: Any) -> None:
     )
     for step in range(1, 6):
         learner.update(samples(), step=step)
-    said = (
+    message = (
         r"is nan at step 6 on .*; 3 steps in a row had such a fault \(learner.max_skipped\); lower "
         r"the learning rate, or resume from the last checkpoint with other settings$"
     )
-    with pytest.raises(DivergedError, match=said):
+    with pytest.raises(DivergedError, match=message):
         learner.update(samples(), step=6)
     assert same(before, weights(model))
 
 
-def test_a_resumed_run_counts_on() -> None:
+def test_a_resumed_run_continues_the_count_of_skipped_steps() -> None:
     objective = FailingLoss(fails=frozenset(range(9)))
     first, second = (
         Learner(llama(), objective=objective, settings=LearnerSettings(max_skipped=2))
@@ -277,7 +277,7 @@ def test_without_signal_no_step_is_taken() -> None:
     learner = Learner(
         model, objective=PolicyLoss(), settings=LearnerSettings(lr=0.1, weight_decay=0.1)
     )
-    learner.update(samples(), step=1)  # so that there is momentum to be misled by
+    learner.update(samples(), step=1)  # so that Adam has momentum
     before, idle = weights(model), [sample([1], [2, 3], 0.0), sample([1], [2], (0.0,))]
     found = learner.update(idle, step=2)
     assert same(before, weights(model)) and learner.steps == 1
@@ -306,12 +306,12 @@ def test_the_learning_rate_falls_to_its_last_value(
     learner = Learner(llama(), objective=REINFORCE, settings=LearnerSettings(lr=1e-2, **settings))
     metrics = [learner.update(samples(), step=step) for step in range(1, 4)]
     twin = Learner(llama(), objective=REINFORCE, settings=LearnerSettings(lr=1e-2, **settings))
-    twin.load_state_dict(learner.state_dict())  # the rate of a restored learner goes on to fall
+    twin.load_state_dict(learner.state_dict())  # the restored rate continues to fall
     metrics += [twin.update(samples(), step=step) for step in range(4, 7)]
     assert [each["lr"] for each in metrics] == pytest.approx(rates)
 
 
-def test_a_restored_learner_goes_on_as_if_nothing_had_happened() -> None:
+def test_a_restored_learner_continues_identically() -> None:
     model = llama()
     learner = Learner(
         model,
@@ -366,14 +366,14 @@ def test_greedy_samples_are_refused() -> None:
     [PolicyLoss(), REINFORCE, PolicyLoss(correction="truncated"), PolicyLoss(correction="masked")],
 )
 @pytest.mark.parametrize("broken", [math.nan, -math.inf, math.inf])
-def test_a_trainable_token_without_a_probability_is_an_error_that_names_its_turn(
+def test_a_trainable_token_without_a_probability_is_an_error(
     objective: PolicyLoss, broken: float
 ) -> None:
     model = llama()
     before = weights(model)
     given = [*samples(), sample([1], [5, 6], 1.0, logprobs=(-1.0, broken))]
-    said = f"sample 1.0.0/0/solver_0: the sampler gave token 1 of .* log-probability {broken}"
-    with pytest.raises(DivergedError, match=said):
+    message = f"sample 1.0.0/0/solver_0: the sampler gave token 1 of .* log-probability {broken}"
+    with pytest.raises(DivergedError, match=message):
         Learner(model, objective=objective, settings=LearnerSettings(lr=0.1)).update(given, step=1)
     assert same(before, weights(model))
 
@@ -389,7 +389,7 @@ def test_a_trainable_token_without_a_probability_is_an_error_that_names_its_turn
     ],
 )
 @pytest.mark.parametrize("broken", [math.nan, -math.inf])
-def test_what_is_not_finite_on_a_token_without_loss_changes_nothing(
+def test_nonfinite_values_of_a_masked_token_change_nothing(
     objective: PolicyLoss, broken: float
 ) -> None:
     def found(logprob: float, advantage: float) -> torch.Tensor:

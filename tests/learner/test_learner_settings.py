@@ -1,4 +1,4 @@
-"""Settings of a learner that cannot be used are refused; a rate that is too high is a note."""
+"""Tests that invalid settings of a learner are refused and a high learning rate gives a note."""
 
 import math
 from typing import Any
@@ -15,7 +15,7 @@ from tests.helpers.builders import llama
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"lr": math.inf}, "lr: inf does not fit: a finite number of at least 0"),
         ({"lr": math.nan}, "lr: nan does not fit"),
@@ -32,10 +32,8 @@ from tests.helpers.builders import llama
         ({"max_tokens": 0}, "max_tokens: 0 does not fit"),
     ],
 )
-def test_numbers_that_no_step_can_be_made_with_are_refused(
-    settings: dict[str, Any], said: str
-) -> None:
-    with pytest.raises(SettingError, match=f"^{said}"):
+def test_invalid_numbers_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingError, match=f"^{message}"):
         LearnerSettings(**settings)
 
 

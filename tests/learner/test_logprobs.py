@@ -1,4 +1,4 @@
-"""Log-probabilities of chosen tokens: what they are, and how much memory they take."""
+"""Tests of the log-probabilities of chosen tokens: their values, gradients and memory."""
 
 from typing import Any
 
@@ -53,7 +53,7 @@ def ordinary(kind: str) -> PreTrainedModel:
 
 
 def peculiar(kind: str) -> PreTrainedModel:
-    """Models whose logits are not what their heads make."""
+    """Return a model that changes the logits of its head."""
     torch.manual_seed(0)
     if kind == "granite":
         return GraniteForCausalLM(GraniteConfig(**SIZES, **KEYS, logits_scaling=8.0))
@@ -64,30 +64,30 @@ def peculiar(kind: str) -> PreTrainedModel:
 
 
 def expected(model: PreTrainedModel) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probabilities and entropies from the logits of the model's own forward pass."""
+    """Return log-probabilities and entropies from the logits of the model's own forward pass."""
     values, entropies = torch.zeros(3, 4), torch.zeros(3, 4)
     for row, one in enumerate(SAMPLES):
         turn = one.turn
         ids = torch.tensor([[*turn.prompt_ids, *turn.completion_ids]])
         logits = model(input_ids=ids).logits[0, len(turn.prompt_ids) - 1 : -1]
         for column, token in enumerate(turn.completion_ids):
-            chances = torch.distributions.Categorical(logits=logits[column] / turn.temperature)
+            distribution = torch.distributions.Categorical(logits=logits[column] / turn.temperature)
             trained = bool(turn.loss_mask[column])
             values[row, column] = (
-                chances.log_prob(torch.tensor(token)) if trained else turn.logprobs[column]
+                distribution.log_prob(torch.tensor(token)) if trained else turn.logprobs[column]
             )
-            entropies[row, column] = chances.entropy() if trained else 0
+            entropies[row, column] = distribution.entropy() if trained else 0
     return values, entropies
 
 
-def pulled(
+def weighted_gradient(
     model: PreTrainedModel, values: torch.Tensor, entropies: torch.Tensor | None
 ) -> torch.Tensor:
-    """The gradient when every value and every entropy is pulled by a number of its own."""
+    """Return the gradient of a sum of all values and entropies with random weights."""
     assert entropies is not None
-    pull = torch.randn(2, *values.shape, generator=torch.Generator().manual_seed(0))
+    factors = torch.randn(2, *values.shape, generator=torch.Generator().manual_seed(0))
     model.zero_grad()
-    (values * pull[0] + entropies * pull[1]).sum().backward()
+    (values * factors[0] + entropies * factors[1]).sum().backward()
     return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
 
@@ -98,7 +98,7 @@ def rows_of(packing: str) -> list[PackedRow]:
 
 
 def agrees(model: PreTrainedModel, packing: str) -> Scorer:
-    """Check values and gradients of all samples in one micro-batch; returns the scorer."""
+    """Check values and gradients of all samples in one micro-batch; return the scorer."""
     model.eval()
     scorer, batch = Scorer(model), pad(rows_of(packing))
     back = [batch.samples.index(one) for one in SAMPLES]
@@ -107,15 +107,15 @@ def agrees(model: PreTrainedModel, packing: str) -> Scorer:
     wanted = expected(model)
     torch.testing.assert_close(values[back], wanted[0], atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(entropies[back], wanted[1], atol=1e-5, rtol=1e-5)
-    right = pulled(model, *wanted)
-    found = pulled(model, values[back], entropies[back])
+    right = weighted_gradient(model, *wanted)
+    found = weighted_gradient(model, values[back], entropies[back])
     assert float((found - right).norm() / right.norm()) < 1e-5
     return scorer
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2", "phi", "mamba"])
 @pytest.mark.parametrize("logits", [2**25, 3 * 24, 1])
-def test_all_at_once_or_a_few_at_a_time(
+def test_values_and_gradients_for_any_number_of_logits_at_once(
     kind: str, logits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logprobs, "LOGITS", {"cpu": logits})
@@ -127,7 +127,7 @@ def test_all_at_once_or_a_few_at_a_time(
 def expected_kl(
     model: PreTrainedModel, reference: PreTrainedModel, divergence: Divergence
 ) -> torch.Tensor:
-    """[3, 4] nats by torch's own KL, from the logits of both models' forward passes."""
+    """Return [3, 4] nats by torch's own KL, from the logits of both models' forward passes."""
     found = torch.zeros(3, 4)
     for row, one in enumerate(SAMPLES):
         turn = one.turn
@@ -157,11 +157,11 @@ def test_the_kl_over_the_vocabulary_and_its_gradient(
     divergence: Divergence,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The reference has another architecture; Gemma 2 makes all its logits at once."""
+    """Check references of another architecture; Gemma 2 computes all its logits at once."""
     monkeypatch.setattr(logprobs, "LOGITS", {"cpu": logits})
     model, other = ordinary(kinds[0]).eval(), kinds[1]
     reference = (peculiar(other) if other == "gemma2" else ordinary(other)).eval()
-    with torch.no_grad():  # models of small random weights hardly differ from the uniform one
+    with torch.no_grad():  # with small random weights the models are almost uniform
         model.get_output_embeddings().weight.mul_(10)
     batch = pad(rows_of(packing))
     back = [batch.samples.index(one) for one in SAMPLES]
@@ -173,28 +173,30 @@ def test_the_kl_over_the_vocabulary_and_its_gradient(
         wanted = expected_kl(model, reference, divergence)
         assert float(wanted.detach().max()) > 0.1
         torch.testing.assert_close(found[back], wanted, atol=1e-5, rtol=1e-5)
-        right, own = (pulled(model, nats, torch.zeros(3, 4)) for nats in (wanted, found[back]))
+        right, own = (
+            weighted_gradient(model, nats, torch.zeros(3, 4)) for nats in (wanted, found[back])
+        )
         assert float((own - right).norm() / right.norm()) < 1e-5
     assert all(p.grad is None for p in reference.parameters())
 
 
 @pytest.mark.parametrize("kind", ["granite", "cohere", "gemma2"])
-def test_logits_that_change_behind_the_head_are_the_models_own(kind: str) -> None:
+def test_a_model_that_changes_logits_after_its_head_makes_them(kind: str) -> None:
     scorer = agrees(peculiar(kind), "rows")
     assert "changes the logits that its output embedding makes" in scorer.note
     if kind != "gemma2":  # which has sliding windows
         agrees(peculiar(kind), "trie")
 
 
-def test_logits_of_nothing_are_nothing_and_have_a_gradient() -> None:
-    """What a rank computes while others have more to do."""
+def test_an_empty_row_has_a_gradient() -> None:
+    """Check the empty row that a rank computes while others still have samples."""
     found = Scorer(peculiar("gemma2"))(pad([nothing()])).logprobs
     assert found.shape == (1, 1)
     found.sum().backward()
 
 
 def test_a_change_is_found_however_small_the_logits() -> None:
-    """A cap at 30 leaves logits of a new model as they are, to the last bit or nearly."""
+    """Check a cap at 30, which hardly changes the logits of a new model."""
     torch.manual_seed(0)
     small: dict[str, Any] = {**SIZES, "initializer_range": 1e-6, "head_dim": 8}
     model = Gemma2ForCausalLM(Gemma2Config(**small, **KEYS, final_logit_softcapping=30.0))
@@ -202,7 +204,7 @@ def test_a_change_is_found_however_small_the_logits() -> None:
 
 
 class Halved(LlamaForCausalLM):
-    """Changes its decoder's states before the head, and computes all logits always."""
+    """A model that changes its decoder's states before the head and always makes all logits."""
 
     def forward(self, input_ids: Any, use_cache: bool = False) -> Any:
         states = self.model(input_ids=input_ids).last_hidden_state
@@ -210,25 +212,25 @@ class Halved(LlamaForCausalLM):
 
 
 class Headless(Halved):
-    """Names no output embedding."""
+    """A model that names no output embedding."""
 
     def get_output_embeddings(self) -> None:
         return None
 
 
 @pytest.mark.parametrize(
-    ("kind", "said"),
+    ("kind", "message"),
     [(Halved, "changes its decoder's states"), (Headless, "names no decoder and output embedding")],
 )
 def test_models_of_another_build_make_their_logits_themselves(
-    kind: type[LlamaForCausalLM], said: str
+    kind: type[LlamaForCausalLM], message: str
 ) -> None:
     torch.manual_seed(0)
-    assert said in agrees(kind(llama().config), "rows").note
+    assert message in agrees(kind(llama().config), "rows").note
 
 
 class Peak(TorchDispatchMode):
-    """Counts the bytes of tensors that are alive, and the most of them at any moment."""
+    """A mode that counts the bytes of all tensors that are alive, and their maximum."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -247,18 +249,18 @@ class Peak(TorchDispatchMode):
 
 
 def memory(tokens: int, vocabulary: int, *, terms: str) -> int:
-    """Peak bytes of a forward and backward pass from `tokens` hidden states to the loss."""
+    """Return the peak bytes of a forward and backward pass from `tokens` states to the loss."""
     head = torch.nn.Linear(4, vocabulary, bias=False)
     hidden = torch.randn(tokens, 4, requires_grad=True)
     targets = torch.arange(tokens) % vocabulary
-    heats = torch.full((tokens,), 0.5)
+    temperatures = torch.full((tokens,), 0.5)
     other = NextTokens(torch.randn(tokens, 4), torch.nn.Linear(4, vocabulary).requires_grad_(False))
     with Peak() as counter:
         found = logprobs.read(
             hidden,
             head,
             targets,
-            heats,
+            temperatures,
             entropy="entropy" in terms,
             reference=other if "kl" in terms else None,
         )
@@ -277,9 +279,9 @@ def test_peak_memory_does_not_grow_with_length_times_vocabulary(
     monkeypatch.setattr(logprobs, "LOGITS", {"cpu": 2**14})
     for tokens, vocabulary in ((128, 1024), (512, 1024), (128, 4096), (512, 4096)):
         held = memory(tokens, vocabulary, terms=terms)
-        # A few copies of the logits held at once, of the weights and of the hidden states.
+        # The limit is a few copies of the logits made at once, the weights and the hidden states.
         assert held < 4 * (6 * 2**14 + 4 * 4 * vocabulary + 16 * 4 * tokens)
-    assert held < 4 * tokens * vocabulary / 12  # all logits, once
-    # The measure itself: at once, several copies of all logits are there.
+    assert held < 4 * tokens * vocabulary / 12  # a twelfth of all logits
+    # Check the measure: if all logits are made at once, there are several copies of them.
     monkeypatch.setattr(logprobs, "LOGITS", {"cpu": 2**30})
     assert memory(512, 1024, terms=terms) > 2 * 4 * 512 * 1024

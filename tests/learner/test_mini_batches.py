@@ -1,4 +1,4 @@
-"""Several optimizer steps per batch: mini-batches of a pass, and passes."""
+"""Tests of several optimizer steps per batch: mini-batches and epochs."""
 
 from dataclasses import replace
 from typing import Any
@@ -28,7 +28,7 @@ def test_mini_batches_are_steps_and_the_warm_up_counts_them() -> None:
 
 
 def test_epochs_are_passes_with_the_ratio_to_the_first_weights() -> None:
-    """The steps of a plain loop over PPO's loss, in float64."""
+    """Compare with a plain loop over PPO's loss, in float64."""
     model, plain = llama().double(), llama().double()
     start = torch.cat([one.flatten() for one in weights(plain)])
     given = on_policy(model, samples())

@@ -1,4 +1,4 @@
-"""The objective against an independent plain formula, term by term, in float64."""
+"""Tests of the objective against an independent plain formula, term by term, in float64."""
 
 import math
 from dataclasses import replace
@@ -30,7 +30,10 @@ PRESETS = {
 LOGPROBS = [[-0.5, -1.0, -2.0, -9.0], [-0.1, -0.7, -1.5, -3.0]]
 OLD = [[-1.0, -1.0, -1.0, -1.0], [-0.5, -0.6, -1.6, -1.0]]
 ADVANTAGES = [[1.5] * 4, [-0.5] * 4]
-"""The ratios: 1.65, 1, 0.37, - and 1.49, -, 1.11, 0.14; of the sequences 0.85 and 0.61."""
+"""Advantages of tokens with the ratios 1.65, 1, 0.37, - and 1.49, -, 1.11, 0.14.
+
+The ratios of the two sequences are 0.85 and 0.61.
+"""
 MASK = [[1.0, 1.0, 1.0, 0.0], [1.0, 0.0, 1.0, 1.0]]
 TOTALS = BatchCounts(tokens=6, sequences=2)
 
@@ -52,7 +55,7 @@ def scores(**changes: Tensor | None) -> LossInputs:
 def by_hand(
     objective: PolicyLoss, logprobs: list[list[float]], fixed: list[list[float]] = LOGPROBS
 ) -> float:
-    """The loss in plain Python, written from the papers' sums; `fixed` is what has no gradient."""
+    """Return the loss by the papers' formulas in plain Python; `fixed` has no gradient."""
     sequences = []
     for row in (0, 1):
         terms = []
@@ -104,8 +107,10 @@ def test_a_preset_and_its_gradient_by_hand(name: str) -> None:
 
 
 def test_tokens_are_clipped_and_not_their_turn() -> None:
-    """A turn of two tokens with one advantage, as `algorithm=ppo` has it. By hand: both ratios are
-    1.15, so that the turn's is 1.3225 and outside of the clip."""
+    """Check a turn of two tokens with the ratio 1.15 and one advantage, as in `algorithm=ppo`.
+
+    The ratio of the turn, 1.3225, would be outside of the clip.
+    """
     moved = tensor([[log(1.15), log(1.15)]]).requires_grad_()
     ones, advantages = tensor([[1.0, 1.0]]), tensor([[2.0, 2.0]])
     given = LossInputs(logprobs=moved, old_logprobs=0 * ones, advantages=advantages, mask=ones)
@@ -113,12 +118,10 @@ def test_tokens_are_clipped_and_not_their_turn() -> None:
     assert loss.item() == pytest.approx(-2.3) and sums["clipped"] == 0
     loss.backward()
     assert moved.grad is not None
-    assert moved.grad.tolist() == [pytest.approx([-1.15, -1.15])]  # PPO on turns: 0
+    assert moved.grad.tolist() == [pytest.approx([-1.15, -1.15])]  # a ratio of turns gives 0
 
 
-def test_the_ratio_of_a_turn_has_the_same_gradient_while_the_weights_are_those_that_sampled() -> (
-    None
-):
+def test_on_policy_the_ratio_of_a_turn_has_the_same_gradient() -> None:
     given = scores(old_logprobs=tensor(LOGPROBS))
     loss, _ = PRESETS["ppo"].loss(given, TOTALS)
     loss.backward()
@@ -133,7 +136,7 @@ def test_the_ratio_of_a_turn_has_the_same_gradient_while_the_weights_are_those_t
     ("ratio", "advantage", "active"),
     [(1.5, 1.0, True), (0.5, 1.0, False), (1.5, -1.0, False), (0.5, -1.0, True)],
 )
-def test_the_clip_stops_only_what_has_gone_far_enough(
+def test_the_clip_stops_only_gradients_beyond_its_bounds(
     ratio: float, advantage: float, active: bool
 ) -> None:
     logprob = torch.tensor([[log(ratio)]], dtype=torch.float64, requires_grad=True)
@@ -175,7 +178,7 @@ def test_the_tokens_that_a_clip_bounds_are_counted(
 
 @pytest.mark.parametrize("ratio", ["token", "sequence"])
 def test_a_row_without_own_tokens_adds_nothing(ratio: Any) -> None:
-    """An idle rank computes such a row; NaN there would skip the step on all ranks."""
+    """Check the row that an idle rank computes; NaN would skip the step on all ranks."""
     objective = PolicyLoss(ratio=ratio, aggregate="sequence_mean")
     totals = BatchCounts(tokens=3, sequences=1)
     alone = scores(
@@ -226,7 +229,7 @@ def test_the_golden_kl_estimates() -> None:
 
 
 def test_the_gradients_of_the_kl_estimates_in_expectation() -> None:
-    """As a loss k2 has the KL's own gradient, k1 none, k3 that of the opposite KL."""
+    """Check that as a loss k2 has the KL's own gradient, k1 none, k3 that of the opposite KL."""
     logits = torch.tensor([0.3, -0.4, 1.0], dtype=torch.float64, requires_grad=True)
     q = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)
     logp = logits.log_softmax(0)
@@ -242,7 +245,7 @@ def test_the_gradients_of_the_kl_estimates_in_expectation() -> None:
 
 @pytest.mark.parametrize(("estimator", "divergence"), [("exact", 1.0), ("forward", 0.0)])
 def test_the_gradient_of_a_kl_over_the_vocabulary(estimator: Any, divergence: Any) -> None:
-    """exact: that of k2 in expectation. forward: pi - reference, whatever was sampled."""
+    """Check the gradients: the expectation of k2's for exact, pi - reference for forward."""
     logits = torch.tensor([[0.3, -0.4, -18.0]], dtype=torch.float64, requires_grad=True)
     q = torch.tensor([[0.2, 0.5, 0.3]], dtype=torch.float64)
     found = read_logits(
@@ -272,8 +275,8 @@ def test_the_gradient_of_a_kl_over_the_vocabulary(estimator: Any, divergence: An
     wanted = p - q if estimator == "forward" else p * (logp - q.log() - nats)
     assert sums["reference_kl"] == pytest.approx(float(nats))
     assert gradient.tolist()[0] == pytest.approx((0.5 * wanted).tolist()[0], abs=1e-12)
-    lost = abs(float(gradient[0, 2]))  # of a token with the probability 1e-8
-    assert lost < 1e-6 if estimator == "exact" else lost == pytest.approx(0.15, abs=1e-6)
+    rare = abs(float(gradient[0, 2]))  # of a token with the probability 1e-8
+    assert rare < 1e-6 if estimator == "exact" else rare == pytest.approx(0.15, abs=1e-6)
     with pytest.raises(ValueError, match="needs the KL over the vocabulary"):
         objective.loss(replace(given, kl=None), BatchCounts(tokens=1, sequences=1))
 
@@ -324,14 +327,14 @@ def test_an_entropy_bonus_with_a_schedule_has_the_weight_of_the_step() -> None:
     assert constant.at(7) is constant
 
 
-def test_a_kl_term_and_an_entropy_bonus_with_schedules_have_the_weights_of_the_step() -> None:
+def test_scheduled_kl_and_entropy_weights_depend_on_the_step() -> None:
     rising = Schedule(steps=(10, 30), values=(0.0, 0.8))
     falling = Schedule(steps=(0, 40), values=(0.4, 0.0))
     objective = replace(PRESETS["reinforce"], kl=rising, estimator="k1", entropy=falling)
     plain, _ = PRESETS["reinforce"].loss(scores(), TOTALS)
     entropy = tensor([[2.0, 1.0, 3.0, 9.0], [1.0, 9.0, 2.0, 3.0]])  # 12 nats on 6 own tokens
     given = scores(reference_logprobs=tensor(OLD), entropy=entropy)
-    # The tokens of our own differ from the reference by 0.5, 0, -1, 0.4, 0.1 and -2 nats.
+    # The own tokens differ from the reference by 0.5, 0, -1, 0.4, 0.1 and -2 nats.
     for step, kl, bonus in (
         (0, 0.0, 0.4),
         (10, 0.0, 0.3),
@@ -369,14 +372,14 @@ def test_a_schedule_of_a_weight_must_be_finite(name: str, broken: float) -> None
         PolicyLoss(**wrong)
 
 
-def test_which_samples_need_computing() -> None:
+def test_an_objective_with_other_terms_is_not_linear_in_advantage() -> None:
     assert PRESETS["grpo"].linear_in_advantage
     for changes in ({"kl": 0.1}, {"entropy": 0.1}, {"advantage": "one"}):
         assert not replace(PRESETS["grpo"], **changes).linear_in_advantage
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"aggregate": "constant", "length": 0}, "length >= 1"),
         ({"low": -0.1}, "must not be negative"),
@@ -390,8 +393,8 @@ def test_which_samples_need_computing() -> None:
         ({"correction": "masked", "advantage": "one"}, "weighs advantages"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(settings: dict[str, object], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_invalid_settings_are_refused(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         PolicyLoss(**settings)  # type: ignore[arg-type]
 
 

@@ -1,4 +1,4 @@
-"""Trie packing: every distinct token once, and the gradient of rows."""
+"""Tests of trie packing: every distinct token is computed once, with the gradient of rows."""
 
 from random import Random
 from typing import Any
@@ -35,7 +35,7 @@ TRIE = Packer(packing="trie")
 def test_the_gradient_is_that_of_rows(
     make: Any, aggregate: Any, max_tokens: int, stem: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Entropy bonus, ratio and clip included, however the rows are cut."""
+    """Check an entropy bonus, ratio and clip, for several sizes of rows."""
     monkeypatch.setattr(batches, "STEM", stem)
     objective = PolicyLoss(aggregate=aggregate, entropy=0.1)
     rows, plain = gradient(make(), "rows", made("gpt2"), objective=objective)
@@ -48,7 +48,7 @@ def test_the_gradient_is_that_of_rows(
 
 
 def test_long_prompts_have_the_gradient_of_rows_too() -> None:
-    """As it comes: `auto`, with a stem that is computed before its branches."""
+    """Check the default `auto`, with a stem that is computed before its branches."""
     rng = Random(4)
     prompts = [words(rng, 150), words(rng, 140)]
     given = [sample(prompt, words(rng, 8), rng.gauss(0, 1)) for prompt in prompts * 3]
@@ -60,7 +60,7 @@ def test_long_prompts_have_the_gradient_of_rows_too() -> None:
 
 @pytest.mark.parametrize(("make", "tokens"), [(siblings, 41), (conversations, 74), (branches, 21)])
 def test_every_distinct_token_is_computed_once(make: Any, tokens: int) -> None:
-    """The count is that of the distinct prefixes."""
+    """Check that the number of tokens is that of the distinct prefixes."""
     given = make()
     prefixes = set()
     for one in given:
@@ -87,14 +87,14 @@ def test_a_row_is_a_tree_with_positions_along_its_paths() -> None:
         [1, 1, 1, 1, 0],
         [1, 1, 1, 0, 1],
     ]
-    # 2 after 1; 3 after 2, which two samples read; 4 and 5 after 3; 9 after 4 and after 5.
+    # The targets are 2 after 1, 3 after 2 (for two samples), 4 and 5 after 3, 9 after 4 and 5.
     assert batch.places.tolist() == [0, 1, 2, 2, 3, 4]
     assert batch.targets.tolist() == [2, 3, 4, 5, 9, 9]
     found = batch.scatter(torch.arange(6.0), -torch.ones(3, 3))
     assert found.tolist() == [[0, -1, -1], [1, 2, 4], [1, 3, 5]]
 
 
-def test_behind_a_stem_a_row_has_a_mask_for_its_branches_only(
+def test_a_row_has_a_mask_only_for_the_branches_after_its_stem(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(batches, "STEM", 2)
@@ -113,7 +113,7 @@ def test_behind_a_stem_a_row_has_a_mask_for_its_branches_only(
     ]
 
 
-def test_a_conversation_that_only_goes_on_needs_no_mask() -> None:
+def test_a_conversation_without_branches_needs_no_mask() -> None:
     given = conversations()[:3]
     (row,) = Packer(packing="auto", attention=10).rows(given, max_tokens=100)
     batch = pad([row])
@@ -121,7 +121,7 @@ def test_a_conversation_that_only_goes_on_needs_no_mask() -> None:
     assert batch.positions.tolist() == [list(range(row.width))]
 
 
-def test_another_temperature_is_another_reading_of_the_same_token() -> None:
+def test_a_token_is_read_once_for_each_temperature() -> None:
     given = [sample([1, 2], [3], 1.0), sample([1, 2], [3], 1.0, temperature=0.5)] * 2
     batch = pad(TRIE.rows(given, max_tokens=100))
     assert batch.ids.tolist() == [[1, 2]]
@@ -141,7 +141,7 @@ def test_rows_stay_within_the_limit_and_hold_every_sample_once() -> None:
 
 @pytest.mark.parametrize("packing", ["auto", "trie", "rows"])
 def test_no_samples_make_no_rows(packing: Any) -> None:
-    """A rank may have none, if a step has fewer samples than there are ranks."""
+    """Check a rank without samples, if a step has fewer samples than there are ranks."""
     assert Packer(packing=packing, attention=0.5).rows([], max_tokens=64) == []
 
 
@@ -152,19 +152,19 @@ def test_auto_shares_long_prompts_and_leaves_short_ones_alone() -> None:
         shared = words(rng, prompt)
         return [sample(shared, words(rng, 32), 1.0) for _ in range(8)]
 
-    # Of a model with 128 channels in 4 layers of 0.2 million parameters.
+    # This attention cost is of a model with 128 channels in 4 layers of 0.2 million parameters.
     packer = Packer(packing="auto", attention=0.0012)
     long, short = group(512), group(8)
     shared = packer.rows([*long, *short], max_tokens=10_000)
     assert sorted(len(row.spans) for row in shared) == [1] * 8 + [8]
-    # Where attention costs nothing, a short prompt is worth it; where it costs all, it is not.
+    # If attention costs nothing, a short prompt is shared; if it costs the most, it is not.
     middle = group(20)
     assert len(Packer(packing="auto").rows(middle, max_tokens=10_000)) == 1
     assert len(Packer(packing="auto", attention=10).rows(middle, max_tokens=10_000)) == 8
 
 
 def groups(count: int, prompt: int, siblings: int, new: int) -> list[Sample]:
-    """Groups of siblings: different prompts, `siblings` completions of each."""
+    """Return `siblings` samples of each of `count` openings; siblings differ in the next token."""
     rng = Random(0)
     return [
         sample((*opening, k), words(rng, new), 1.0)
@@ -175,8 +175,10 @@ def groups(count: int, prompt: int, siblings: int, new: int) -> list[Sample]:
 
 @pytest.mark.parametrize(("costs", "short"), [(CPU, 22_540), (GPU, 32 * 1025)])
 def test_a_gpu_computes_short_prompts_again(costs: Any, short: int) -> None:
-    """The two cases that were measured on an H100: shared rows took 0.25 and 1.19 times as long as
-    a row for each sample, whose attention needs no mask."""
+    """Check two cases that were measured on an H100.
+
+    Shared rows took 0.25 and 1.19 times as long as a row for each sample, which needs no mask.
+    """
     packer = Packer(packing="auto", attention=2.6e-4, costs=costs)  # the shape of Qwen3-0.6B
     long = packer.rows(groups(1, 4096, 16, 256), max_tokens=32_768)
     assert [row.width for row in long] == [4097 + 16 * 256]
@@ -184,8 +186,8 @@ def test_a_gpu_computes_short_prompts_again(costs: Any, short: int) -> None:
     assert sum(row.width for row in found) == short
 
 
-def test_of_a_mixture_only_the_experts_that_a_token_passes_count() -> None:
-    """A token passes 2 of 8 experts. With all 8 the share would be about a third."""
+def test_only_the_experts_that_a_token_uses_count() -> None:
+    """Check a mixture that uses 2 of 8 experts; with all 8 the fraction would be about a third."""
     sparse = mixture(moe_intermediate_size=64)
     sizes = {**SIZES, "num_key_value_heads": 2, "head_dim": 4, "intermediate_size": 2 * 64}
     dense = Qwen3ForCausalLM(Qwen3Config(**sizes))

@@ -1,4 +1,4 @@
-"""Passes in bfloat16 over float32 weights."""
+"""Tests of passes in bfloat16 over float32 weights."""
 
 from contextlib import nullcontext
 from itertools import chain
@@ -48,7 +48,7 @@ def test_passes_compute_in_bfloat16_and_all_else_in_float32() -> None:
 
 
 def test_bfloat16_agrees_with_float32_to_its_rounding() -> None:
-    """Log-probabilities of this model reach -7 nats; 8 bits of 7 are 0.03."""
+    """Check log-probabilities, which reach -7 nats; 8 bits of 7 are 0.03."""
     exact, rounded = (
         torch.tensor([*chain.from_iterable(learner(precision).logprobs(batch()))])
         for precision in ("float32", "bfloat16")
@@ -58,7 +58,7 @@ def test_bfloat16_agrees_with_float32_to_its_rounding() -> None:
 
 
 class ExpertTypes(TorchDispatchMode):
-    """Collects the types of the numbers that the product of experts multiplies."""
+    """A mode that collects the dtypes of the inputs of the experts' products."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class ExpertTypes(TorchDispatchMode):
 
 
 def test_experts_compute_in_bfloat16_too() -> None:
-    """Forward and backward products are in bfloat16; weights and gradients stay in float32."""
+    """Check that all products are in bfloat16, and weights and gradients in float32."""
     settings = (LearnerSettings(precision=kind, lr=0.01) for kind in ("float32", "bfloat16"))
     exact, rounded = (Learner(mixture(), objective=REINFORCE, settings=each) for each in settings)
     wanted, found = (
@@ -103,7 +103,7 @@ def test_auto_is_float32_on_a_cpu() -> None:
 
 
 def adapter(**settings: Any) -> Learner:
-    """A learner of an adapter over weights in bfloat16, which computes in bfloat16."""
+    """Return a learner of an adapter over weights in bfloat16, which computes in bfloat16."""
     base: Any = llama()
     base.to(torch.bfloat16).requires_grad_(False)
     model = adapted(base, Lora(rank=4), seed=0, where="policy 'p'").eval()
@@ -118,7 +118,7 @@ def adapter(**settings: Any) -> Learner:
 def test_adapters_take_inputs_in_16_bits_and_learn_the_same(
     again: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With blocks that are computed again too; the casts that are left out were exact."""
+    """Check that the omitted casts change nothing, also if blocks are computed again."""
     made, plain = (adapter(activation_checkpointing=again) for _ in range(2))
     taken = []
     for name, layer in made.model.named_modules():
@@ -163,7 +163,7 @@ def test_on_a_gpu_the_head_may_use_tf32(device: str, bfloat16: bool, expected: s
     assert torch.get_float32_matmul_precision() == "highest" and layer.cast_input_dtype_enabled
 
 
-def test_an_unknown_precision_is_one_line() -> None:
+def test_an_unknown_precision_is_a_one_line_error() -> None:
     with pytest.raises(ConfigError, match=r"^learner.precision: unknown precision 'bf16'; .*$"):
         learner("bf16")
 

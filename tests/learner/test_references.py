@@ -1,4 +1,4 @@
-"""State that the learner keeps in addition to the weights: reference models, EMAs, pairs."""
+"""Tests of the learner's reference models and EMAs, and of preference pairs."""
 
 import io
 from dataclasses import replace
@@ -56,7 +56,7 @@ def test_logprobs_are_the_models_own_in_the_order_given() -> None:
         assert [found[t] for t in own] == pytest.approx([wanted[t] for t in own], abs=1e-5)
 
 
-def test_dpo_has_the_gradient_of_its_loss_whatever_the_micro_batches() -> None:
+def test_dpo_has_the_gradient_of_its_loss_for_any_micro_batches() -> None:
     better = sample([1, 2, 3], [5, 6, 7], 1.0, loss_mask=(1, 0, 1))
     worse = sample([1, 2, 3], [4], -1.0)
     pairs = [replace(better, pair="a"), replace(worse, pair="a")]
@@ -83,9 +83,9 @@ def test_dpo_has_the_gradient_of_its_loss_whatever_the_micro_batches() -> None:
         )
         assert close(found, wanted)
     learner = Learner(llama(), objective=DPO(beta=0.5), reference=llama(seed=1))
-    figures = learner.update(pairs, step=1)
-    assert figures["preference_loss"] == pytest.approx(float(loss.detach()), abs=1e-5)
-    assert figures["preference_left_out"] == 0
+    metrics = learner.update(pairs, step=1)
+    assert metrics["preference_loss"] == pytest.approx(float(loss.detach()), abs=1e-5)
+    assert metrics["preference_left_out"] == 0
     for key in ("mini_batches", "epochs"):
         several = replace(LearnerSettings(), **{key: 2})  # type: ignore[arg-type]
         with pytest.raises(ConfigError, match=f"set {key}=1"):
@@ -95,13 +95,13 @@ def test_dpo_has_the_gradient_of_its_loss_whatever_the_micro_batches() -> None:
 
 
 def test_the_loss_of_a_pair_counts_the_wrong_order_with_the_smoothing() -> None:
-    """The log ratios of the two completions are 1 and 0; their difference, the margin, is 1."""
+    """Check completions with the log ratios 1 and 0, whose difference, the margin, is 1."""
     pair = [replace(sample([1], [5], sign), pair="a") for sign in (1.0, -1.0)]
-    _, figures = DPO(beta=1.0, smoothing=0.25).prepare(
+    _, metrics = DPO(beta=1.0, smoothing=0.25).prepare(
         pair, lambda samples, reference=False: [[-2.0 if reference else -1.0], [-1.0]]
     )
     wanted = 0.75 * log1p(exp(-1)) + 0.25 * log1p(exp(1))
-    assert figures["preference_loss"] == pytest.approx(wanted)
+    assert metrics["preference_loss"] == pytest.approx(wanted)
 
 
 def test_the_completions_of_a_trace_count_together() -> None:
@@ -129,11 +129,11 @@ def test_the_completions_of_a_trace_count_together() -> None:
         found = gradient(DPO(beta=0.5), traces, reference=llama(seed=1), max_tokens=size)
         assert close(found, wanted)
     learner = Learner(llama(), objective=DPO(beta=0.5), reference=llama(seed=1))
-    figures = learner.update(traces, step=1)
-    assert figures["preference_loss"] == pytest.approx(float(loss.detach()), abs=1e-5)
+    metrics = learner.update(traces, step=1)
+    assert metrics["preference_loss"] == pytest.approx(float(loss.detach()), abs=1e-5)
 
 
-def test_a_pair_with_a_completion_that_nobody_learns_from_is_left_out_and_counted() -> None:
+def test_a_pair_with_a_masked_completion_is_left_out_and_counted() -> None:
     def pair(name: str, loss_mask: tuple[int, ...] = (1, 1)) -> list[Sample]:
         better = sample([1, 2, 3], [5, 6], 1.0)
         worse = sample([1, 2, 3], [4, 7], -1.0, loss_mask=loss_mask)
@@ -147,17 +147,17 @@ def test_a_pair_with_a_completion_that_nobody_learns_from_is_left_out_and_counte
             reference=llama(seed=1),
             settings=LearnerSettings(lr=0.0, clip_norm=1e9),
         )
-        figures = learner.update(given, step=1)
+        metrics = learner.update(given, step=1)
         found = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
-        return torch.cat(found) if found else torch.zeros(0), figures
+        return torch.cat(found) if found else torch.zeros(0), metrics
 
     whole, _ = learned(pair("a"))
-    found, figures = learned([*pair("a"), *pair("b", loss_mask=(0, 0))])
+    found, metrics = learned([*pair("a"), *pair("b", loss_mask=(0, 0))])
     assert torch.equal(found, whole)
-    assert figures["preference_left_out"] == 1 and figures["samples_without_tokens"] == 1
-    nothing, figures = learned(pair("b", loss_mask=(0, 0)))
-    assert not len(nothing) and figures["preference_left_out"] == 1
-    assert figures["preference_loss"] == 0
-    found, figures = learned([*pair("a"), pair("b")[0], pair("b")[0]])
+    assert metrics["preference_left_out"] == 1 and metrics["samples_without_tokens"] == 1
+    nothing, metrics = learned(pair("b", loss_mask=(0, 0)))
+    assert not len(nothing) and metrics["preference_left_out"] == 1
+    assert metrics["preference_loss"] == 0
+    found, metrics = learned([*pair("a"), pair("b")[0], pair("b")[0]])
     assert torch.equal(found, whole)
-    assert figures["preference_left_out"] == 1
+    assert metrics["preference_left_out"] == 1

@@ -1,4 +1,4 @@
-"""Weights of the objective that change with the training step, as a learner uses them."""
+"""Tests of a learner whose objective has weights that change with the training step."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from tests.helpers.builders import llama, same, weights
 from tests.helpers.gradients import REINFORCE, on_policy, samples
 
 
-def test_a_step_has_the_weight_that_the_schedule_of_the_entropy_bonus_has_there() -> None:
+def test_a_step_has_the_scheduled_weight_of_the_entropy_bonus() -> None:
     def after(*weights_of_steps: float | Schedule) -> list[torch.Tensor]:
         model = llama()
         learner = Learner(model, objective=REINFORCE, settings=LearnerSettings(lr=1e-2))
@@ -30,7 +30,7 @@ def test_a_step_has_the_weight_that_the_schedule_of_the_entropy_bonus_has_there(
 
 @pytest.mark.parametrize("weight", [0.0, 0.3])
 @pytest.mark.parametrize("split", [{}, {"mini_batches": 2, "epochs": 2}])
-def test_weights_with_a_flat_schedule_are_those_numbers_bit_for_bit(
+def test_a_flat_schedule_equals_its_number_bit_for_bit(
     weight: float, split: dict[str, int]
 ) -> None:
     def after(kl: float | Schedule, entropy: float | Schedule) -> list[torch.Tensor]:
@@ -52,24 +52,24 @@ def test_weights_with_a_flat_schedule_are_those_numbers_bit_for_bit(
 
 def test_a_batch_learns_with_the_weights_of_its_step() -> None:
     def after(*steps: tuple[int, float | Schedule]) -> tuple[list[torch.Tensor], dict[str, float]]:
-        model, figures = llama(), dict[str, float]()
+        model, metrics = llama(), dict[str, float]()
         settings = LearnerSettings(lr=1e-2, mini_batches=2, epochs=2)
         learner = Learner(model, objective=PolicyLoss(), reference=llama(seed=1), settings=settings)
         for step, weight in steps:
             learner.objective = PolicyLoss(kl=weight, entropy=weight)
-            figures = learner.update(on_policy(model, samples()), step=step)
-        return weights(model), figures
+            metrics = learner.update(on_policy(model, samples()), step=step)
+        return weights(model), metrics
 
     falling = Schedule(steps=(1, 3), values=(0.5, 0.0))
-    learned, figures = after((1, falling), (2, falling), (3, falling))
+    learned, metrics = after((1, falling), (2, falling), (3, falling))
     assert same(learned, after((1, 0.5), (2, 0.25), (3, 0.0))[0])
-    assert figures["kl_weight"] == figures["entropy_weight"] == 0.0
-    assert "reference_kl" not in figures and figures["idle_samples"] > 0
-    # A run that goes on from a checkpoint has the weights of its step, not of its first one.
-    resumed, figures = after((2, falling))
+    assert metrics["kl_weight"] == metrics["entropy_weight"] == 0.0
+    assert "reference_kl" not in metrics and metrics["idle_samples"] > 0
+    # A resumed run has the weights of its step, not those of the first step.
+    resumed, metrics = after((2, falling))
     assert same(resumed, after((2, 0.25))[0])
-    assert figures["kl_weight"] == figures["entropy_weight"] == 0.25
-    assert figures["idle_samples"] == 0
+    assert metrics["kl_weight"] == metrics["entropy_weight"] == 0.25
+    assert metrics["idle_samples"] == 0
 
 
 def test_an_ema_moves_at_steps_without_its_kl_term() -> None:
@@ -80,5 +80,5 @@ def test_an_ema_moves_at_steps_without_its_kl_term() -> None:
     with pytest.raises(ConfigError, match="needs a reference"):
         Learner(llama(), objective=objective)
     learner = Learner(model, objective=objective, reference=reference, settings=settings)
-    figures = learner.update(on_policy(model, samples()), step=1)
-    assert "reference_kl" not in figures and not same(start, weights(reference))
+    metrics = learner.update(on_policy(model, samples()), step=1)
+    assert "reference_kl" not in metrics and not same(start, weights(reference))

@@ -1,4 +1,4 @@
-"""Ranks take up what any number of ranks has saved, at once or beside their work."""
+"""Tests that ranks load what any number of ranks saved, at once or in the background."""
 
 import hashlib
 from pathlib import Path
@@ -50,7 +50,7 @@ def test_any_number_of_copies_reads_what_another_number_saved(
 
 
 @pytest.mark.parametrize("case", ["ema", "adapter's EMA", "one embedding"])
-def test_a_checkpoint_of_ranks_goes_on_with_any_number_of_them(
+def test_a_checkpoint_of_ranks_is_resumed_with_any_number_of_them(
     case: str, two: Forks, three: Forks, tmp_path: Path
 ) -> None:
     make, given = CASES[case]
@@ -77,20 +77,20 @@ def test_a_checkpoint_of_ranks_goes_on_with_any_number_of_them(
 
 
 @pytest.mark.parametrize("case", ["ema", "adapter's EMA", "one embedding"])
-def test_ranks_learn_on_while_copies_of_their_parts_are_written(
+def test_ranks_learn_while_copies_of_their_parts_are_written(
     case: str, two: Forks, tmp_path: Path
 ) -> None:
     make, given = CASES[case]
     together = ranked(two, make)
     together.update(given, step=1)
-    folders = tmp_path / "at once", tmp_path / "beside"
+    folders = tmp_path / "at once", tmp_path / "background"
     for folder in folders:
         folder.mkdir()
     together.save_shards(folders[0])
     two.ask("hold")
     written = together.begin_shards(folders[1])
     together.update(given, step=2)
-    assert not list(folders[1].iterdir()), "the files do not wait for the thread"
+    assert not list(folders[1].iterdir()), "the files were written before the thread was released"
     two.ask("release")
     hashes = written()
     files = {path.name: path.read_bytes() for path in folders[1].iterdir()}
@@ -106,7 +106,7 @@ def test_ranks_learn_on_while_copies_of_their_parts_are_written(
     assert all(torch.equal(tensor, states[1][keys]) for keys, tensor in states[0].items())
 
 
-def test_a_folder_that_a_rank_cannot_write_to_is_an_error_of_the_wait(
+def test_a_folder_that_cannot_be_written_to_is_an_error_in_the_wait(
     two: Forks, tmp_path: Path
 ) -> None:
     together = ranked(two, Make())
@@ -123,7 +123,7 @@ def test_a_folder_that_a_rank_cannot_write_to_is_an_error_of_the_wait(
 
 
 @pytest.mark.parametrize("case", ["ema", "adapter"])
-def test_a_checkpoint_of_one_process_goes_on_with_ranks(case: str, two: Forks) -> None:
+def test_a_checkpoint_of_one_process_is_resumed_with_ranks(case: str, two: Forks) -> None:
     make, given = CASES[case]
     alone, together = make(), ranked(two, make)
     alone.update(given, step=1)
@@ -135,7 +135,7 @@ def test_a_checkpoint_of_one_process_goes_on_with_ranks(case: str, two: Forks) -
 
 
 def test_ranks_keep_their_average_if_the_state_has_none(two: Forks) -> None:
-    """So does a learner of one process, such as one whose run began without a KL term."""
+    """Check ranks and one process, with the state of a run that began without a KL term."""
     make, given = CASES["ema"]
     alone, together = make(), ranked(two, make)
     for each in (alone, together):
@@ -146,7 +146,7 @@ def test_ranks_keep_their_average_if_the_state_has_none(two: Forks) -> None:
     assert_close(fetched(together), alone.model, make)
 
 
-def test_before_the_first_update_there_is_a_checkpoint_too(two: Forks, tmp_path: Path) -> None:
+def test_a_checkpoint_before_the_first_update_can_be_loaded(two: Forks, tmp_path: Path) -> None:
     make = Make()
     alone, together, one = make(), ranked(two, make), make()
     together.save_shards(tmp_path)
@@ -158,7 +158,7 @@ def test_before_the_first_update_there_is_a_checkpoint_too(two: Forks, tmp_path:
     assert_close(one.model, alone.model, make)
 
 
-def test_shards_that_cannot_be_used_are_one_line(two: Forks, tmp_path: Path) -> None:
+def test_shards_that_cannot_be_used_are_one_line_errors(two: Forks, tmp_path: Path) -> None:
     make = Make()
     together = ranked(two, make)
     together.update(batch(), step=1)
@@ -175,7 +175,7 @@ def test_shards_that_cannot_be_used_are_one_line(two: Forks, tmp_path: Path) -> 
 
 
 def on_a_device(make: Make, monkeypatch: pytest.MonkeyPatch) -> Learner:
-    """Return a learner with a fused optimizer on the device `meta`, which stands for a GPU."""
+    """Return a learner with a fused optimizer on the device `meta`, which represents a GPU."""
     made = make()
     torch.nn.Module.to(made.model, "meta")
     with monkeypatch.context() as patch:
@@ -215,14 +215,14 @@ def test_a_fused_optimizer_gets_its_step_counters_on_its_device(
 
 
 class GpuNumber(torch.Tensor):
-    """Stands for a tensor on a GPU until it is moved to main memory."""
+    """A tensor that represents one on a GPU until it is moved to main memory."""
 
     def to(self, *where: Any, **options: Any) -> torch.Tensor:
         assert where == ("cpu",)
         return self.as_subclass(torch.Tensor)
 
 
-def test_the_step_counters_of_a_gpu_come_back_to_main_memory() -> None:
+def test_the_step_counters_of_a_gpu_are_moved_to_main_memory() -> None:
     make = Make(dtype=torch.float32)
     alone, other = make(), make()
     alone.update(batch(), step=1)

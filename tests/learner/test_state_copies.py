@@ -1,4 +1,4 @@
-"""Number of copies of the learners' state, and the ranks of each copy."""
+"""Tests of the number of copies of the learners' state and of the ranks of each copy."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The memory of a learner's state, and its comparison with the GPU."""
+"""Tests of the memory of a learner's state and its comparison with the GPU."""
 
 from types import SimpleNamespace
 
@@ -14,7 +14,7 @@ from selfplay.models.tiny import build_model
 from tests.helpers.gradients import REINFORCE
 
 
-def test_trained_numbers_are_held_four_times_and_frozen_ones_once() -> None:
+def test_trained_parameters_count_four_times_and_frozen_ones_once() -> None:
     trained, frozen = Linear(10, 20, bias=False), Linear(10, 30, bias=False).bfloat16()
     frozen.requires_grad_(False)
     assert state_bytes(trained.parameters()) == 4 * 10 * 20 * 4
@@ -25,19 +25,21 @@ def test_trained_numbers_are_held_four_times_and_frozen_ones_once() -> None:
 
 
 def test_a_state_that_is_larger_than_the_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    there = SimpleNamespace(total_memory=3_200)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: there)
+    gpu = SimpleNamespace(total_memory=3_200)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: gpu)
     with FakeTensorMode():
         weight = torch.nn.Parameter(torch.empty(10, 20, device="cuda"))
     check_state_fits([weight])
-    there.total_memory = 3_199
+    gpu.total_memory = 3_199
     with pytest.raises(ConfigError, match=r"need 0\.0 GB, .*policy\.lora=\{rank: 16\}") as refused:
         check_state_fits([weight])
     assert "\n" not in str(refused.value)
     check_state_fits([torch.nn.Parameter(torch.empty(10, 20))])  # in main memory
 
 
-def test_a_learner_asks_when_it_makes_its_optimizer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_learner_checks_the_memory_when_it_makes_its_optimizer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def refuse(parameters: object) -> None:
         raise ConfigError("too large")
 

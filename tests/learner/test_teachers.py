@@ -1,4 +1,4 @@
-"""Teachers: frozen models, one for each role, whose distributions a policy learns."""
+"""Tests of teachers: frozen models, one for each role, whose distributions a policy learns."""
 
 from dataclasses import replace
 from typing import Any
@@ -25,7 +25,7 @@ DISTILLATION = PolicyLoss(
 
 
 def of_two_roles() -> list[Sample]:
-    """The second and the fourth sample are a proposer's, the others a solver's."""
+    """Return samples; the second and the fourth are a proposer's, the others a solver's."""
     given = samples()
     for n in (1, 3):
         given[n] = replace(given[n], turn=replace(given[n].turn, role="proposer"))
@@ -37,7 +37,7 @@ def teachers() -> dict[str, Any]:
 
 
 def distribution(model: Any, one: Sample) -> torch.Tensor:
-    """[C, V] nats at the places of a completion, without any of the learner's code."""
+    """Return [C, V] log-probabilities at the tokens of a completion, without learner code."""
     turn = one.turn
     ids = torch.tensor([[*turn.prompt_ids, *turn.completion_ids]])
     logits = model(input_ids=ids).logits[0, len(turn.prompt_ids) - 1 : -1] / turn.temperature
@@ -46,7 +46,7 @@ def distribution(model: Any, one: Sample) -> torch.Tensor:
 
 @pytest.mark.parametrize("most", [10_000, 1])
 @pytest.mark.parametrize("direction", ["exact", "forward", "jsd"])
-def test_each_role_learns_from_its_own_teacher_whatever_the_micro_batches(
+def test_each_role_learns_from_its_own_teacher_for_any_micro_batches(
     direction: Any, most: int
 ) -> None:
     model, known, total, tokens = llama(), teachers(), torch.zeros(()), 0
@@ -77,7 +77,7 @@ def test_rewards_are_not_read_unless_they_are_asked_for() -> None:
         assert not close(gradient(both, paid, reference=reference), plain, 0.1)
 
 
-def test_the_policy_comes_near_its_teachers_and_they_do_not_move() -> None:
+def test_the_policy_approaches_its_teachers_and_they_do_not_change() -> None:
     model, known = llama(), teachers()
     kept = [weights(each) for each in known.values()]
     settings = LearnerSettings(lr=0.01)
@@ -132,7 +132,7 @@ def test_dropout_of_a_teacher_is_off() -> None:
     assert found[0] == found[1]
 
 
-def test_a_sample_that_is_longer_than_a_teacher_reads_is_one_line() -> None:
+def test_a_sample_too_long_for_a_teacher_is_a_one_line_error() -> None:
     known = {**teachers(), "proposer": llama(2, max_position_embeddings=5)}
     learner = Learner(llama(), objective=DISTILLATION, reference=known)
     with pytest.raises(
@@ -143,7 +143,7 @@ def test_a_sample_that_is_longer_than_a_teacher_reads_is_one_line() -> None:
 
 @pytest.mark.parametrize("estimator", ["exact", "forward", "jsd", "k2", "k3"])
 def test_only_a_kl_over_the_vocabulary_may_read_older_samples(estimator: Any) -> None:
-    """An estimate from the sampled tokens is right for samples of the present weights alone."""
+    """Check that estimates from sampled tokens are allowed for the present weights only."""
     objective = replace(DISTILLATION, estimator=estimator)
     whole = estimator in ("exact", "forward", "jsd")
     assert objective.off_policy is whole and objective.needs_present_weights is not whole
@@ -166,7 +166,7 @@ def test_a_role_without_a_teacher_is_an_error() -> None:
 def test_models_whose_vocabularies_are_padded_differently(
     divergence: float, own: int, others: int
 ) -> None:
-    """The KL is over the tokens that both have; what else is computed has all tokens."""
+    """Check that the KL is over the tokens that both have, and the other values over all tokens."""
     torch.manual_seed(0)
     logits, reference = torch.randn(3, own), torch.randn(3, others)
     targets, temperature = torch.tensor([0, 4, 2]), torch.tensor([1.0, 0.5, 2.0])

@@ -1,4 +1,4 @@
-"""Gradients of tool turns: tokens of results are inputs and never targets, in packed rows too."""
+"""Tests of gradients of tool turns: tokens of results are inputs, but never targets."""
 
 from typing import Literal
 
@@ -15,7 +15,7 @@ PROMPT, CALL, RESULT, ANSWER = (1, 2, 3), (4, 5), (20, 21, 22), (6, 7)
 
 
 def turns(call: float, answer: float, other: float) -> list[Sample]:
-    """The call and the answer of one move, and a sibling that answers at once."""
+    """Return the call and the answer of one move, and a sibling that answers at once."""
     return [
         sample(PROMPT, CALL, call),
         sample((*PROMPT, *CALL, *RESULT), ANSWER, answer),
@@ -24,7 +24,7 @@ def turns(call: float, answer: float, other: float) -> list[Sample]:
 
 
 def formula(given: list[Sample]) -> torch.Tensor:
-    """The gradient of the mean of -A log p over these completions, by autograd alone."""
+    """Return the gradient of the mean of -A log p over these completions, by autograd alone."""
     model = llama()
     tokens = sum(len(one.turn.completion_ids) for one in given)
     losses = [-float(one.advantage) * logprobs(model, one).sum() for one in given]  # type: ignore[arg-type]
@@ -47,9 +47,9 @@ def test_the_gradient_is_that_of_the_sampled_tokens(packing: str) -> None:
 def test_the_gradient_of_results_as_targets_is_exactly_zero(
     packing: Literal["rows", "trie"],
 ) -> None:
-    """A row of the output matrix moves by -A (1[token] - p) h over targets; results are none.
+    """Check the output matrix: a row's gradient is the sum of -A (1[token] - p) h over targets.
 
-    With the probability of the results' tokens at exactly 0 their rows must not move at all.
+    If tokens of results have probability 0 and are no targets, their rows have no gradient.
     """
     model = llama()
     head = model.lm_head

@@ -1,4 +1,4 @@
-"""The losses that TRL has too: its own numbers, recorded by scripts/record_trl.py."""
+"""Tests of losses against TRL's own numbers, which scripts/record_trl.py recorded."""
 
 import json
 from collections.abc import Sequence
@@ -29,13 +29,13 @@ def given(name: str) -> Tensor:
     return torch.tensor(RECORD["inputs"][name], dtype=torch.float64)
 
 
-def test_the_record_says_what_made_it() -> None:
+def test_the_record_names_its_version_and_cases() -> None:
     assert RECORD["trl"] == "1.16.0"
     assert set(RECORD["cases"]) == {*OURS, "dpo"}
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_loss_and_gradient_are_trls(name: str) -> None:
+def test_loss_and_gradient_equal_those_of_trl(name: str) -> None:
     logits = given("logits").requires_grad_()
     distribution = logits.log_softmax(-1)
     ids = given("completion_ids").long()
@@ -51,11 +51,11 @@ def test_loss_and_gradient_are_trls(name: str) -> None:
     totals = BatchCounts(tokens=int(mask.sum()), sequences=len(mask))
     loss, sums = OURS[name].loss(scores, totals)
     agree(name, loss, logits)
-    assert sums["clipped"] > 0  # the case reaches the bounds at all
+    assert sums["clipped"] > 0  # the case reaches the bounds
 
 
-def test_dpo_is_trls() -> None:
-    """Rows 0 and 1 are better than rows 2 and 3; `prepare` and `loss` together make it."""
+def test_dpo_equals_that_of_trl() -> None:
+    """Check `prepare` and `loss` together; rows 0 and 1 are better than rows 2 and 3."""
     logits, ids = given("logits").requires_grad_(), given("completion_ids").long()
     mask, reference = given("completion_mask"), given("ref_per_token_logps")
     chosen = logits.log_softmax(-1).gather(-1, ids[..., None])[..., 0]
@@ -66,7 +66,7 @@ def test_dpo_is_trls() -> None:
         return [values[int(s.turn.agent[-1])].tolist() for s in samples]
 
     objective = DPO(beta=0.5)
-    prepared, figures = objective.prepare(samples, score)
+    prepared, metrics = objective.prepare(samples, score)
     advantages = torch.tensor([s.advantage for s in prepared], dtype=torch.float64)[:, None]
     scores = LossInputs(
         logprobs=chosen,
@@ -76,7 +76,7 @@ def test_dpo_is_trls() -> None:
     )
     loss, _ = objective.loss(scores, BatchCounts(tokens=int(mask.sum()), sequences=4))
     wanted = RECORD["cases"]["dpo"]
-    assert figures["preference_loss"] == pytest.approx(wanted["loss"], rel=1e-6)
+    assert metrics["preference_loss"] == pytest.approx(wanted["loss"], rel=1e-6)
     (gradient,) = torch.autograd.grad(loss, logits)
     assert gradient.flatten().tolist() == pytest.approx(wanted["gradient"], abs=1e-6)
 

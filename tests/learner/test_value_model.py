@@ -1,4 +1,4 @@
-"""The critic learns values, the cut of its batches changes nothing, and a checkpoint has it all."""
+"""Tests of the transformer critic: values, micro-batches, settings and checkpoints."""
 
 import signal
 from pathlib import Path
@@ -18,7 +18,7 @@ from selfplay.learner import checkpoint
 from selfplay.learner.checkpoint_writer import CheckpointWriter
 from selfplay.learner.value_model import TransformerCritic
 from tests.helpers.builders import llama, weights
-from tests.helpers.command_process import SMOKE, Strike, assert_alike, metrics, run
+from tests.helpers.command_process import SMOKE, InjectedFault, assert_alike, metrics, run
 
 STATES = [(1, 2, 3), (4, 5), (1, 2, 3), (6,), (1, 2, 3, 7, 8)]
 RETURNS = [1.0, -2.0, 3.0, 0.5, 2.0]
@@ -35,23 +35,23 @@ def taught(**settings: Any) -> TransformerCritic:
     return made
 
 
-def test_it_begins_with_nothing_and_comes_to_the_mean_return_of_every_state() -> None:
+def test_values_begin_at_0_and_approach_the_mean_returns_of_states() -> None:
     made = critic(lr=0.02)
     assert made.values(STATES) == [0.0] * 5
-    figures = made.fit(STATES, RETURNS)
-    # Squares 1, 4, 9, .25, 4 over 2 * 5; a constant explains nothing.
-    assert figures["critic/loss"] == pytest.approx(1.825)
-    assert figures["critic/explained_variance"] == pytest.approx(0)
+    found = made.fit(STATES, RETURNS)
+    # The loss is the sum of the squares 1, 4, 9, .25, 4 over 2 * 5. A constant explains nothing.
+    assert found["critic/loss"] == pytest.approx(1.825)
+    assert found["critic/explained_variance"] == pytest.approx(0)
     for _ in range(120):
-        figures = made.fit(STATES, RETURNS)
+        found = made.fit(STATES, RETURNS)
     assert made.values(STATES) == pytest.approx([2, -2, 2, 0.5, 2], abs=0.1)
-    # What is left is that one state had returns of 1 and 3: (1 + 1) / 10, and 2 of 14.2.
-    assert figures["critic/loss"] == pytest.approx(0.2, abs=0.02)
-    assert figures["critic/explained_variance"] == pytest.approx(1 - 2 / 14.2, abs=0.02)
+    # One state has the returns 1 and 3: a loss of (1 + 1) / 10, and 2 of 14.2 in the variance.
+    assert found["critic/loss"] == pytest.approx(0.2, abs=0.02)
+    assert found["critic/explained_variance"] == pytest.approx(1 - 2 / 14.2, abs=0.02)
 
 
 @pytest.mark.parametrize("max_tokens", [1, 6, 1000])
-def test_the_cut_into_micro_batches_changes_nothing(max_tokens: int) -> None:
+def test_micro_batches_do_not_change_the_result(max_tokens: int) -> None:
     whole, cut = taught(), taught(max_tokens=max_tokens)
     assert cut.values(STATES) == pytest.approx(whole.values(STATES), abs=1e-6)
     for made in (whole, cut):
@@ -83,7 +83,7 @@ def test_padding_does_not_change_a_value() -> None:
     assert len(set(together)) == 4
 
 
-def test_of_a_longer_state_the_last_tokens_are_read() -> None:
+def test_the_last_tokens_of_a_longer_state_are_read() -> None:
     made = taught(positions=4)
     short, longer, nothing = made.values([(2, 3, 4, 5), (9, 9, 2, 3, 4, 5), ()])
     assert short == longer != nothing
@@ -92,13 +92,13 @@ def test_of_a_longer_state_the_last_tokens_are_read() -> None:
 def test_tokens_beyond_its_vocabulary_share_rows_and_are_counted() -> None:
     made = taught(epochs=2)
     assert made.values([(1, 16)]) == made.values([(1, 0)]) != made.values([(1, 1)])
-    figures = made.fit([(1, 16), (1, 16), (3, 150_000, 17)], [1.0, 2.0, 3.0])
-    assert figures["critic/folded_tokens"] == 3
+    found = made.fit([(1, 16), (1, 16), (3, 150_000, 17)], [1.0, 2.0, 3.0])
+    assert found["critic/folded_tokens"] == 3
     assert made.fit(STATES, RETURNS)["critic/folded_tokens"] == 0
 
 
-def test_an_update_moves_a_value_no_further_than_the_clip() -> None:
-    """From 0 by 0.01 at most: what is further counts as it would at the bound."""
+def test_the_clip_limits_the_change_of_a_value() -> None:
+    """Check that a value stops soon after it has changed by more than the clip, 0.01."""
     free, bound = critic(lr=0.01, epochs=30), critic(lr=0.01, epochs=30, clip=0.01)
     for made in (free, bound):
         made.fit([(1, 2)], [5.0])
@@ -107,7 +107,7 @@ def test_an_update_moves_a_value_no_further_than_the_clip() -> None:
 
 
 @pytest.mark.parametrize("returns", [float("nan"), float("inf"), 1e30])
-def test_what_cannot_be_learned_from_changes_nothing(returns: float) -> None:
+def test_returns_that_are_not_usable_are_an_error_and_change_nothing(returns: float) -> None:
     made = taught()
     before = weights(made.network)
     with pytest.raises(DivergedError, match="critic"):
@@ -115,14 +115,14 @@ def test_what_cannot_be_learned_from_changes_nothing(returns: float) -> None:
     assert all(torch.equal(a, b) for a, b in zip(before, weights(made.network), strict=True))
 
 
-def test_nothing_to_learn_from() -> None:
+def test_no_states_and_equal_returns_are_no_error() -> None:
     made = critic()
     assert made.values([]) == [] and made.fit([], []) == {}
-    figures = made.fit([(1,), (2,)], [3.0, 3.0])
-    assert figures == {"critic/loss": 4.5, "critic/folded_tokens": 0}
+    found = made.fit([(1,), (2,)], [3.0, 3.0])
+    assert found == {"critic/loss": 4.5, "critic/folded_tokens": 0}
 
 
-def test_a_model_is_copied_and_stays_as_it_is(tmp_path: Path) -> None:
+def test_a_saved_model_may_be_the_start_of_a_critic(tmp_path: Path) -> None:
     model = llama()
     model.save_pretrained(tmp_path)
     made = critic(model=str(tmp_path), lr=0.01)
@@ -144,7 +144,7 @@ def test_a_model_without_a_largest_position_is_read_whole(tmp_path: Path) -> Non
     assert made.values([long]) != made.values([other]), "the first token is read too"
 
 
-def test_the_runs_random_stream_goes_on_unmoved() -> None:
+def test_a_critic_does_not_change_the_global_random_state() -> None:
     torch.manual_seed(7)
     wanted = torch.rand(3)
     torch.manual_seed(7)
@@ -172,19 +172,19 @@ def test_settings_out_of_range_are_refused(settings: dict[str, Any]) -> None:
         critic(**settings)
 
 
-def test_a_checkpoint_holds_all_that_training_goes_on_from(tmp_path: Path) -> None:
+def test_training_continues_identically_from_a_checkpoint(tmp_path: Path) -> None:
     first, second = taught(), critic(seed=5)
     place = CheckpointWriter(tmp_path).save(
-        step=1, policies={}, learners=beside(first), state={}, keep=1
+        step=1, policies={}, learners=trained_parts(first), state={}, keep=1
     )
-    checkpoint.load(place, policies={}, learners=beside(second))
+    checkpoint.load(place, policies={}, learners=trained_parts(second))
     for made in (first, second):
         made.fit(STATES, RETURNS)
     assert second.values(STATES) == first.values(STATES)
 
 
-def beside(made: TransformerCritic) -> dict[str, Stateful]:
-    """What an experiment without learners hands to a checkpoint."""
+def trained_parts(made: TransformerCritic) -> dict[str, Stateful]:
+    """Return the trained parts that an experiment without learners saves in a checkpoint."""
     parts: Any = SimpleNamespace(learners={}, credit=GAE(critic=made))
     trained = Experiment.trained(parts)
     assert list(trained) == ["credit/critic"]
@@ -192,14 +192,14 @@ def beside(made: TransformerCritic) -> dict[str, Stateful]:
 
 
 @pytest.mark.slow
-def test_a_run_with_a_critic_goes_on_where_it_was_killed(tmp_path: Path) -> None:
+def test_a_killed_run_with_a_critic_is_resumed(tmp_path: Path) -> None:
     command = ("train", SMOKE, "credit=gae", "credit.sees=all", "run.steps=2", "run.name=r")
     places = [tmp_path / name / "runs/r" for name in ("whole", "struck")]
     for place in places:
         place.parent.parent.mkdir()
     assert run(*command, cwd=tmp_path / "whole").code == 0
-    strike = Strike(at="selfplay.train.Trainer.save", call=3)
-    assert run(*command, cwd=tmp_path / "struck", strike=strike).code == -signal.SIGKILL
+    injected = InjectedFault(at="selfplay.train.Trainer.save", call=3)
+    assert run(*command, cwd=tmp_path / "struck", injected=injected).code == -signal.SIGKILL
     assert run("train", "resume=runs/r", cwd=tmp_path / "struck").code == 0
     assert_alike(places[1], places[0])
     assert all("credit/critic/loss" in line for line in metrics(places[0])[1:])

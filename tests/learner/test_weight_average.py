@@ -1,4 +1,4 @@
-"""The mean of weights is a run that plays, and the run that it was made of does not change."""
+"""Tests of the mean of weights: it is a run that plays, and its source does not change."""
 
 import hashlib
 import json
@@ -40,7 +40,7 @@ def weights(run: Path, step: int) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("more", [(), (ADAPTER,)], ids=["all weights", "adapter"])
-def test_the_mean_of_weights_plays_without_the_run_that_it_was_made_of(
+def test_the_mean_of_weights_plays_without_its_source(
     tmp_path: Path, more: tuple[str, ...]
 ) -> None:
     source = trained(tmp_path, *more)
@@ -73,7 +73,7 @@ def test_the_mean_of_weights_plays_without_the_run_that_it_was_made_of(
 
 
 @pytest.mark.parametrize(("source", "here"), [(".", "whole"), ("..", "whole/checkpoints")])
-def test_the_mean_is_beside_a_run_that_is_named_by_dots(
+def test_the_mean_is_next_to_a_run_that_is_named_by_dots(
     tmp_path: Path, source: str, here: str
 ) -> None:
     (tmp_path / "whole/checkpoints").mkdir(parents=True)
@@ -84,7 +84,7 @@ def test_the_mean_is_beside_a_run_that_is_named_by_dots(
     assert f"{tmp_path.resolve() / 'whole_mean'} exists" in one_line(refused.err)
 
 
-def test_a_run_with_code_of_ones_own_is_averaged_by_the_command_that_the_error_names(
+def test_a_run_with_custom_code_is_averaged_by_the_suggested_command(
     tmp_path: Path,
 ) -> None:
     source = trained(tmp_path)
@@ -127,7 +127,7 @@ def rewrite(source: Path, step: int, tensors: dict[str, torch.Tensor]) -> None:
     (place / checkpoint.MANIFEST).write_text(json.dumps(manifest))
 
 
-def test_what_has_no_mean_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+def test_weights_without_a_mean_are_refused_and_no_folder_is_left(tmp_path: Path) -> None:
     source, mean = trained(tmp_path), tmp_path / "mean"
     with pytest.raises(RunError, match=r"two .* 1 of those .* \(steps 0, 1, 2, 3\) lie between"):
         average(source, mean, first=3)

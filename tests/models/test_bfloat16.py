@@ -1,4 +1,4 @@
-"""Muon on a processor without instructions for bfloat16."""
+"""Tests of Muon on a processor without instructions for bfloat16."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ SLOW = "selfplay.models.bfloat16.slow_bfloat16"
 
 
 class Types(TorchDispatchMode):
-    """Notes the types of what operations return."""
+    """A mode that records the dtypes of the tensors that operations return."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Types(TorchDispatchMode):
 
 
 def stepped(rows: int, columns: int) -> tuple[torch.Tensor, torch.Tensor, set[torch.dtype]]:
-    """Return a gradient, the change of a zero matrix by a step of Muon, and the types it needs."""
+    """Return a gradient, the change of a zero matrix by a step of Muon, and the dtypes used."""
     torch.manual_seed(0)
     matrix = torch.nn.Parameter(torch.zeros(rows, columns))
     matrix.grad = torch.randn(rows, columns)
@@ -45,7 +45,7 @@ def stepped(rows: int, columns: int) -> tuple[torch.Tensor, torch.Tensor, set[to
 
 
 @pytest.mark.parametrize("shape", [(6, 4), (4, 6)])
-def test_where_bfloat16_is_slow_muon_computes_in_float32(
+def test_muon_computes_in_float32_if_bfloat16_is_slow(
     shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SLOW, lambda: True)
@@ -61,6 +61,6 @@ def test_where_bfloat16_is_slow_muon_computes_in_float32(
     torch.testing.assert_close(change.double(), expected, atol=1e-5, rtol=1e-5)
 
 
-def test_elsewhere_muon_computes_in_bfloat16_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_muon_computes_in_bfloat16_if_it_is_fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SLOW, lambda: False)
     assert torch.bfloat16 in stepped(6, 4)[2]

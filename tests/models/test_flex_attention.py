@@ -1,7 +1,7 @@
-"""Trees under flex attention: the gradient that padded rows have under sdpa.
+"""Tests of trees under flex attention: their gradient is that of padded rows under sdpa.
 
-A CPU computes it densely and without a compiler, with the same mask. torch has that backward pass
-and refuses it, because it has none that is compiled; here it is let.
+The tests compute flex attention densely on a CPU, without a compiler and with the same mask. torch
+refuses its backward pass on a CPU, because it has no compiled one; a fixture allows it.
 """
 
 from collections.abc import Iterator
@@ -42,20 +42,20 @@ OBJECTIVE = PolicyLoss(ratio="none", clip="none")
 
 @pytest.fixture
 def backward(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A CPU learns with flex attention."""
+    """Allow a learner on a CPU to use flex attention."""
     monkeypatch.setattr(flex_attention, "_validate_device", lambda *tensors: None)
     monkeypatch.delitem(tree_attention.ON_GPUS, "flex_attention")
 
 
 @pytest.fixture
 def dense(backward: None) -> Iterator[None]:
-    """And compiles nothing."""
+    """Allow flex attention on a CPU, and compile nothing."""
     with torch.compiler.set_stance("force_eager"):
         yield
 
 
 def long() -> list[Sample]:
-    """Two trees of several blocks, with branches before, on and behind their borders."""
+    """Return two trees of several blocks, with branches before, on and after block borders."""
     rng, found = Random(5), []
     for length in (90, 200):
         stem = words(rng, length)
@@ -68,7 +68,7 @@ def long() -> list[Sample]:
 @pytest.mark.parametrize("kind", ["qwen3", "llama"])
 @pytest.mark.parametrize("make", [siblings, conversations, branches])
 def test_the_gradient_is_that_of_rows_under_sdpa(dense: None, kind: str, make: Any) -> None:
-    """Two query heads share a key."""
+    """In both models, two query heads share a key-value head."""
     objective = PolicyLoss(entropy=0.1)
     rows, plain = gradient(make(), "rows", made(kind), objective=objective)
     packed, found = gradient(make(), "trie", made(kind), objective=objective, **FLEX)
@@ -80,7 +80,7 @@ def test_the_gradient_is_that_of_rows_under_sdpa(dense: None, kind: str, make: A
 
 @pytest.mark.parametrize("settings", [{}, {"activation_checkpointing": True}, {"max_tokens": 400}])
 def test_rows_of_several_blocks(dense: None, settings: Any) -> None:
-    """One row or two in a micro-batch, as they come; computed twice where blocks are."""
+    """A micro-batch has one row or two; activation checkpointing computes blocks twice."""
 
     def model() -> Any:
         return llama(max_position_embeddings=512)
@@ -129,7 +129,7 @@ def test_log_probabilities_in_other_precisions(dense: None, dtype: Any, close: f
         assert mine == pytest.approx(wanted, rel=close, abs=close)
 
 
-def test_a_reference_attends_likewise_and_the_model_is_given_back(dense: None) -> None:
+def test_a_reference_uses_the_kernel_and_models_get_their_own_back(dense: None) -> None:
     model, reference = llama(), llama(seed=1)
     objective = PolicyLoss(kl=0.1)
     found = []
@@ -142,12 +142,12 @@ def test_a_reference_attends_likewise_and_the_model_is_given_back(dense: None) -
         )
         found.append(learner.update(conversations(), step=1))
         kinds = {each.config._attn_implementation for each in (model, reference)}
-        assert kinds == {"sdpa"}  # which is what samples
+        assert kinds == {"sdpa"}  # the kernel that samples
     assert found[1]["loss"] == pytest.approx(found[0]["loss"], abs=1e-6)
     assert found[1]["reference_kl"] == pytest.approx(found[0]["reference_kl"], abs=1e-6)
 
 
-def test_a_tree_is_as_long_as_it_is_where_no_mask_is_held(
+def test_trees_are_not_divided_if_no_mask_is_stored(
     dense: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("selfplay.learner.packing.MASK", 1)
@@ -157,12 +157,12 @@ def test_a_tree_is_as_long_as_it_is_where_no_mask_is_held(
     )
     (row, other) = learner.packer.rows(siblings(), max_tokens=1000)
     assert len(row.spans) == len(other.spans) == 4
-    assert batches.passes([row]) == 1  # no pass of its own for the stem
+    assert batches.passes([row]) == 1  # the stem gets no pass of its own
     held = Learner(llama(), objective=OBJECTIVE, settings=LearnerSettings(packing="trie")).packer
     assert max(len(row.spans) for row in held.rows(siblings(), max_tokens=1000)) < 4
 
 
-def test_layers_with_a_window_keep_it_and_come_in_rows(dense: None) -> None:
+def test_layers_with_a_window_keep_it_and_learn_from_rows(dense: None) -> None:
     def windowed() -> Any:
         torch.manual_seed(0)
         return MistralForCausalLM(MistralConfig(**SIZES, sliding_window=8))
@@ -178,7 +178,7 @@ def test_layers_with_a_window_keep_it_and_come_in_rows(dense: None) -> None:
 def test_rows_of_other_shapes_need_no_program_each(
     backward: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows alone and in pairs, of one block and of several; torch's tracing is real."""
+    """torch itself traces single rows and pairs of rows, of one block and of several."""
     counter = CompileCounter()
     compiled = torch.compile(flex_attention.flex_attention, backend=counter)
 
@@ -215,7 +215,7 @@ def test_kernels_that_a_cpu_lacks_are_refused(kernel: Any, said: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_rank_tries_on_a_cpu_what_it_will_compute_on_its_gpu(
+def test_a_rank_checks_on_a_cpu_the_kernel_of_its_gpu(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
@@ -226,7 +226,7 @@ def test_a_rank_tries_on_a_cpu_what_it_will_compute_on_its_gpu(
     assert learner.packer.sparse
 
 
-def test_a_package_that_is_missing_and_a_precision_too_many(
+def test_a_missing_package_and_weights_in_float32_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delitem(tree_attention.ON_GPUS, "flash_attention_2")

@@ -1,4 +1,4 @@
-"""Logits in float32 of models in 16 bits."""
+"""Tests of logits in float32 of models in 16 bits."""
 
 import copy
 from pathlib import Path
@@ -29,7 +29,7 @@ def test_logits_are_not_rounded_to_16_bits() -> None:
         hidden = model.get_decoder()(input_ids=IDS).last_hidden_state
         wanted = hidden.double() @ model.get_output_embeddings().weight.double().T
     assert coarse.dtype == torch.bfloat16 and fine.dtype == torch.float32
-    assert float(wanted.abs().max()) > 16  # where steps of bfloat16 are 1/8 and more
+    assert float(wanted.abs().max()) > 16  # the steps of bfloat16 are at least 1/8 there
     torch.testing.assert_close(fine.double(), wanted, rtol=1e-5, atol=1e-3)
     assert float((coarse.double() - wanted).abs().max()) > 0.02
 
@@ -45,7 +45,9 @@ def test_a_copy_has_its_own_weights() -> None:
 
 
 @pytest.mark.parametrize(("dtype", "named"), [("bfloat16", "Float32Head"), ("float32", "Linear")])
-def test_a_loaded_policy_has_them(tmp_path: Path, dtype: str, named: str) -> None:
+def test_a_loaded_policy_in_16_bits_has_a_float32_head(
+    tmp_path: Path, dtype: str, named: str
+) -> None:
     policy = load_policy("base", model=str(save_tiny(tmp_path / "model")), dtype=dtype, learn=False)
     head: Any = policy.model.get_output_embeddings()
     assert type(head).__name__ == named
@@ -70,7 +72,7 @@ def test_the_gradients_of_pieces_are_added_in_float32() -> None:
         return float((head.weight.grad.double() - wanted).norm() / wanted.norm())
 
     rounded, summed = at_once(head), at_once(in_float32(head))
-    assert summed < 2**-8 < rounded  # one rounding at the end, beside one for each piece
+    assert summed < 2**-8 < rounded  # one rounding at the end, not one for each piece
 
 
 def test_copies_keep_their_values_and_get_no_gradient() -> None:

@@ -1,4 +1,4 @@
-"""Sampled answers of models of several kinds, and the fraction of them that are legal moves."""
+"""Tests of sampled answers of several kinds of models, and of the fraction of legal moves."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -101,7 +101,7 @@ def test_one_tenth_of_illegal_moves_is_seen_in_one_question() -> None:
     )
 
     class Mostly(torch.nn.Module):
-        """Says yes in nine of ten answers, else no, and then ends."""
+        """A model that says yes with probability 0.9, otherwise no, and then ends."""
 
         device = torch.device("cpu")
 
@@ -123,7 +123,7 @@ def test_one_tenth_of_illegal_moves_is_seen_in_one_question() -> None:
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
-def test_a_role_that_breaks_is_named() -> None:
+def test_a_role_that_raises_an_error_is_named() -> None:
     class Broken(Role):
         def parse(self, text: str) -> str:
             raise RuntimeError("oh")

@@ -1,4 +1,4 @@
-"""Adapters: one base for all, nothing but the adapter learns, and folders that others can read."""
+"""Tests of adapters: one base for all, only adapters learn, other libraries read their folders."""
 
 import json
 import shutil
@@ -43,7 +43,7 @@ def saved_model(place: Path, vocabulary: int | None = None, **sizes: int) -> Pat
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "[]", '{"peft_type": "LORA"}', None])
-def test_a_damaged_config_of_an_adapter_is_one_line(tmp_path: Path, text: str | None) -> None:
+def test_a_damaged_config_of_an_adapter_is_a_clear_error(tmp_path: Path, text: str | None) -> None:
     if text is not None:
         (tmp_path / adapters.CONFIG).write_text(text)
     with pytest.raises(ConfigError, match=r"policy: .* is not the config of an adapter"):
@@ -57,7 +57,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def loaded(folder: Path, *names: str, bases: Bases | None = None, **settings: Any) -> list[Policy]:
-    """Policies with adapters over one base."""
+    """Return policies with adapters over one base."""
     shared: Bases = {} if bases is None else bases
     shape = settings.pop("lora", Lora(rank=4))
     return [
@@ -69,19 +69,19 @@ def loaded(folder: Path, *names: str, bases: Bases | None = None, **settings: An
 
 
 def own(policy: Policy) -> list[torch.Tensor]:
-    """The tensors of the adapter."""
+    """Return copies of the adapter's tensors."""
     held = {id(tensor) for tensor in policy.base.model.parameters()} if policy.base else set()
     return [p.detach().clone() for p in policy.model.parameters() if id(p) not in held]
 
 
 def frozen(policy: Policy) -> list[torch.Tensor]:
-    """Copies of the base's tensors."""
+    """Return copies of the base's tensors."""
     assert policy.base is not None
     return [p.detach().clone() for p in policy.base.model.parameters()]
 
 
 def size(*models: torch.nn.Module) -> int:
-    """Bytes of all parameters and buffers, counted once per storage."""
+    """Return the bytes of all parameters and buffers, counted once per storage."""
 
     def tensors() -> Iterator[torch.Tensor]:
         for model in models:
@@ -98,7 +98,7 @@ def logprobs(model: Any) -> torch.Tensor:
 
 
 def trained(policy: Policy, objective: PolicyLoss = SFT, **settings: Any) -> Learner:
-    """After one step at a rate that moves the adapter visibly."""
+    """Return a learner after one step, at a rate that changes the adapter visibly."""
     rest = {"lr": 1e-2, "weight_decay": 0.1, **settings}
     learner = Learner(
         policy.model,
@@ -111,13 +111,13 @@ def trained(policy: Policy, objective: PolicyLoss = SFT, **settings: Any) -> Lea
 
 
 def test_eight_roles_take_hardly_more_memory_than_one(tmp_path: Path) -> None:
-    # Rank to width as 16 to 1024, and a vocabulary that is a quarter of the weights.
+    # Rank and width are as 16 and 1024, and the vocabulary has a quarter of the weights.
     saved_model(tmp_path, 4096, hidden=256, layers=4, heads=4, intermediate=768)
     eight = loaded(tmp_path, *(f"role {n}" for n in range(8)))
     one = size(eight[0].model)
     assert one < size(*(policy.model for policy in eight)) < 1.3 * one
     apart = [load_policy(str(n), model=str(tmp_path), device="cpu").model for n in range(2)]
-    assert size(*apart) == 2 * size(apart[0]), "the count would not see that a base is shared"
+    assert size(*apart) == 2 * size(apart[0]), "two separate models are counted twice"
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -127,8 +127,8 @@ def test_a_new_adapter_changes_no_log_probability_by_a_bit(folder: Path, dtype: 
     for policy in (first, second):
         assert torch.equal(logprobs(policy.model), logprobs(first.base.model))
         assert {tensor.dtype for tensor in own(policy)} == {torch.float32}
-    assert not same(own(first), own(second)), "each has an A of its own"
-    assert same(own(first), own(*loaded(folder, "again", dtype=dtype))), "the seed makes A"
+    assert not same(own(first), own(second)), "each adapter has its own A"
+    assert same(own(first), own(*loaded(folder, "again", dtype=dtype))), "the seed determines A"
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -136,7 +136,7 @@ def test_a_step_on_one_adapter_moves_no_other_and_no_base_weight(folder: Path, d
     first, second, third = loaded(folder, "first", "second", "third", dtype=dtype)
     before = [own(policy) for policy in (first, second, third)]
     base = frozen(first)
-    for _ in range(2):  # at first B = 0, and with it A has no gradient
+    for _ in range(2):  # B is 0 at first, so A has no gradient
         trained(second)
     assert same(frozen(first), base)
     assert same(own(first), before[0]) and same(own(third), before[2])
@@ -198,7 +198,7 @@ def test_the_fixed_reference_is_the_base_and_costs_nothing(folder: Path) -> None
     assert torch.equal(logprobs(policy.reference), before)
 
 
-def test_a_ema_is_a_second_adapter_that_follows(folder: Path) -> None:
+def test_the_ema_is_a_second_adapter_that_follows(folder: Path) -> None:
     (policy,) = loaded(folder, "first")
     base, start = frozen(policy), own(policy)
     adapter = sum(tensor.nbytes for tensor in start)
@@ -230,7 +230,7 @@ def test_a_saved_adapter_loads_into_transformers_and_back(folder: Path, tmp_path
     policy.save(tmp_path)
     content = json.loads((tmp_path / "adapter_config.json").read_text())
     assert content["base_model_name_or_path"] == str(folder)
-    assert not (tmp_path / "model.safetensors").exists(), "a base that others keep is not copied"
+    assert not (tmp_path / "model.safetensors").exists(), "the base is not copied into the folder"
     assert torch.equal(
         logprobs(AutoModelForCausalLM.from_pretrained(tmp_path)), logprobs(policy.model)
     )
@@ -238,12 +238,10 @@ def test_a_saved_adapter_loads_into_transformers_and_back(folder: Path, tmp_path
     (again,) = loaded(folder, "again")
     held = [p for p in again.model.parameters() if p.requires_grad]
     again.load_weights(tmp_path)
-    assert same(own(again), own(policy)) and same(held, own(policy)), "in place"
+    assert same(own(again), own(policy)) and same(held, own(policy)), "loaded in place"
 
 
-def test_an_adapters_folder_can_be_gone_on_from_as_a_whole_model(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_an_adapter_folder_loads_as_a_whole_model(folder: Path, tmp_path: Path) -> None:
     base = Path(shutil.copytree(folder, tmp_path / "a/bases/kept"))
     (policy,) = loaded(base, "first")
     trained(policy)
@@ -260,7 +258,7 @@ def test_an_adapters_folder_can_be_gone_on_from_as_a_whole_model(
         load_policy("next", model=str(place))
 
 
-def test_an_adapter_that_is_its_own_base_is_one_line(tmp_path: Path) -> None:
+def test_an_adapter_that_is_its_own_base_is_refused(tmp_path: Path) -> None:
     settings = {"peft_type": "LORA", "base_model_name_or_path": str(tmp_path)}
     (tmp_path / adapters.CONFIG).write_text(json.dumps(settings))
     with pytest.raises(ConfigError, match=r"policy 'first': .* names a base that is an adapter"):
@@ -298,7 +296,7 @@ def test_targets_are_linear_layers_of_the_model() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"rank": 0}, {"alpha": 0}, {"targets": []}])
-def test_shapes_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
+def test_invalid_shapes_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
         Lora(**wrong)
 
@@ -310,7 +308,7 @@ def test_without_peft_the_package_is_named(monkeypatch: pytest.MonkeyPatch, fold
     assert load_policy("b", model=str(folder), device="cpu").base is None
 
 
-def test_layers_that_peft_refuses_are_one_line() -> None:
+def test_layers_that_peft_refuses_give_an_error_of_one_line() -> None:
     config = MambaConfig(vocab_size=32, hidden_size=16, num_hidden_layers=1, state_size=4)
     model = MambaForCausalLM(config).requires_grad_(False)
     with pytest.raises(

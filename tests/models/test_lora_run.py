@@ -1,4 +1,4 @@
-"""A run of adapters that learn in turns: killed, moved, without its cache, it goes on the same."""
+"""Tests of a run with adapters that learn in turns, also if it is killed, moved and resumed."""
 
 import shutil
 import signal
@@ -13,7 +13,7 @@ from selfplay.models.lora import CONFIG
 from selfplay.run.directory import Run
 from tests.helpers.command_process import (
     SMOKE,
-    Strike,
+    InjectedFault,
     contents,
     finished,
     metrics,
@@ -35,8 +35,8 @@ TURNS = (
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of such a run that went through undisturbed. Nothing changes it."""
-    finished()  # has made the warm start
+    """Return the folder of an uninterrupted run, which no test changes."""
+    finished()  # makes the warm start
     folder = tmp_path_factory.mktemp("turns")
     outcome = run("train", *TURNS, "run.name=whole", cwd=folder)
     assert outcome.code == 0, outcome.err
@@ -49,11 +49,11 @@ def weights(place: Path, step: int, policy: str) -> bytes:
 
 
 def written(place: Path) -> dict[str, bytes]:
-    """What a run wrote, but for the absolute paths to the base."""
+    """Return the files of a run, except the adapter configs with absolute paths to the base."""
     return {name: text for name, text in contents(place).items() if not name.endswith(CONFIG)}
 
 
-def test_the_figures_say_who_learned_and_only_they_change(whole: Path) -> None:
+def test_the_metrics_name_the_learning_policy_and_only_it_changes(whole: Path) -> None:
     lines = metrics(whole)[1:]
     assert [line["policy/proposer/learned"] for line in lines] == [1, 0, 1]
     assert [line["policy/solver/learned"] for line in lines] == [0, 1, 0]
@@ -73,7 +73,7 @@ def test_the_engine_samples_with_the_weights_that_learn(whole: Path) -> None:
             if line[f"policy/{name}/learned"]:
                 assert abs(line[f"policy/{name}/policy_kl"]) < 1e-6
                 learned[name] += 1
-    assert learned["proposer"] > 1, "the adapter of its second update is not zero"
+    assert learned["proposer"] > 1, "at its second update, the adapter is not zero"
 
 
 def test_the_base_is_on_the_disk_once_and_never_changes(whole: Path) -> None:
@@ -86,21 +86,21 @@ def test_a_policy_folder_loads_into_transformers_as_it_is(whole: Path) -> None:
     place = whole / "checkpoints/000003/policies/solver"
     model = AutoModelForCausalLM.from_pretrained(place)
     B = [tensor for name, tensor in model.named_parameters() if "lora_B" in name]
-    assert B and all(bool(tensor.any()) for tensor in B), "what was learned is there"
+    assert B and all(bool(tensor.any()) for tensor in B), "the learned weights are loaded"
 
 
 @pytest.mark.parametrize(
-    "strike",
+    "injected",
     [
-        Strike(at="selfplay.models.policy.Policy.save", call=6),
-        Strike(at="selfplay.learner.learner.Learner.update", call=3),
+        InjectedFault(at="selfplay.models.policy.Policy.save", call=6),
+        InjectedFault(at="selfplay.learner.learner.Learner.update", call=3),
     ],
     ids=["within a checkpoint", "before an update"],
 )
-def test_killed_moved_and_without_its_cache_it_goes_on_the_same(
-    strike: Strike, whole: Path, tmp_path: Path
+def test_a_killed_and_moved_run_resumes_equally_without_its_cache(
+    injected: InjectedFault, whole: Path, tmp_path: Path
 ) -> None:
-    killed = run("train", *TURNS, "run.name=struck", cwd=tmp_path, strike=strike)
+    killed = run("train", *TURNS, "run.name=struck", cwd=tmp_path, injected=injected)
     assert killed.code == -signal.SIGKILL
     moved = tmp_path / "elsewhere"
     shutil.move(tmp_path / "runs", moved)

@@ -1,4 +1,4 @@
-"""Copies through two buffers, with a queue whose copies end late in place of a GPU's stream."""
+"""Tests of copies through two buffers, with a queue of late copies instead of a GPU's stream."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +22,7 @@ SIZE = 64
 
 
 class LateCopy:
-    """A copy that is made when somebody waits for it, and no earlier."""
+    """A copy that is made only when `synchronize` is called."""
 
     def __init__(self, source: Tensor, buffer: Tensor) -> None:
         self.source, self.buffer, self.ended = source, buffer, False
@@ -34,7 +34,7 @@ class LateCopy:
 
 
 class LateQueue:
-    """Two buffers of this process; a buffer must not be used before its last copy was read."""
+    """A queue of this process; no buffer may be used again before its last copy has ended."""
 
     def __init__(self) -> None:
         self.buffers: list[Tensor] = []
@@ -55,7 +55,7 @@ class LateQueue:
 
 @pytest.fixture
 def queue(monkeypatch: pytest.MonkeyPatch) -> LateQueue:
-    """Tensors of the CPU are copied as those of a GPU are."""
+    """Copy tensors of the CPU in the way of tensors of a GPU; return the queue of copies."""
     made = LateQueue()
     monkeypatch.setattr(main_memory, "BUFFERS", PinnedBuffers(made, size=SIZE))
     monkeypatch.setattr(main_memory, "STAGED", "cpu")
@@ -72,9 +72,9 @@ def test_all_bytes_arrive_in_their_place(count: int) -> None:
         target = torch.zeros_like(source)
         buffers.copy(source, target)
         assert torch.equal(source, target)
-    assert len(made.buffers) == 2  # made once
+    assert len(made.buffers) == 2  # the buffers are made once
     assert len(made.copies) == 2 * -(-count // SIZE)
-    # The next piece is on its way while this process empties a buffer.
+    # The next piece is being copied while this process empties a buffer.
     assert made.most == (2 if count > SIZE else 1)
 
 
@@ -90,14 +90,14 @@ def test_a_tensor_keeps_type_shape_and_values(
     assert queue.copies
 
 
-def test_others_are_copied_by_torch(queue: LateQueue) -> None:
+def test_transposed_and_empty_tensors_are_copied_by_torch(queue: LateQueue) -> None:
     for tensor in (torch.randn(6, 4).T, torch.empty(0, 3)):
         found = in_main_memory(tensor, copy=True)
         assert torch.equal(found, tensor) and found.stride() == tensor.stride()
     assert not queue.copies
 
 
-def test_main_memory_itself_has_no_copy_unless_it_is_asked_for() -> None:
+def test_a_tensor_in_main_memory_is_copied_only_on_request() -> None:
     tensor = torch.randn(5, requires_grad=True)
     assert in_main_memory(tensor).data_ptr() == tensor.data_ptr()
     copied = in_main_memory(tensor, copy=True)
@@ -105,7 +105,7 @@ def test_main_memory_itself_has_no_copy_unless_it_is_asked_for() -> None:
     assert not copied.requires_grad
 
 
-def test_weights_are_packed_written_and_rest_through_the_buffers(
+def test_weights_are_packed_written_and_offloaded_through_buffers(
     queue: LateQueue, tmp_path: Path
 ) -> None:
     module = Linear(40, 30)
@@ -138,7 +138,7 @@ def mesh() -> Iterator[Any]:
 def test_the_part_of_a_rank_is_moved_and_stays_distributed(queue: LateQueue, mesh: Any) -> None:
     whole = torch.randn(20, 3)
     given: Any = distribute_tensor(whole, mesh, [Shard(0)])
-    # The place of the local part is asked for, whatever the device of the mesh is.
+    # The device of the local part decides, not the device of the mesh.
     empty: Any = torch.empty_like(given, device="meta")
     assert empty.to_local().device.type == "meta"
     found = in_main_memory(given)
@@ -154,5 +154,5 @@ def test_a_gpu_copies_the_bytes() -> None:
     for count in (1, 10_000, main_memory.SIZE // 4, main_memory.SIZE // 4 + 3, 60_000_001):
         tensor = torch.randn(count, device="cuda")
         for _ in range(3):
-            tensor.add_(1.0)  # still computed when the copy is asked for
+            tensor.add_(1.0)  # still being computed when the copy is requested
         assert torch.equal(in_main_memory(tensor), tensor.cpu())

@@ -1,4 +1,4 @@
-"""Models and optimizers in main memory, with fake tensors where there is no GPU."""
+"""Tests of models and optimizers in main memory, mostly with fake tensors instead of a GPU."""
 
 import copy
 from typing import Any
@@ -37,7 +37,7 @@ def test_modules_and_moments_go_to_main_memory_and_back(monkeypatch: pytest.Monk
     trained, frozen = Linear(4, 4), Linear(4, 4)
     optimizer = torch.optim.AdamW(trained.parameters())
     trained(torch.ones(4)).sum().backward()
-    with FakeTensorMode():  # which has tensors of a GPU without one
+    with FakeTensorMode():  # has tensors of a GPU without a GPU
         state: dict[str, Any] = {"step": torch.zeros(()), "exp_avg": torch.zeros(4, device="cuda")}
         optimizer.state[trained.weight] = state
         restore = offload([trained, frozen], optimizer)
@@ -48,13 +48,13 @@ def test_modules_and_moments_go_to_main_memory_and_back(monkeypatch: pytest.Monk
             "exp_avg": "cpu",
         }
         restore()
-        assert moves[2:] == [(trained, "cpu"), (frozen, "cpu")], "to the devices of before"
+        assert moves[2:] == [(trained, "cpu"), (frozen, "cpu")], "back to the first devices"
         assert (state["step"].device.type, state["exp_avg"].device.type) == ("cpu", "cuda")
 
 
 def test_parameters_stay_the_same_objects() -> None:
     trained, frozen = Linear(4, 4), Linear(4, 4)
-    frozen.weight = trained.weight  # as adapters share the tensors of their base
+    frozen.weight = trained.weight  # like adapters that share the tensors of their base
     known = [id(parameter) for parameter in (*trained.parameters(), *frozen.parameters())]
     offload([trained, frozen])()
     assert known == [id(parameter) for parameter in (*trained.parameters(), *frozen.parameters())]
@@ -63,7 +63,7 @@ def test_parameters_stay_the_same_objects() -> None:
 def test_learners_of_two_adapters_over_one_base_return_to_their_device(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The device "meta" stands for a GPU; parameters keep their identity, as with a GPU."""
+    """The device "meta" is used instead of a GPU; parameters keep their identity."""
     monkeypatch.setattr(
         offload_module, "in_main_memory", lambda tensor: torch.empty_like(tensor, device="cpu")
     )
@@ -85,7 +85,7 @@ def test_learners_of_two_adapters_over_one_base_return_to_their_device(
 
 
 @pytest.mark.gpu
-def test_a_learner_gives_the_memory_of_a_gpu_back_and_goes_on() -> None:
+def test_a_learner_frees_the_memory_of_a_gpu_and_continues() -> None:
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
     objective: Any = PolicyLoss(kl=0.1, reference="ema", ema_rate=0.5)
@@ -102,7 +102,7 @@ def test_a_learner_gives_the_memory_of_a_gpu_back_and_goes_on() -> None:
         before = torch.cuda.memory_allocated()
         restore = moved.offload()
         weights = sum(p.numel() * 4 for p in moved.model.parameters())
-        assert torch.cuda.memory_allocated() <= before - 4 * weights  # with reference and moments
+        assert torch.cuda.memory_allocated() <= before - 4 * weights  # also reference and moments
         restore()
     for one, other in zip(moved.model.parameters(), stayed.model.parameters(), strict=True):
         assert torch.equal(one, other)

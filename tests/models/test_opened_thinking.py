@@ -1,4 +1,4 @@
-"""A note names the role that takes the thinking of its model for a move."""
+"""Tests of the note on a role that takes the thinking of its model for a move."""
 
 import pytest
 
@@ -42,7 +42,7 @@ def test_a_role_with_the_thinking_in_its_action_is_noted(role: Role, noted: bool
     assert not thinking_note(role, ByteRenderer(), where="roles.player")
 
 
-def test_a_rollout_notes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rollout_notes_such_a_role(monkeypatch: pytest.MonkeyPatch) -> None:
     notes = list[str]()
     monkeypatch.setattr(ACTIVITY, "notes", notes)
     opened: Renderer = Opened()

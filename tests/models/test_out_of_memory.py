@@ -1,4 +1,4 @@
-"""A GPU that is full ends a run with one line, wherever it happens."""
+"""Tests that a full GPU ends a run with an error of one line."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -31,7 +31,7 @@ def fail(*given: Any, **named: Any) -> Any:
     raise torch.OutOfMemoryError(FULL)
 
 
-def test_the_line_has_the_sizes_and_the_keys_and_no_advice_of_the_allocator() -> None:
+def test_the_error_has_sizes_and_keys_but_no_advice_of_the_allocator() -> None:
     with pytest.raises(RunError) as raised, explained("sampling", "lower engine.max_rows"):
         fail()
     assert str(raised.value) == (

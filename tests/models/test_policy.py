@@ -1,4 +1,4 @@
-"""Policies from folders, and one clear line for each folder that is none."""
+"""Tests of policies from model folders, and of the errors of folders that cannot be loaded."""
 
 import json
 import logging
@@ -39,7 +39,7 @@ def refused(model: str | Path, said: str, **settings: str) -> None:
     assert text.startswith("policy 'base'") and "\n" not in text
 
 
-def test_a_policy_comes_from_a_folder_and_goes_back_to_one(folder: Path, tmp_path: Path) -> None:
+def test_a_policy_is_loaded_from_a_folder_and_saved_to_one(folder: Path, tmp_path: Path) -> None:
     policy = load_policy("base", model=str(folder))
     assert policy.model.dtype is torch.float32 and policy.learn and policy.version == 0
     policy.save(tmp_path / "again")
@@ -65,7 +65,7 @@ def test_the_reference_is_a_frozen_copy(folder: Path) -> None:
     assert not any(p.requires_grad for p in policy.reference.parameters())
 
 
-def test_places_without_a_model(folder: Path, tmp_path: Path) -> None:
+def test_folders_without_a_model_are_refused(folder: Path, tmp_path: Path) -> None:
     refused(tmp_path / "nowhere", r"no folder '.*nowhere'; name a model of")
     refused("./nowhere", "no folder './nowhere'")
     refused("~/nowhere-of-the-kind", "no folder '~/nowhere-of-the-kind'")
@@ -105,7 +105,7 @@ def test_weights_of_another_configuration(
 def test_an_interrupted_loading_leaves_no_report(
     folder: Path, interrupted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """transformers would report all tensors that were not reached as missing."""
+    """transformers would report all tensors that were not read as missing."""
     config = json.loads((folder / "config.json").read_text())
     deeper = {"num_hidden_layers": 3, "layer_types": ["full_attention"] * 3}
     (folder / "config.json").write_text(json.dumps({**config, **deeper}))
@@ -154,7 +154,7 @@ def test_the_error_of_a_gated_model_says_what_to_do(
     refused(folder, r"a gated repo; accept its licence on huggingface\.co and set HF_TOKEN")
 
 
-def test_tokenizers_that_cannot_serve(folder: Path, tmp_path: Path) -> None:
+def test_unusable_tokenizers_are_refused(folder: Path, tmp_path: Path) -> None:
     template = folder / "chat_template.jinja"
     text = template.read_text()
     template.unlink()
@@ -200,14 +200,14 @@ def test_completions_end_at_the_tokens_of_generation_config(folder: Path, tmp_pa
 
 
 def iter_until(engine: TransformersEngine) -> list[Completion]:
-    """The first completions of an engine."""
+    """Step the engine until requests are complete; return their completions."""
     while not (found := engine.step()):
         pass
     return found
 
 
 @pytest.mark.parametrize("ends", ["abc", [True], [-1], [10**9], {"a": 1}, 1.5, [[1]]])
-def test_end_tokens_that_are_no_tokens(folder: Path, ends: object) -> None:
+def test_invalid_end_tokens_are_refused(folder: Path, ends: object) -> None:
     set_ends(folder, ends)
     refused(folder, r"eos_token_id in its generation_config.json has .*tokens of the model are 0")
 
@@ -247,7 +247,7 @@ def test_a_base_model_gets_a_chat_template(folder: Path, tmp_path: Path, lora: A
         assert again.renderer.start(messages) == ids
 
 
-def test_chat_templates_that_are_none(folder: Path) -> None:
+def test_invalid_chat_templates_are_refused(folder: Path) -> None:
     refused(folder, "chat template", chat_template="{{ messages")
     refused(folder, "plain.jinja is the name of a file", chat_template="plain.jinja")
     with pytest.raises(ConfigError, match="a model that the warm start makes has its own"):

@@ -1,4 +1,4 @@
-"""Who plays whom."""
+"""Tests of populations: policies of roles, overrides and phases; and of settings of a run."""
 
 from pathlib import Path
 from typing import Any
@@ -28,18 +28,18 @@ def test_all_roles_share_one_policy() -> None:
     assert made().policy_of("solver") == "base"
 
 
-def test_every_role_has_its_own() -> None:
+def test_every_role_has_its_own_policy() -> None:
     found = made(sharing="separate").policies
     assert found == {"proposer": SETTINGS, "solver": SETTINGS}
 
 
-def test_a_table_says_who_has_which() -> None:
+def test_a_table_assigns_policies_to_roles() -> None:
     table = made(roles={"solver": "old"}, overrides={"old": {"learn": False, "model": "n"}})
     old = PolicySettings(model="n", learn=False)
     assert table.policies == {"base": SETTINGS, "old": old}
     assert table.policy_of("solver") == "old"
-    nobody = made(roles={"proposer": "p", "solver": "s"})
-    assert list(nobody.policies) == ["p", "s"], "base is not made where no role has it"
+    without_base = made(roles={"proposer": "p", "solver": "s"})
+    assert list(without_base.policies) == ["p", "s"], "base is not made if no role has it"
     back = made(sharing="separate", roles={"solver": "proposer"})
     assert list(back.policies) == ["proposer"]
 
@@ -78,7 +78,7 @@ def test_the_name_of_a_policy_cannot_lead_out_of_a_checkpoint(name: str) -> None
 PHASES = [{"learn": ["proposer"], "steps": 2}, {"learn": ["proposer", "solver"], "steps": 1}]
 
 
-def test_the_phases_say_who_learns_and_begin_again_after_the_last() -> None:
+def test_phases_choose_the_learning_policies_and_repeat() -> None:
     population = made(sharing="separate", phases=PHASES)
     assert [population.learns("proposer", step) for step in range(1, 8)] == [True] * 7
     solver = [population.learns("solver", step) for step in range(1, 8)]
@@ -99,7 +99,7 @@ def test_the_phases_say_who_learns_and_begin_again_after_the_last() -> None:
         ({"learn": ["proposer"], "steps": 1}, "policy 'solver' learns in none of them"),
     ],
 )
-def test_a_phase_that_cannot_be_is_refused(phase: Any, said: str) -> None:
+def test_an_invalid_phase_is_refused(phase: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=f"population.phases.*{said}"):
         made(
             role_names=[*ROLES, "judge"],
@@ -110,13 +110,13 @@ def test_a_phase_that_cannot_be_is_refused(phase: Any, said: str) -> None:
         )
 
 
-def test_somebody_has_to_learn() -> None:
-    nobody = {name: {"learn": False} for name in ROLES}
+def test_at_least_one_policy_has_to_learn() -> None:
+    frozen = {name: {"learn": False} for name in ROLES}
     with pytest.raises(ConfigError, match="no policy learns; set learn=true"):
-        made(sharing="separate", overrides=nobody)
+        made(sharing="separate", overrides=frozen)
 
 
-def test_a_policy_may_learn_unlike_the_others() -> None:
+def test_a_policy_may_have_its_own_learner_settings() -> None:
     fast = {"solver": {"learner": {"lr": 1.0}}}
     population = made(sharing="separate", overrides=fast)
     assert population.policies == {"proposer": SETTINGS, "solver": SETTINGS}
@@ -141,7 +141,7 @@ def test_a_policy_may_learn_unlike_the_others() -> None:
         {"max_failed_fraction": 1.5},
     ],
 )
-def test_settings_of_the_run_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
+def test_invalid_settings_of_the_run_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
         RunSettings(**{"steps": 1, **wrong})
 

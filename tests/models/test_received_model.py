@@ -1,4 +1,4 @@
-"""Models made of weights that were sent, beside the same models loaded from files."""
+"""Tests of models made of received weights, against the same models loaded from files."""
 
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,7 @@ CONFIGS: dict[str, Any] = {
 
 @pytest.fixture(params=CONFIGS)
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A folder of a random model, with a generation config of its own."""
+    """Return the folder of a random model that has its own generation config."""
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(CONFIGS[request.param])
     model.generation_config = GenerationConfig(eos_token_id=[5, 7])
@@ -61,7 +61,7 @@ def made(folder: str, loaded: Any, dtype: Any) -> Any:
     weights = {name: each.detach().clone() for name, each in loaded.named_parameters()}
     model = received(folder, weights, where="policy", dtype=dtype, device=torch.device("cpu"))
     assert model is not None
-    for name, each in model.named_parameters():  # copies: what was sent may be read-only
+    for name, each in model.named_parameters():  # copies, because received weights may be read-only
         assert each.data_ptr() != weights[name].data_ptr()
     return model
 
@@ -98,7 +98,7 @@ def test_every_tensor_is_that_of_a_loaded_model(folder: str, dtype: str) -> None
         assert torch.equal(loaded(ids).logits.float(), found(ids).logits.float())
 
 
-def test_what_was_not_sent_is_named(tmp_path: Path) -> None:
+def test_weights_that_are_missing_or_do_not_fit_are_named(tmp_path: Path) -> None:
     model = AutoModelForCausalLM.from_config(CONFIGS["qwen3"])
     model.save_pretrained(tmp_path)
     given: Any = {"where": "policy 'base'", "dtype": "auto", "device": torch.device("cpu")}

@@ -1,4 +1,4 @@
-"""The token seam: prefixes kept, control tokens kept out."""
+"""Tests of renderers: prompts keep their prefixes, and texts contain no control tokens."""
 
 import random
 import time
@@ -47,7 +47,7 @@ def test_the_next_prompt_begins_with_this_prompt_and_completion(renderer: ChatRe
         assert second == whole
 
 
-def test_what_another_said_stays_plain_in_a_continued_conversation(renderer: ChatRenderer) -> None:
+def test_a_new_message_of_a_conversation_has_no_control_tokens(renderer: ChatRenderer) -> None:
     special = set(renderer.tokenizer.all_special_ids)
     first, end = renderer.start([user("one")]), renderer.end_ids[0]
     calm = renderer.extend(first, (end,), [user("x")]) or ()
@@ -83,7 +83,7 @@ def test_prompts_are_remembered_up_to_a_number_of_tokens(
 
 
 def other_tokenizer(template: str, *, eos: str = "</s>") -> PreTrainedTokenizerFast:
-    """Single characters, and control tokens in another style."""
+    """Return a tokenizer of single characters, with control tokens in another style."""
     vocabulary = {"<s>": 0, "</s>": 1, "[INST]": 2, "[/INST]": 3, "<unk>": 4}
     for code in range(32, 127):
         vocabulary[chr(code)] = len(vocabulary)
@@ -118,13 +118,13 @@ def test_control_tokens_of_another_tokenizer_are_kept_out_too(text: str) -> None
     assert [i for i in again if i in special] == [0, 2, 3, 1, 2, 3]
 
 
-def test_a_conversation_goes_on_in_another_template() -> None:
+def test_a_conversation_continues_in_another_template() -> None:
     seam = ChatRenderer(other_tokenizer(INSTRUCT))
     first = seam.start([user("one")])
     said = tuple(seam.tokenizer("two", add_special_tokens=False)["input_ids"])
     whole = seam.start([user("one"), {"role": "assistant", "content": "two"}, user("three")])
     assert seam.extend(first, (*said, 1), [user("three")]) == whole
-    assert seam.extend(first, said, [user("three")]) == whole  # cut: the turn is closed for it
+    assert seam.extend(first, said, [user("three")]) == whole  # a cut turn is closed
 
 
 def test_a_turn_may_end_in_another_token_than_the_sequence() -> None:
@@ -134,7 +134,7 @@ def test_a_turn_may_end_in_another_token_than_the_sequence() -> None:
     assert seam.text((40, 2)) == seam.text((40, 1)) == seam.text((40,))
 
 
-def test_what_a_template_refuses_is_one_line() -> None:
+def test_messages_that_a_template_refuses_give_an_error_of_one_line() -> None:
     seam = ChatRenderer(other_tokenizer(INSTRUCT), where="policy 'base'")
     with pytest.raises(ConfigError, match=r"policy 'base'.*tool.*no such role") as refused:
         seam.start([{"role": "tool", "content": "x"}, user("y")])
@@ -152,10 +152,10 @@ def test_a_million_hostile_characters_are_encoded(renderer: ChatRenderer) -> Non
     for text in (noise, "\ue000" + "\ue001" * 200_000, "\ue000" * 200_000, END * 25_000):
         ids = renderer.start([user(text)])
         assert [i for i in ids if i in special] == harmless
-    assert time.monotonic() - began < 60  # seconds where it is linear, hours where it is not
+    assert time.monotonic() - began < 60  # seconds if the time is linear, hours if not
 
 
-def test_a_template_that_drops_what_was_said_starts_anew() -> None:
+def test_a_template_that_drops_answers_starts_a_new_sequence() -> None:
     tokenizer = build_tokenizer([])
     tokenizer.chat_template = (
         "{% for m in messages %}{% if m['role'] == 'user' or loop.last %}"
@@ -169,7 +169,7 @@ def test_a_template_that_drops_what_was_said_starts_anew() -> None:
     assert renderer.extend(first, (5, renderer.end_ids[0]), [user("two")]) is None
 
 
-def test_a_template_that_forges_a_placeholder_is_one_line() -> None:
+def test_a_template_that_forges_a_placeholder_is_refused() -> None:
     tokenizer = build_tokenizer([])
     tokenizer.chat_template = "\ue00099\ue000" + tokenizer.chat_template
     with pytest.raises(ConfigError, match="private character"):
@@ -197,13 +197,13 @@ def test_every_text_decodes_to_itself(renderer: ChatRenderer, text: str) -> None
     assert renderer.text(ids) == text
 
 
-def test_bytes_stand_in_where_there_is_no_tokenizer() -> None:
+def test_bytes_are_the_tokens_without_a_tokenizer() -> None:
     ids = ByteRenderer().start([user("é")])
     assert ByteRenderer().text(ids) == "user: é\n"
 
 
 def unigram() -> ChatRenderer:
-    """A renderer of a tokenizer whose vocabulary has the control tokens as pieces."""
+    """Return a renderer of a tokenizer whose vocabulary has the control tokens as pieces."""
     pieces = [(text, 0.0) for text in ("<unk>", "<s>", "</s>")]
     pieces += [(text, -3.0) for text in (*"\u2581helouy<>/s", "\u2581hello", "\u2581you")]
     tokenizer = Tokenizer(models.Unigram(pieces, unk_id=0, byte_fallback=False))

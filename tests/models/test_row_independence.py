@@ -1,4 +1,4 @@
-"""Padding, longer rows and shared rows do not change the result of a row.
+"""Tests that padding, longer rows and shared rows do not change the result of a row.
 
 The reference is a plain forward pass of each sequence alone, for many architectures.
 """
@@ -20,7 +20,7 @@ from selfplay.models.position_limits import reach
 from selfplay.study.policy_probs import logprobs
 from selfplay.types import Request, Sample
 from tests.helpers import architectures
-from tests.helpers.architectures import BORDER, TABLE, VOCABULARY, WINDOW, made
+from tests.helpers.architectures import SHORT_ROWS, TABLE, VOCABULARY, WINDOW, made
 from tests.helpers.builders import sample, turn
 from tests.helpers.engine_requests import answer, engine
 from tests.helpers.shared_prefixes import apart
@@ -80,8 +80,10 @@ def words(rng: Random, count: int) -> tuple[int, ...]:
 
 
 def groups(longest: int) -> list[Sample]:
-    """Groups of five that share prompts, of 8 to 60 tokens, but at most `longest`. A shared row is
-    wider than any table, window or limit of the models."""
+    """Return groups of five samples of 9 to 60 tokens that share a prompt, at most `longest` long.
+
+    The shared row of a long group is wider than every table, window and limit of the models.
+    """
     rng, found = Random(0), []
     for prompt, completion in ((5, 6), (20, 11), (33, 14), (45, 15)):
         if prompt + completion <= longest:
@@ -93,8 +95,10 @@ def groups(longest: int) -> list[Sample]:
 
 
 def alone(model: PreTrainedModel, given: list[Sample]) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """The gradient of the mean weighted log-probability, and each sample's log-probabilities,
-    without any code of the learner."""
+    """Return the gradient of the loss and each sample's log-probabilities without learner code.
+
+    The loss is the mean of the negative log-probabilities weighted with the advantages.
+    """
     model.zero_grad()
     tokens, nats = sum(len(one.turn.completion_ids) for one in given), []
     for one in given:
@@ -113,13 +117,13 @@ def gradient(model: PreTrainedModel) -> torch.Tensor:
 
 def limit(kind: str) -> int:
     """Return the longest sample that the learner accepts for an architecture."""
-    return BORDER if kind == "llama_dynamic" else TABLE
+    return SHORT_ROWS if kind == "llama_dynamic" else TABLE
 
 
 def learned(
     model: PreTrainedModel, given: list[Sample], packing: Literal["auto", "trie", "rows"]
 ) -> tuple[Learner, dict[str, float]]:
-    """A learner after one update; the model has the gradient."""
+    """Return a learner after one update, and its metrics; the model has the gradient."""
     model.zero_grad()
     objective = PolicyLoss(ratio="none", clip="none")
     learner = Learner(
@@ -171,24 +175,29 @@ def test_rows_on_both_sides_of_a_longrope_limit_share_no_pass(
     assert {row.far for row in rows} == {(False,), (True,)}
     for row in rows:
         lengths = [len(span.columns) for span in row.spans]
-        assert row.far == ((max(lengths) > BORDER),) == ((min(lengths) > BORDER),)
+        assert row.far == ((max(lengths) > SHORT_ROWS),) == ((min(lengths) > SHORT_ROWS),)
         assert row.stem in (0, row.width) or row.far == (False,)
 
 
-def test_what_is_known_of_tables_windows_and_limits() -> None:
+def test_the_reach_of_models_with_tables_windows_and_limits() -> None:
     assert reach(made("llama")).shared() is None and reach(made("llama")).served() is None
     for kind in ("gpt2", "opt", "gptj", "codegen", "ctrl", "biogpt", "bert", "gpt_neo_global"):
         assert reach(made(kind)).shared() == TABLE
         assert reach(made(kind)).served() is None
     assert reach(made("gpt_neo")).shared() == WINDOW
-    served = {"gpt_neo": WINDOW, "phi3_longrope": BORDER, "llama_dynamic": BORDER, "doge": WINDOW}
+    served = {
+        "gpt_neo": WINDOW,
+        "phi3_longrope": SHORT_ROWS,
+        "llama_dynamic": SHORT_ROWS,
+        "doge": WINDOW,
+    }
     for kind, tokens in served.items():
         bound = reach(made(kind)).served()
         assert bound is not None and bound.tokens == tokens
 
 
 @pytest.mark.parametrize("kind", ["llama_dynamic", "doge"])
-def test_a_sample_beyond_what_a_model_computes_right_is_refused_by_name(kind: str) -> None:
+def test_a_sample_longer_than_a_model_computes_correctly_is_refused(kind: str) -> None:
     learner, _ = learned(made(kind), groups(12), "auto")
     words = "sample 1.0.0/0/solver_0: it has .* tokens, and its model is correct for at most"
     with pytest.raises(ConfigError, match=words):
@@ -202,7 +211,7 @@ def test_a_model_that_reads_later_tokens_cannot_learn() -> None:
 
 
 def requests(longest: int) -> list[Request]:
-    """Short and long prompts, and answers that end at the last token that the engine serves."""
+    """Return requests with short and long prompts, some up to the last token that is served."""
     rng = Random(1)
     lengths = [1, 2, longest // 3, longest // 2, longest - 8, longest - 4]
     return [
@@ -218,7 +227,7 @@ def requests(longest: int) -> list[Request]:
 
 
 @pytest.mark.parametrize("kind", SERVED)
-def test_the_engine_says_what_the_model_says_of_each_sequence_alone(kind: str) -> None:
+def test_log_probabilities_of_the_engine_are_those_of_sequences_alone(kind: str) -> None:
     model = made(kind)
     bound = reach(model).served()
     asked = requests(TABLE if bound is None else bound.tokens)
@@ -295,7 +304,7 @@ def test_a_study_reads_long_and_short_rows_apart() -> None:
     rng = Random(3)
     pairs = [
         (turn("solver_0", prompt_ids=words(rng, count)), words(rng, 4))
-        for count in (4, BORDER + 1, 9, BORDER - 4, TABLE - 4)
+        for count in (4, SHORT_ROWS + 1, 9, SHORT_ROWS - 4, TABLE - 4)
     ]
     wanted = [logprobs(model, [pair])[0] for pair in pairs]
     assert logprobs(model, pairs) == pytest.approx(wanted, abs=1e-4)
@@ -306,6 +315,6 @@ def test_a_critic_reads_long_and_short_states_apart(tmp_path: Any) -> None:
     critic = TransformerCritic(model=str(tmp_path), device="cpu")
     torch.nn.init.normal_(critic.head.weight)
     rng = Random(2)
-    states = [words(rng, count) for count in (4, BORDER, BORDER + 1, TABLE)]
+    states = [words(rng, count) for count in (4, SHORT_ROWS, SHORT_ROWS + 1, TABLE)]
     together = critic.values(states)
     assert together == pytest.approx([critic.values([state])[0] for state in states], abs=1e-4)

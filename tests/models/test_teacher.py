@@ -1,4 +1,4 @@
-"""Teachers of a policy: frozen models that are loaded once, and read the policy's own tokens."""
+"""Tests of teachers: frozen models that are loaded once and have the policy's tokenizer."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ def student(folder: Path, teacher: Any) -> Policy:
     return load_policy("base", model=str(folder), teacher=teacher, device="cpu")
 
 
-def test_a_teacher_is_frozen_and_loaded_once_for_all_that_have_it(tmp_path: Path) -> None:
+def test_a_teacher_is_frozen_and_loaded_once_for_all_its_policies(tmp_path: Path) -> None:
     base, other = save_tiny(tmp_path / "base"), save_tiny(tmp_path / "other")
     known: Teachers = {}
     first = load_teachers(student(base, str(other)), dtype="float32", known=known)

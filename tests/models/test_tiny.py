@@ -1,4 +1,4 @@
-"""The model with random weights: its seed decides it, and nothing else changes."""
+"""Tests of the model with random weights: its seed determines them, torch's stream stays."""
 
 import torch
 

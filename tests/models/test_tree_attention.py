@@ -1,4 +1,4 @@
-"""Which models take a tree of tokens in a row, and what becomes of the others."""
+"""Tests of models that accept a tree of tokens in a row, and of models that do not."""
 
 import copy
 from typing import Any
@@ -28,7 +28,7 @@ from tests.helpers.shared_prefixes import SIZES, apart, conversations, gradient,
 @pytest.mark.parametrize("kind", ["qwen3", "llama", "gpt2"])
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("stem", [1, 128])
-def test_models_that_take_trees(
+def test_models_that_accept_trees(
     kind: str, attention: str, stem: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batches, "STEM", stem)
@@ -53,7 +53,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("model", "words"), REFUSED)
-def test_models_that_do_not_fall_back_to_rows_and_say_so(
+def test_models_without_trees_fall_back_to_rows_with_a_note(
     model: PreTrainedModel, words: str
 ) -> None:
     objective = PolicyLoss()
@@ -68,20 +68,20 @@ def test_models_that_do_not_fall_back_to_rows_and_say_so(
     assert apart(together, one_by_one) < 1e-5
 
 
-@pytest.mark.parametrize("deaf", ["attention_mask", "position_ids"])
-def test_a_model_that_ignores_what_a_tree_needs_is_found_out(deaf: str) -> None:
+@pytest.mark.parametrize("ignored", ["attention_mask", "position_ids"])
+def test_a_model_that_ignores_the_mask_or_positions_is_found(ignored: str) -> None:
     model = llama()
     forward = model.forward
 
     def careless(**arguments: Any) -> Any:
-        arguments.pop(deaf, None)
+        arguments.pop(ignored, None)
         return forward(**arguments)
 
     model.forward = careless
     assert tree_problem(model) == "attention that does not follow a tree's mask and positions"
 
 
-def test_a_model_that_breaks_on_a_tree_falls_back() -> None:
+def test_a_model_that_raises_an_error_on_a_tree_falls_back() -> None:
     model = llama()
     forward = model.forward
 
@@ -92,13 +92,13 @@ def test_a_model_that_breaks_on_a_tree_falls_back() -> None:
     assert "does not take a tree's mask (TypeError)" in tree_problem(model)
 
 
-def test_a_reference_that_takes_no_trees_keeps_the_policy_from_them() -> None:
+def test_a_reference_without_trees_makes_the_policy_use_rows() -> None:
     learner = Learner(llama(), objective=PolicyLoss(kl=0.1), reference=REFUSED[0][0])
     assert learner.packer.packing == "rows" and "Mistral" in learner.notes[0]
 
 
 def test_a_large_model_on_a_cpu_is_tested_with_two_layers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A small model is tested whole. All layers of a large one would take minutes."""
+    """A small model is tested with all layers; those of a large model would take minutes."""
     calls: list[int] = []
 
     def count(model: Any) -> int:

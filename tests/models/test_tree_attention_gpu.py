@@ -1,4 +1,4 @@
-"""Attention on a GPU: trees under every kernel that takes them, and a run from end to end."""
+"""Tests of attention on a GPU: trees under every kernel that accepts them, and a whole run."""
 
 from pathlib import Path
 from random import Random
@@ -24,12 +24,12 @@ pytestmark = pytest.mark.gpu
 DEVICE = "cuda"
 OBJECTIVE = PolicyLoss(ratio="none", clip="none")
 CLOSE = {"float32": 1e-4, "bfloat16": 6e-2}
-"""How far gradients, and nats, may be apart by rounding: 2 to the -8 per step in bfloat16."""
+"""Largest rounding difference of gradients and of nats; a step in bfloat16 is 2 to the -8."""
 PRECISIONS = pytest.mark.parametrize("precision", list(CLOSE))
 
 
 def made() -> Any:
-    """With heads as wide as compiled kernels need them, two query heads to a key."""
+    """Return a model with heads wide enough for compiled kernels, two query heads to a key."""
     torch.manual_seed(0)
     sizes: dict[str, Any] = {"vocab_size": 64, "hidden_size": 64, "intermediate_size": 96}
     heads: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}
@@ -39,7 +39,7 @@ def made() -> Any:
 
 
 def trees(width: int, count: int, seed: int = 0) -> list[Sample]:
-    """So many trees of two branches that part, and of one that goes off before."""
+    """Return `count` trees: two samples branch off the end of the stem, one its middle."""
     rng, found = Random(seed), []
     for number in range(count):
         stem = (1 + number, *words(rng, width))
@@ -50,7 +50,7 @@ def trees(width: int, count: int, seed: int = 0) -> list[Sample]:
 
 
 def learned(given: list[Sample], **settings: Any) -> tuple[Any, Any]:
-    """The gradient of an update, and the log-probabilities before it."""
+    """Return the gradient of an update, and the log-probabilities before it."""
     model = made()
     learner = Learner(
         model, objective=OBJECTIVE, settings=LearnerSettings(lr=0.0, clip_norm=1e9, **settings)
@@ -67,7 +67,7 @@ def learned(given: list[Sample], **settings: Any) -> tuple[Any, Any]:
 @pytest.mark.parametrize(
     ("width", "count", "stem"), [(40, 2, 1), (60, 1, 1), (200, 2, 128), (391, 1, 999)]
 )
-def test_trees_are_what_rows_are(
+def test_trees_have_the_gradient_and_log_probabilities_of_rows(
     kernel: str,
     precision: str,
     width: int,
@@ -75,10 +75,10 @@ def test_trees_are_what_rows_are(
     stem: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Widths that no alignment divides, after a stem and in one pass.
+    """Trees of several widths are computed in one pass, or with a pass of its own for the stem.
 
-    For a width of 60, rows have 65 to 127 columns: torch's kernel for short rows has no program for
-    two query heads of a key there.
+    For a width of 60, rows have 65 to 127 columns. For these, torch's kernel for short rows has no
+    program with two query heads to a key.
     """
     monkeypatch.setattr(batches, "STEM", stem)
     given = trees(width, count)
@@ -90,7 +90,7 @@ def test_trees_are_what_rows_are(
 
 
 @PRECISIONS
-def test_flex_attention_computes_blocks_again(precision: str) -> None:
+def test_flex_attention_with_activation_checkpointing(precision: str) -> None:
     given: Any = {"packing": "trie", "attention": "flex_attention", "precision": precision}
     once, _ = learned(trees(200, 2), activation_checkpointing=False, **given)
     again, _ = learned(trees(200, 2), activation_checkpointing=True, **given)
@@ -98,7 +98,7 @@ def test_flex_attention_computes_blocks_again(precision: str) -> None:
 
 
 def test_rows_of_other_shapes_need_no_program_each() -> None:
-    """Compiled anew for the first shapes, and never again for more of their kind."""
+    """Programs are compiled for the first shapes, and none for later shapes of the same kinds."""
     learner = Learner(
         made(),
         objective=OBJECTIVE,
@@ -114,7 +114,7 @@ def test_rows_of_other_shapes_need_no_program_each() -> None:
     assert programs[0] > 0 and programs[1] == programs[2]
 
 
-def test_every_kernel_takes_trees_there() -> None:
+def test_every_kernel_accepts_trees() -> None:
     for kernel in ("sdpa", "eager", "flex_attention"):
         model = made()
         model.set_attn_implementation(kernel)
@@ -124,7 +124,7 @@ def test_every_kernel_takes_trees_there() -> None:
 @pytest.mark.parametrize("attention", ["null", "flex_attention"])
 @pytest.mark.parametrize("policy", [["lora={rank: 4}", "dtype=bfloat16"], ["dtype=float32"]])
 def test_a_run_samples_and_learns(tmp_path: Path, attention: str, policy: list[str]) -> None:
-    """What was sampled by the engine has, by the learner, nearly the same log-probabilities."""
+    """Engine and learner give the sampled tokens nearly the same log-probabilities."""
     outcome = run(
         "train",
         SMOKE,

@@ -1,4 +1,4 @@
-"""The mask of a tree of tokens, from one number per token, against the tree itself."""
+"""Tests of the mask of a tree of tokens, from one number per token, against the tree itself."""
 
 from random import Random
 
@@ -13,7 +13,7 @@ QUERIES = ("q_num_blocks", "q_indices", "full_q_num_blocks", "full_q_indices")
 
 
 def tree(columns: int, seed: int) -> tuple[list[int], torch.Tensor]:
-    """A random tree in depth-first order: where subtrees end, and what each token sees."""
+    """Return the ends of the subtrees of a random depth-first tree, and what each token sees."""
     rng, path, parents = Random(seed), [0], [-1]
     for column in range(1, columns):
         if rng.random() < 0.03:
@@ -49,8 +49,8 @@ def test_one_number_per_token_is_the_whole_mask(columns: int) -> None:
     assert torch.equal(found.mask_mod(row, torch.tensor(0), query, key), sees)
 
 
-def test_the_blocks_of_a_long_row_take_no_square_of_it() -> None:
-    """65,536 columns: as a mask 4 GiB, as blocks 3 MiB."""
+def test_the_blocks_of_a_long_row_need_no_square_mask() -> None:
+    """For 65,536 columns, a mask takes 4 GiB and the blocks take 4 MiB."""
     ends = torch.full((1, 65_536), 65_535, dtype=torch.int32)
     ends[:, 128:256] = 255
     found = blocks(ends)
@@ -58,4 +58,4 @@ def test_the_blocks_of_a_long_row_take_no_square_of_it() -> None:
     assert sum(sizes) < 5 * 512**2
     assert found.full_kv_num_blocks is not None
     counts = found.full_kv_num_blocks[0, 0, :4]
-    assert counts.tolist() == [0, 1, 1, 2]  # of the second 128 nobody else sees anything
+    assert counts.tolist() == [0, 1, 1, 2]  # no later block sees the second block

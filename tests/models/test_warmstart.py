@@ -1,4 +1,4 @@
-"""The warm start: cached, reproducible, and never half made."""
+"""Tests of the warm start: it is cached, reproducible, and never incomplete."""
 
 import math
 import os
@@ -22,13 +22,13 @@ from selfplay.run.files import held
 from selfplay.tools.calculator import Calculator
 from selfplay.tools.toolbox import Toolbox
 from selfplay.types import Demonstration, Observation
-from tests.helpers.command_process import SMOKE, Strike, one_line, run
+from tests.helpers.command_process import SMOKE, InjectedFault, one_line, run
 
 SHORT = ("warmstart.steps=2", "warmstart.batch=4")
 
 
 class Parrot:
-    """Demonstrations that say what they were given to say."""
+    """Demonstrations with a fixed completion."""
 
     def __init__(self, *, words: str = "yes", role: str = "bird") -> None:
         self.words, self.role = words, role
@@ -43,14 +43,14 @@ class Parrot:
 
 
 class Mute(Parrot):
-    """Has no demonstrations."""
+    """A source without demonstrations."""
 
     def stream(self, rng: Random, progress: float) -> Iterator[Demonstration]:
         return iter(())
 
 
 def parrot(words: str = "yes", **settings: Any) -> dict[str, Any]:
-    """The config of a warm start that takes a moment."""
+    """Return the config of a short warm start."""
     return {
         "_target_": "selfplay.models.warmstart.WarmStart",
         "demonstrations": {"_target_": f"{__name__}.Parrot", "words": words},
@@ -84,7 +84,7 @@ def test_the_same_seed_makes_the_same_bytes_and_another_seed_others(
     assert weights(other) != weights(first)
 
 
-def test_it_is_made_once_and_found_by_all_that_it_depends_on(cache: Path) -> None:
+def test_a_warm_start_is_made_once_for_equal_settings(cache: Path) -> None:
     said: list[str] = []
     long = parrot(steps=20)
     first = warmstart.make(long, said.append)
@@ -96,7 +96,7 @@ def test_it_is_made_once_and_found_by_all_that_it_depends_on(cache: Path) -> Non
     assert len({warmstart.make(config) for config in (long, *changed)}) == 4
 
 
-def test_an_interrupted_one_continues_and_ends_with_the_same_weights(
+def test_an_interrupted_warm_start_continues_to_the_same_weights(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(partial_training, "INTERVAL", 0.0)
@@ -123,7 +123,9 @@ def test_an_interrupted_one_continues_and_ends_with_the_same_weights(
     assert weights(warmstart.make(parrot(steps=5))) == weights(continued)
 
 
-def test_a_loss_that_is_not_finite_ends_it(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loss_that_is_not_finite_ends_the_warm_start(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(warmstart.WarmStart, "_backward", lambda self, model, rows: math.inf)
     with pytest.raises(DivergedError, match="the loss is not finite at step 1;"):
         warmstart.make(parrot())
@@ -151,7 +153,9 @@ def test_a_damaged_state_is_not_used(cache: Path) -> None:
     assert not any("continuing" in line for line in said)
 
 
-def test_a_slow_one_tells_how_far_it_has_come(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_warm_start_reports_its_progress(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(training_progress, "SECONDS_BETWEEN_REPORTS", 0.0)
     said: list[str] = []
     warmstart.make(parrot(steps=3), said.append)
@@ -171,9 +175,7 @@ def test_a_slow_one_tells_how_far_it_has_come(cache: Path, monkeypatch: pytest.M
         ({"model": {"heads": 0}}, "heads: 0 does not fit: 1 to "),
     ],
 )
-def test_settings_that_cannot_be_are_refused(
-    settings: dict[str, Any], words: str, cache: Path
-) -> None:
+def test_invalid_settings_are_refused(settings: dict[str, Any], words: str, cache: Path) -> None:
     with pytest.raises(ConfigError, match=words):
         warmstart.make(parrot(**settings))
 
@@ -210,7 +212,7 @@ def test_a_warm_start_that_is_stopped_leaves_nothing(
     assert weights(warmstart.make(parrot()))
 
 
-def test_a_warm_start_that_is_killed_is_made_anew(tmp_path: Path) -> None:
+def test_a_warm_start_that_was_killed_is_made_again(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     killed = run(
         "warmstart",
@@ -218,7 +220,7 @@ def test_a_warm_start_that_is_killed_is_made_anew(tmp_path: Path) -> None:
         *SHORT,
         cwd=tmp_path,
         cache=cache,
-        strike=Strike(at="selfplay.models.model_cache.sync", call=2),
+        injected=InjectedFault(at="selfplay.models.model_cache.sync", call=2),
     )
     assert killed.code < 0
     assert all(path.name.startswith(".") for path in (cache / "warmstart").iterdir())
@@ -241,7 +243,7 @@ def test_a_warm_start_that_is_killed_is_made_anew(tmp_path: Path) -> None:
         ({"roles": {}}, "no 'bird' to demonstrate"),
     ],
 )
-def test_what_cannot_be_used_is_one_line(
+def test_unusable_settings_are_refused_before_any_work(
     settings: dict[str, Any], complaint: str, cache: Path
 ) -> None:
     with pytest.raises(ConfigError, match=complaint):
@@ -249,7 +251,7 @@ def test_what_cannot_be_used_is_one_line(
     assert not list(cache.glob("warmstart/*"))
 
 
-def test_a_policy_has_a_model_of_its_own_or_the_warm_starts(cache: Path) -> None:
+def test_a_policy_has_its_own_model_or_that_of_the_warm_start(cache: Path) -> None:
     made = warmstart.make(parrot())
     assert WarmStartSettings().resolve("mine", where="policy") == "mine"
     assert WarmStartSettings(config=parrot()).resolve(None, where="p") == str(made)
@@ -277,7 +279,7 @@ def test_a_demonstration_is_a_prompt_and_a_completion_that_ends() -> None:
     assert renderer.text(completion) == "yes" and completion[-1] == renderer.end_ids[0]
 
 
-def test_what_a_kill_left_of_a_warm_start_is_swept(cache: Path) -> None:
+def test_files_of_a_killed_warm_start_are_removed(cache: Path) -> None:
     home = cache / "warmstart"
     dead, alive = home / ".0123-dead", home / ".4567-alive"
     for folder in (dead, alive):
@@ -312,10 +314,10 @@ def test_fine_tuning_shows_tools_and_earlier_calls_as_a_new_model_sees_them() ->
 
 
 def test_another_description_of_a_tool_is_another_warm_start() -> None:
-    def told(words: str) -> str:
+    def fingerprint_of(words: str) -> str:
         tool = Calculator()
         tool.description = words
         role = Role(tools=Toolbox(tools={"calculator": tool}))
         return warmstart.WarmStart(demonstrations=Parrot(), roles={"bird": role}).fingerprint()
 
-    assert told("Adds.") == told("Adds.") != told("Multiplies.")
+    assert fingerprint_of("Adds.") == fingerprint_of("Adds.") != fingerprint_of("Multiplies.")

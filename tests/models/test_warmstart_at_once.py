@@ -1,4 +1,4 @@
-"""Two runs that need the same warm start at once: one makes it and the other waits."""
+"""Tests of two runs that need the same warm start at once: one makes it, the other waits."""
 
 import errno
 import json
@@ -19,12 +19,12 @@ from tests.helpers.command_process import CONTEXT
 from tests.models.test_warmstart import parrot, weights
 
 LONG = 120.0
-"""Seconds after which what a test waits for will not come."""
+"""Seconds after which a test stops waiting."""
 WAITING = "warm start: waiting for another run that makes this warm start"
 
 
 def make(cache: Path, number: int, hold: bool) -> None:
-    """Make the warm start and write the lines; with `hold`, stop after the third step for `go`."""
+    """Make the warm start and write its lines; with `hold`, wait at step 3 for the file `go`."""
     os.environ["SELFPLAY_CACHE"] = str(cache / "cache")
     partial_training.INTERVAL, partial_training.LARGEST_FRACTION = 0.0, 1e9
     show = TrainingProgress.show
@@ -48,7 +48,7 @@ def make(cache: Path, number: int, hold: bool) -> None:
 def until(condition: Callable[[], object]) -> None:
     end = time.monotonic() + LONG
     while not condition():
-        assert time.monotonic() < end, "it does not come"
+        assert time.monotonic() < end, "the condition did not become true"
         time.sleep(0.02)
 
 
@@ -58,7 +58,7 @@ def said(folder: Path, number: int) -> list[str]:
 
 
 def two(folder: Path) -> tuple[BaseProcess, BaseProcess]:
-    """Start one that stops in the middle, and another that waits for it."""
+    """Start a process that stops in the middle, and another one that waits for it."""
     first = CONTEXT.Process(target=make, args=(folder, 1, True))
     first.start()
     until((folder / "held").exists)
@@ -74,7 +74,7 @@ def end(process: BaseProcess) -> int | None:
     return process.exitcode
 
 
-def test_the_second_waits_and_takes_what_the_first_made(tmp_path: Path) -> None:
+def test_the_second_run_waits_and_uses_the_model_of_the_first(tmp_path: Path) -> None:
     first, second = two(tmp_path)
     (tmp_path / "go").touch()
     assert (end(first), end(second)) == (0, 0)
@@ -115,7 +115,7 @@ def test_without_locks_the_first_that_is_complete_stays(
 
     def slow(self: warmstart.WarmStart, *arguments: Any) -> Any:
         monkeypatch.setattr(warmstart.WarmStart, "train", train)
-        warmstart.make(parrot())  # another run, which wins
+        warmstart.make(parrot())  # another run, which ends first
         return train(self, *arguments)
 
     monkeypatch.setattr(warmstart.WarmStart, "train", slow)
@@ -128,7 +128,7 @@ def test_without_locks_the_first_that_is_complete_stays(
     assert json.loads((place / "config.json").read_text())["model_type"] == "qwen3"
 
 
-def test_a_cache_that_cannot_be_written_is_one_line_and_a_whole_one_is_read(
+def test_a_read_only_cache_is_an_error_only_if_it_lacks_the_model(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = warmstart.make(parrot())
@@ -143,7 +143,7 @@ def test_a_cache_that_cannot_be_written_is_one_line_and_a_whole_one_is_read(
         warmstart.make(parrot(seed=1))
 
 
-def test_the_lock_of_an_error_is_free_again(cache: Path) -> None:
+def test_the_lock_is_free_again_after_an_error(cache: Path) -> None:
     folder = cache / "warmstart/0123"
     with pytest.raises(ZeroDivisionError), model_cache.alone(folder):
         raise ZeroDivisionError

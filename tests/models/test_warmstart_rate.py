@@ -1,4 +1,4 @@
-"""The learning rate of warm starts: its last value is a fraction, and its numbers are fixed."""
+"""Tests of the learning rate of warm starts: its values, and the limits of its last value."""
 
 from collections.abc import Iterator
 from random import Random

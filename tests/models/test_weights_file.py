@@ -1,4 +1,4 @@
-"""Weights are written as the libraries write them, with the hash of what is on the disk."""
+"""Tests that weights files are those of the libraries, and that the returned hashes are right."""
 
 import hashlib
 from pathlib import Path
@@ -46,7 +46,7 @@ def test_an_adapter_is_written_as_peft_writes_it(tmp_path: Path) -> None:
     assert hashes == {name: hashlib.sha256(ours[name]).hexdigest()}
 
 
-def test_tensors_of_all_types_and_shapes_come_back(tmp_path: Path) -> None:
+def test_tensors_of_all_types_and_shapes_are_read_back(tmp_path: Path) -> None:
     numbers = torch.arange(12.0).reshape(3, 4)
     tensors = {
         "turned": numbers.T,
@@ -77,7 +77,7 @@ def test_tensors_of_all_types_and_shapes_come_back(tmp_path: Path) -> None:
 def test_settings_of_generation_that_transformers_does_not_save_are_written(
     settings: dict[str, object], lora: bool, tmp_path: Path
 ) -> None:
-    """transformers loads them with a warning, and `save_pretrained` raises ValueError."""
+    """transformers loads such settings with a warning; its `save_pretrained` raises ValueError."""
     model: PreTrainedModel = llama()
     if lora:
         model = adapted(model.requires_grad_(False), Lora(rank=2), seed=0, where="policy")

@@ -1,4 +1,4 @@
-"""Size of checkpoints on the disk, against folders that a run's writer makes."""
+"""Tests of the planned size of checkpoints, compared with checkpoints that are written."""
 
 import json
 from dataclasses import replace
@@ -23,11 +23,11 @@ from tests.helpers.builders import llama, sample
 
 RENDERER: Any = SimpleNamespace(save_tokenizer=lambda place: {}, tokenizer_files={})
 SIZES = {"hidden_size": 256, "intermediate_size": 512, "vocab_size": 2048}
-"""Sizes of a model of 1.7 million numbers, beside which the headers of files are small."""
+"""Sizes of a model of 1.7 million parameters; the headers of its files are small."""
 
 
 def written(place: Path, policies: dict[str, Policy], *, average: bool = False) -> int:
-    """Bytes of a checkpoint after one update of each policy that learns."""
+    """Save a checkpoint after one update of each learning policy, and return its bytes."""
     learners = {}
     for name, policy in policies.items():
         if not policy.learn:
@@ -63,13 +63,13 @@ def test_a_checkpoint_has_weights_and_moments_in_float32(
     assert found.total == 3 * found.checkpoint
     size = written(tmp_path, policies, average=average)
     assert size == pytest.approx(found.checkpoint, rel=0.01)
-    # An opponent that is a saved model is no policy of the population.
+    # A saved model that is an opponent is not in the checkpoint.
     alone = plan_disk(members, [], KeptCheckpoints(kept=2, most=3))
     assert alone.checkpoint == width * shape.parameters
 
 
 @pytest.mark.parametrize(("kept", "model"), [("float32", ""), (None, "somewhere")])
-def test_an_adapter_has_only_its_own_numbers_and_a_base_that_is_nowhere_else(
+def test_a_checkpoint_has_adapters_and_a_base_without_another_source(
     tmp_path: Path, kept: str | None, model: str
 ) -> None:
     pytest.importorskip("peft")
@@ -119,11 +119,13 @@ def test_the_command_prints_the_disk(capsys: pytest.CaptureFixture[str]) -> None
     asked = ["plan", "+experiment=tiny/kuhn", "cluster=local", "run.keep_checkpoints=3"]
     assert main(asked) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "on the disk" in line]
-    # 16 bytes of 19,488 numbers, 4 times
+    # 16 bytes of 19,488 parameters, 4 times
     assert "1.2 MB   checkpoints of 311.8 kB each: the 3 that are kept and the one being" in line
     assert main([*asked, "--json"]) == 0
     made = json.loads(capsys.readouterr().out)
     (policy,) = made["policies"].values()
     disk = made["disk"]
-    assert disk["checkpoint"] == (12 + 4) * policy["parameters"], "its reference is an average"
+    assert disk["checkpoint"] == (12 + 4) * policy["parameters"], (
+        "its reference is a moving average"
+    )
     assert (disk["total"], disk["most"]) == (4 * disk["checkpoint"], 4)

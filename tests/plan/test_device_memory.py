@@ -1,4 +1,4 @@
-"""Memory per device, against sums made by hand and published measurements."""
+"""Tests of the planned memory per device, compared with sums by hand and with measurements."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +31,7 @@ def cluster(devices: int, **settings: object) -> ClusterSpec:
 
 
 def learned(outline: ModelShape, devices: int, rank: int = 0, **settings: object) -> float:
-    """GB per device in learning with micro-batches of 8,192 tokens."""
+    """Return the GB per device of learning with micro-batches of 8,192 tokens."""
     member = Member(outline=outline, rank=rank)
     parts = learning({"base": member}, cluster(devices, **settings), micro_batch=8192)
     return sum(parts.values()) / GB
@@ -89,26 +89,26 @@ def test_measured_peaks_of_an_h100(outline: ModelShape, rank: int, measured: flo
     assert planned / GB == pytest.approx(measured, rel=0.1)
 
 
-def test_sharding_saves_what_was_measured() -> None:
+def test_sharding_saves_as_much_memory_as_was_measured() -> None:
     # Llama-3.1-8B, 8 to 128 H100, the same local batch: 82.4 -> 67.0 GiB, 77.0 -> 62.0 GiB.
     saved = (learned(LLAMA_8B, 8) - learned(LLAMA_8B, 128)) * GB / 2**30
     assert saved == pytest.approx(15.2, rel=0.1)
 
 
-def test_more_devices_never_take_more_of_each() -> None:
+def test_more_devices_need_no_more_memory_each() -> None:
     for rank in (0, 32):
         sizes = [learned(QWEN_7B, devices, rank) for devices in (1, 2, 4, 8, 16, 32, 64)]
         assert sizes == sorted(sizes, reverse=True)
 
 
 def planned(outline: ModelShape, layout: ClusterSpec, policies: int = 1, rank: int = 0) -> float:
-    """GB left for the cache."""
+    """Return the GB that are left for the cache."""
     members = {str(n): Member(outline=outline, rank=rank) for n in range(policies)}
     memory = plan_memory(members, layout, micro_batch=8192, completions=0, longest=8192)
     return memory.cache / GB
 
 
-def test_what_is_left_for_the_cache() -> None:
+def test_the_memory_left_for_the_cache() -> None:
     assert planned(QWEN_7B, cluster(8)) == pytest.approx(39.1, abs=0.1)
     assert planned(QWEN_7B, cluster(8, asleep=True)) == pytest.approx(54.4, abs=0.1)
     assert planned(QWEN_7B, cluster(8), policies=2) == pytest.approx(8.7, abs=0.1)
@@ -121,11 +121,11 @@ def test_what_is_left_for_the_cache() -> None:
     ("devices", "settings", "weights", "reference"),
     [
         # P = 7.6156e9 numbers of 16 bits, A = 0.0807e9 of 32 bits: 2 P = 15.231, 4 A = 0.323 GB.
-        (1, {}, 15.231 + 2 * 0.323, 0),  # one base
-        (1, {"reference": True}, 15.231 + 2 * 0.323, 0),  # that base
+        (1, {}, 15.231 + 2 * 0.323, 0),  # both have one base
+        (1, {"reference": True}, 15.231 + 2 * 0.323, 0),  # which is the reference too
         (1, {"reference": True, "average": True}, 15.231 + 2 * 0.323, 2 * 0.323),
-        (4, {}, 2 * (15.231 + 0.323) / 4, 0),  # each learner's own base
-        (4, {"reference": True}, 2 * (15.231 + 0.323) / 4, 15.231 / 4),  # and a third one
+        (4, {}, 2 * (15.231 + 0.323) / 4, 0),  # a base for each learner
+        (4, {"reference": True}, 2 * (15.231 + 0.323) / 4, 15.231 / 4),  # and one for the reference
         (4, {"reference": True, "average": True}, *[2 * (15.231 + 0.323) / 4] * 2),
         (4, {"learns": False}, 0, 0),  # ranks hold no adapter that does not learn
         (4, {"rank": 0, "reference": True}, 2 * 30.462 / 4, 2 * 30.462 / 4),  # 4 P each
@@ -191,7 +191,7 @@ def test_cached_tokens_per_engine() -> None:
     assert memory.fits and memory.cache_tokens == pytest.approx(682e3, rel=0.01)
 
 
-def test_what_does_not_fit_says_why() -> None:
+def test_complaints_name_the_parts_that_do_not_fit() -> None:
     members = {"base": Member(outline=QWEN_7B)}
     memory = plan_memory(members, cluster(1), micro_batch=8192, completions=0, longest=8192)
     assert not memory.fits

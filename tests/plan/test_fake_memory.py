@@ -1,4 +1,4 @@
-"""The plan's memory of an update beside that of fake tensors, in one process and on 8 ranks."""
+"""Tests of the planned memory of an update, compared with that of fake tensors."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Main memory of a machine with `runtime=ray`, against sums made by hand."""
+"""Tests of the planned main memory of a machine, compared with sums made by hand."""
 
 from dataclasses import replace
 from typing import Any
@@ -19,7 +19,7 @@ FULL = Member(outline=QWEN_7B, frozen_bytes=4)
 
 
 def held(cluster: ClusterSpec, *members: Member, background: bool = False) -> dict[str, float]:
-    """GB of main memory by component."""
+    """Return the GB of main memory by component."""
     planned = plan_memory(
         {str(place): member for place, member in enumerate(members)},
         cluster,
@@ -36,9 +36,9 @@ def held(cluster: ClusterSpec, *members: Member, background: bool = False) -> di
 @pytest.mark.parametrize(
     ("cluster", "members", "background", "expected"),
     [
-        # The first rank gathers 4 P, beside 2 + 2 versions of 2 P and of 4 P in the store.
+        # The first rank gathers 4 P; the store has two versions of 2 P, and a copy of the 4 P.
         (SPLIT, [FULL], False, {"driver": 30.463, "gathered": 30.463, "object store": 60.925}),
-        # Of two policies the store has all versions, and one at a time is gathered.
+        # The store has the versions of both policies; one policy at a time is gathered.
         (
             SPLIT,
             [FULL, FULL],

@@ -1,4 +1,4 @@
-"""Layouts that a config's own runtime, engine and learner give, and those that are refused."""
+"""Tests of layouts that follow from the runtime, engine and learner of a config."""
 
 import json
 from dataclasses import replace
@@ -51,7 +51,7 @@ def test_one_process_alternates_on_one_device() -> None:
     assert "one of the 8 devices" in notes[0]
 
 
-def test_an_engine_beside_the_learner_sleeps_or_keeps_its_part() -> None:
+def test_an_engine_in_the_learners_process_sleeps_or_keeps_memory() -> None:
     awake, _ = made(config("vllm"), Processes())
     assert awake.stays and awake.engine_share == 0.4 and not awake.copies and not awake.sleeps
     asleep, notes = made(config("vllm", sleep=True, memory=0.6, max_length=900), Processes())
@@ -100,8 +100,8 @@ def test_pairs_of_worker_and_rank_use_all_devices() -> None:
     found, notes = made(config("vllm", sleep=True), ALTERNATING)
     assert (found.devices, found.rollout, found.sharded, found.lag) == (8, 0, 8, 0)
     assert found.asleep and found.copies and not found.stays and not notes
-    share = 0.9 - 2 * QWEN_7B.parameters / 80e9
-    assert found.engine_share == pytest.approx(share)
+    fraction = 0.9 - 2 * QWEN_7B.parameters / 80e9
+    assert found.engine_share == pytest.approx(fraction)
     planned = plan_memory(ONE, found, micro_batch=16384, completions=8192, longest=16384)
     # The driver's copy: 4 bytes per parameter. The ranks' weights and moments: 12 over 8 devices.
     # The workers' copies of the policy: 2 on each of them. Two versions in the store: 2 each.
@@ -118,7 +118,7 @@ LARGE = {"base": Member(outline=QWEN_32B, frozen_bytes=4)}
 @pytest.mark.parametrize(
     ("processes", "members", "sharded", "note"),
     [
-        # The workers have the first machine, and the ranks the second one.
+        # The workers are on the first machine, and the ranks on the second one.
         (replace(SPLIT, workers=8, learners=8), ONE, 8, ""),
         (replace(ALTERNATING, workers=16, learners=16), ONE, 8, "2 copies of the learners' state"),
         (replace(ALTERNATING, workers=16, learners=16), LARGE, 16, "more than 50% of its GPU's"),
@@ -158,7 +158,7 @@ def test_leaving_out_the_reference_is_a_remedy_only_if_a_run_reads_one(tmp_path:
 
 
 def test_teachers_are_counted_and_are_no_reference_to_leave_out(tmp_path: Path) -> None:
-    """The folder of an adapter has the sizes of its base."""
+    """A teacher that is an adapter has the sizes of its base."""
     places = [tmp_path / name for name in ("own", "large", "adapter")]
     for place, shape in zip(places, (QWEN_7B, QWEN_32B, None), strict=True):
         place.mkdir()
@@ -219,7 +219,7 @@ def test_an_engine_of_several_shards_takes_as_many_devices() -> None:
 
 
 def test_a_model_too_large_for_one_gpu_fits_two() -> None:
-    """With 32B parameters, weights and the copy of the policy are more than a GPU."""
+    """The weights of 32B parameters and the copy of the policy need more memory than a GPU has."""
     before, _ = made(config("vllm"), SPLIT, members=LARGE)
     planned = plan_memory(LARGE, before, micro_batch=4096, completions=2048, longest=4096)
     assert any("generating leaves" in line for line in planned.complaints)
@@ -251,7 +251,7 @@ def test_on_a_cpu_all_processes_share_the_memory() -> None:
     assert not found.checkpointing and notes == ["3 processes share the memory of this machine"]
 
 
-def test_what_is_set_by_hand_wins() -> None:
+def test_settings_of_the_cluster_override_derived_ones() -> None:
     found, _ = made(config(learner={"activation_checkpointing": True}), Processes(), logits=7)
     assert found.logits == 7 and found.checkpointing
     found, _ = made(config(learner={"precision": "float32"}), Processes(), checkpointing=False)
@@ -308,7 +308,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("settings", "processes", "cluster", "members", "complaint"), REFUSED)
-def test_a_layout_that_cannot_be_is_refused_in_one_line(
+def test_an_impossible_layout_is_refused_in_one_line(
     settings: Any, processes: Processes, cluster: ClusterSpec, members: Any, complaint: str
 ) -> None:
     with pytest.raises(ConfigError) as refused:
@@ -325,7 +325,7 @@ def test_an_engine_that_stays_takes_the_learners_memory() -> None:
 
 
 def test_a_cache_of_given_size_is_all_that_an_engine_takes() -> None:
-    """`engine.memory` counts no more: vLLM takes weights, what a pass needs, and the cache."""
+    """`engine.memory` has no effect: vLLM takes weights, the memory of a pass, and the cache."""
     asked = ["+experiment=tiny/kuhn", "engine=vllm", "engine.cache=4"]
     for memory in ("null", "0.7"):
         found = plan(["cluster=gpus_1"], [*asked, f"engine.memory={memory}"])
@@ -337,7 +337,7 @@ def test_a_cache_of_given_size_is_all_that_an_engine_takes() -> None:
 
 
 def test_two_engines_of_a_worker_have_a_cache_each() -> None:
-    """Without `engine.cache` the first engine would take all that is free (`REFUSED`)."""
+    """Without `engine.cache` the first engine would take all free memory (see `REFUSED`)."""
     small, large = (
         made(config("vllm", cache=cache), SPLIT, members=TWO)[0].engine_share for cache in (4, 8)
     )
@@ -346,7 +346,7 @@ def test_two_engines_of_a_worker_have_a_cache_each() -> None:
 
 
 def test_adapters_over_two_models_of_one_shape_need_two_engines() -> None:
-    """Their bases are two models, and full policies of one shape take turns in one engine."""
+    """Adapters need an engine for each base; full policies of one shape share an engine."""
     shapes = [replace(QWEN_7B, model=name) for name in ("one", "two")]
     full = {shape.model: Member(outline=shape, frozen_bytes=4) for shape in shapes}
     adapted = {name: replace(member, rank=16) for name, member in full.items()}
@@ -357,7 +357,7 @@ def test_adapters_over_two_models_of_one_shape_need_two_engines() -> None:
 
 
 def test_many_equal_prompts_need_no_full_pass() -> None:
-    """3,072 hands with 512 shared tokens each are fewer distinct tokens than learner.max_tokens."""
+    """Hands of a group share their tokens: distinct ones are fewer than learner.max_tokens."""
     found = plan(["cluster=local"], ["+experiment=tiny/kuhn", "sampler.group_size=256"])
     distinct = found.workload.lessons["base"].distinct
     assert found.micro_batch == 16_384 > distinct
@@ -366,7 +366,7 @@ def test_many_equal_prompts_need_no_full_pass() -> None:
     assert ratio == pytest.approx(distinct / 2048)
 
 
-def test_without_a_cluster_it_is_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_cluster_is_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     cluster, note = this_machine()
     assert cluster.device.kind == "cpu" and cluster.device.memory > 1 and "--measure" in note

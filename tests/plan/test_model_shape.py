@@ -1,4 +1,4 @@
-"""Counts of a model's outline: those of the public checkpoints, and of transformers' own models."""
+"""Tests of counts of a model's outline, compared with public checkpoints and transformers."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -86,14 +86,14 @@ def test_as_many_parameters_as_transformers_makes(config: Any) -> None:
     assert outline.vocabulary == 500 and outline.layers == 3
 
 
-def test_experts_that_a_token_does_not_meet_cost_no_operations() -> None:
+def test_experts_that_a_token_does_not_use_cost_no_operations() -> None:
     config = Qwen3MoeConfig(**SMALL, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=32)
     outline = of_config(config, where="here")
-    idle = 3 * 4 * 3 * 64 * 32  # layers x experts not met x matrices x sizes
+    idle = 3 * 4 * 3 * 64 * 32  # layers x unused experts x matrices x sizes
     assert outline.parameters - 500 * 64 - 64 - outline.matrices == idle
 
 
-def test_what_has_no_such_sizes_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_a_model_without_decoder_sizes_is_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="'mamba': not a decoder that a plan supports"):
         of_config(MambaConfig(num_hidden_layers=2), where="policy.model 'mamba'")
     with pytest.raises(ConfigError, match=r"^policy\.model: name a folder with the config\.json"):
@@ -157,9 +157,9 @@ def test_operations() -> None:
     forward = QWEN_7B.forward(1e6, 0.0)
     assert forward == pytest.approx(14.1e15, rel=3e-3)  # 14.1 GFLOP per token
     # Attention is 11.5 % of the linear part at 8,096 tokens.
-    share = QWEN_7B.forward(0, 8096**2) / QWEN_7B.forward(8096, 0)
-    assert share == pytest.approx(0.115, rel=0.01)
-    # A prefix cache changes where attention's operations fall, not their sum.
+    fraction = QWEN_7B.forward(0, 8096**2) / QWEN_7B.forward(8096, 0)
+    assert fraction == pytest.approx(0.115, rel=0.01)
+    # A prefix cache moves operations of attention to another pass; their sum is the same.
     whole = QWEN_7B.attention(3000, 0)
     assert QWEN_7B.attention(1000, 0) + QWEN_7B.attention(2000, 1000) == pytest.approx(whole)
     assert whole == pytest.approx(QWEN_7B.forward(0, 3000**2))

@@ -1,4 +1,4 @@
-"""Memory of a pass at its largest moment, against sums made by hand."""
+"""Tests of the memory of a pass at its peak, compared with sums made by hand."""
 
 from typing import Any
 
@@ -58,7 +58,7 @@ def test_the_sizes_of_the_shape() -> None:
         (16, {"devices": 4}, 2 * LAYER + 2 * 2 * HEAD, 3 * 2 * 8),
     ],
 )
-def test_with_few_tokens_the_largest_moment_is_that_of_the_head(
+def test_with_few_tokens_the_peak_is_at_the_head(
     rank: int, settings: dict[str, Any], unsharded: float, per_token: float
 ) -> None:
     logits = 2 * 100 * (12 if rank else 16)
@@ -86,7 +86,7 @@ def test_with_few_tokens_the_largest_moment_is_that_of_the_head(
         ),
     ],
 )
-def test_with_many_tokens_it_is_that_of_a_layer(
+def test_with_many_tokens_the_peak_is_at_a_layer(
     rank: int, settings: dict[str, Any], unsharded: float, per_token: float
 ) -> None:
     assert found(rank, tokens=1000, **settings) == (unsharded, 1000 * per_token, 0)

@@ -1,4 +1,4 @@
-"""Steps event by event: what is conserved, what the closed form says, and how far samples lag."""
+"""Tests of simulated steps: conserved episodes, the closed form, and the age of samples."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def test_every_episode_is_learned_from_once_or_is_still_there() -> None:
         assert 0 < found.generating <= 1 and 0 < found.learning <= 1
 
 
-def test_without_lag_nothing_is_old() -> None:
+def test_without_lag_no_sample_is_stale() -> None:
     asked = workload(96, 800, 4000)
     for settings in ({}, {"rollout": 4}):
         assert set(simulate(predicted(asked, QWEN_7B, cluster(8, **settings))).ages) == {0}
@@ -25,13 +25,13 @@ def test_without_lag_nothing_is_old() -> None:
     assert 0 < sum(lagging.ages) / len(lagging.ages) <= 3
 
 
-def test_equal_lengths_are_the_closed_form() -> None:
+def test_equal_lengths_give_the_closed_form() -> None:
     asked = workload(64, 1000, 1000, cv=0.0)
     prediction = predicted(asked, QWEN_7B, cluster(8, overhead=1.0))
     assert simulate(prediction).step == pytest.approx(prediction.step(), rel=0.01)
 
 
-def test_the_same_seed_is_the_same_simulation() -> None:
+def test_the_same_seed_gives_the_same_simulation() -> None:
     prediction = predicted(workload(64, 500, 2000), QWEN_7B, cluster(8))
     first, again = simulate(prediction, seed=1), simulate(prediction, seed=1)
     assert first == again != simulate(prediction, seed=2)

@@ -1,4 +1,4 @@
-"""Seconds by phase: hand-made sums, the closed form, and published step times within their band."""
+"""Tests of the seconds of each phase: sums by hand, closed forms, and published step times."""
 
 from dataclasses import replace
 
@@ -59,7 +59,7 @@ def test_published_steps(
 
 
 def test_the_long_tail_of_a_slow_card() -> None:
-    # 28,672 tokens by one sequence: generation of 177.9 s was reported.
+    # For one sequence of 28,672 tokens, 177.9 s of generation were reported.
     seconds, small = makespan([28_672.0], 500, 1, decode_step(QWEN_7B, cluster(device=H20)))
     assert seconds == small and 0.65 < seconds / 177.9 < 1.35
 
@@ -88,7 +88,7 @@ def test_a_colocated_step_of_3072_samples(
     assert seconds["score"] == pytest.approx(score, rel=0.02)
     assert seconds["train"] == pytest.approx(train, rel=0.02)
     assert seconds["decode"] == pytest.approx(decode, rel=0.10)
-    assert seconds["exchange"] == 0.0  # hidden behind computing
+    assert seconds["exchange"] == 0.0  # it overlaps with computation
 
 
 def test_training_is_three_forward_passes_or_four() -> None:
@@ -101,7 +101,7 @@ def test_training_is_three_forward_passes_or_four() -> None:
     once = learning(forward, member, plain, micro_batch=1e9)
     assert once.train / once.score == pytest.approx(3.0)
     again = learning(forward, member, replace(plain, checkpointing=True), micro_batch=1e9)
-    assert 3.9 < again.train / once.score < 4.0  # without the head
+    assert 3.9 < again.train / once.score < 4.0  # the head is not computed again
     adapted = learning(forward, replace(member, rank=32), plain, micro_batch=1e9)
     assert 2.0 < adapted.train / once.score < 2.1
 
@@ -144,7 +144,7 @@ def test_shared_prefixes_and_more_devices_save_time() -> None:
     assert times[0] / times[1] == pytest.approx(2.0) and times[1] / times[2] == pytest.approx(2.0)
 
 
-def test_links_that_are_too_slow_show() -> None:
+def test_slow_links_add_time() -> None:
     lesson = workload(64, 500, 500, cv=0.0).lessons["base"]
     member = Member(outline=QWEN_7B)
     slow = replace(H100, link=20.0)

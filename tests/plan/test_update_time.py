@@ -1,4 +1,4 @@
-"""Planned times of updates beside those that were measured on an H100 (docs/gpu.md)."""
+"""Tests of planned times of updates, compared with measurements on an H100 (docs/gpu.md)."""
 
 import json
 import subprocess
@@ -58,7 +58,7 @@ def test_measured_updates_of_an_h100(
     micro_batch: int,
     measured: float,
 ) -> None:
-    # The two shares of the peaks come from these eight times: this is a fit, and no prediction.
+    # The two fractions of the peaks were fitted to these eight times, so this is no prediction.
     found = learning(
         lesson(count, prompt, length),
         Member(outline=outline, rank=rank, frozen_bytes=2),
@@ -82,7 +82,7 @@ def test_each_epoch_takes_as_long_as_the_first_one() -> None:
 def test_small_models_spend_more_of_their_time_on_memory() -> None:
     given = lesson(8, 512, 2048)
 
-    def share(outline: ModelShape) -> float:
+    def fraction(outline: ModelShape) -> float:
         layout = on_h100(outline)
         fast = replace(H100, rates=replace(H100.rates, stream=(1e9, 1e9, 1e9)))
         whole, products = (
@@ -91,8 +91,8 @@ def test_small_models_spend_more_of_their_time_on_memory() -> None:
         )
         return 1 - products / whole
 
-    assert 0.55 < share(QWEN_05B) < 0.70
-    assert 0.25 < share(QWEN_7B) < 0.45
+    assert 0.55 < fraction(QWEN_05B) < 0.70
+    assert 0.25 < fraction(QWEN_7B) < 0.45
 
 
 def test_traffic_by_hand() -> None:

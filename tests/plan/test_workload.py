@@ -1,4 +1,4 @@
-"""What a config asks for per step, against the samplers and curricula themselves."""
+"""Tests of the planned workload of a step, compared with samplers and curricula."""
 
 import json
 from pathlib import Path
@@ -47,7 +47,7 @@ def test_a_tree_is_planned_as_it_is_played(go_on: GoOn, candidates: int, depth: 
 def test_malt_plays_all_of_its_tree() -> None:
     asked = planned("+experiment=paper/malt")
     assert asked.turns == 16 * (3 + 9 + 27) and asked.episodes == 16 * 27
-    # What a stage reads is as many prompts as the stage before made moves.
+    # A stage reads one prompt for each move of the stage before.
     assert [flow.prompts for flow in asked.flows] == [16, 16 * 3, 16 * 9]
 
 

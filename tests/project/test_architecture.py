@@ -1,4 +1,4 @@
-"""The layers of the house: arrows go down only, files stay small, the front door is light."""
+"""Tests of the architecture: imports go down the layers, files are short, imports are light."""
 
 import ast
 import json
@@ -63,8 +63,8 @@ AUTHORS = {
 }
 """Modules of `selfplay` that roles and arenas may import. Neither imports the other."""
 
-FRONT_DOOR = {"__init__", "__main__"}
-"""The public names, which load on first use, and the command line's other entry."""
+OUTSIDE_LAYERS = {"__init__", "__main__"}
+"""Modules outside of the layers: the public names, which load on first use, and `-m selfplay`."""
 
 HEAVY = {"torch", "transformers", "vllm", "ray", "pettingzoo"}
 LONGEST_FILE = 450
@@ -93,14 +93,14 @@ FOLDERS = sorted((ROOT / "selfplay").glob("*/__init__.py"))
 
 
 class Import(NamedTuple):
-    """One module that a source file imports, and where."""
+    """A module that a source file imports, and the line of the import."""
 
     line: int
     module: str
 
 
 def imports(source: str, module: str, is_package: bool = False) -> Iterator[Import]:
-    """Every import of a source, in functions and under conditions too, relative ones resolved."""
+    """Yield every import of a source, also in functions, with relative imports resolved."""
     parts = module.split(".")
     package = parts if is_package else parts[:-1]
     for node in ast.walk(ast.parse(source)):
@@ -120,7 +120,7 @@ def imports(source: str, module: str, is_package: bool = False) -> Iterator[Impo
 
 
 def layer_of(module: str) -> str:
-    """Entry of LAYERS for a module: `selfplay.engines.kv_cache` -> `engines`.
+    """Return the entry of LAYERS for a module: `selfplay.engines.kv_cache` -> `engines`.
 
     A public name of `selfplay` has the entry of the module that defines it.
     """
@@ -131,8 +131,8 @@ def layer_of(module: str) -> str:
     return group if group in RANK else parts[0]
 
 
-def broken_arrow(importer: str, imported: str) -> str | None:
-    """Why `importer` may not import `imported`, or None if it may."""
+def refusal(importer: str, imported: str) -> str | None:
+    """Return the reason why `importer` may not import `imported`, or None if it may."""
     source, target = importer.split(".")[0], imported.split(".")[0]
     if target not in PACKAGES or (source == target != "selfplay"):
         return None
@@ -147,7 +147,7 @@ def broken_arrow(importer: str, imported: str) -> str | None:
     if target != "selfplay":
         return f"{importer} -> {imported}: selfplay never imports {target}, a config names it"
     upper, lower = layer_of(importer), layer_of(imported)
-    if upper in FRONT_DOOR or upper == lower or imported == "selfplay.__version__":
+    if upper in OUTSIDE_LAYERS or upper == lower or imported == "selfplay.__version__":
         return None
     if upper not in RANK:
         return f"{upper} is in no layer of LAYERS"
@@ -160,34 +160,34 @@ def broken_arrow(importer: str, imported: str) -> str | None:
 
 
 def module_of(path: Path) -> str:
-    """The dotted name of a source file."""
+    """Return the dotted name of a source file."""
     parts = path.relative_to(ROOT).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def sources(*packages: str) -> list[Path]:
-    """All Python files of the packages."""
+    """Return all Python files of the packages."""
     return sorted(chain.from_iterable((ROOT / package).rglob("*.py") for package in packages))
 
 
 def length(path: Path) -> int:
-    """Lines of a file."""
+    """Return the number of lines of a file."""
     return len(path.read_text(encoding="utf-8").splitlines())
 
 
-def test_arrows_go_down_only() -> None:
+def test_imports_go_down_the_layers() -> None:
     broken: list[str] = []
     for path in sources(*PACKAGES):
         module = module_of(path)
         for line, imported in imports(path.read_text(), module, path.stem == "__init__"):
-            if reason := broken_arrow(module, imported):
+            if reason := refusal(module, imported):
                 broken.append(f"{path.relative_to(ROOT)}:{line}: {reason}")
     assert not broken, "\n" + "\n".join(dict.fromkeys(broken))
 
 
-def test_every_module_of_selfplay_stands_in_one_layer() -> None:
+def test_every_module_of_selfplay_is_in_one_layer() -> None:
     named = list(chain.from_iterable(LAYERS))
-    present = {layer_of(module_of(path)) for path in sources("selfplay")} - FRONT_DOOR
+    present = {layer_of(module_of(path)) for path in sources("selfplay")} - OUTSIDE_LAYERS
     assert len(named) == len(set(named)), "LAYERS names a module twice"
     assert not present - set(named), f"in no layer, add to LAYERS: {sorted(present - set(named))}"
     assert not set(named) - present, f"LAYERS names no module: {sorted(set(named) - present)}"
@@ -195,7 +195,7 @@ def test_every_module_of_selfplay_stands_in_one_layer() -> None:
 
 @pytest.mark.parametrize("layer", sorted(path.parent.name for path in FOLDERS))
 def test_no_modules_of_a_layer_import_each_other(layer: str) -> None:
-    """In a circle none can be read or changed without the others."""
+    """Modules of an import cycle can only be read and changed together."""
     paths = {module_of(path): path for path in sources(f"selfplay/{layer}")}
     left = {
         module: {
@@ -205,7 +205,7 @@ def test_no_modules_of_a_layer_import_each_other(layer: str) -> None:
         - {module}
         for module, path in paths.items()
     }
-    # Those that import nothing of what is left are in no circle.
+    # Modules that import none of the modules left are in no cycle.
     while free := [module for module, needed in left.items() if not needed & left.keys()]:
         for module in free:
             del left[module]
@@ -251,8 +251,8 @@ def test_the_vocabulary_imports_nothing_else_of_ours(name: str) -> None:
         ("arenas.debate.arena", "import json, numpy", None),
     ],
 )
-def test_an_arrow_is_judged(importer: str, source: str, reason: str | None) -> None:
-    verdicts = {broken_arrow(importer, imported) for _, imported in imports(source, importer)}
+def test_an_import_is_allowed_or_refused(importer: str, source: str, reason: str | None) -> None:
+    verdicts = {refusal(importer, imported) for _, imported in imports(source, importer)}
     verdict = "; ".join(text for text in verdicts if text)
     assert reason in verdict if reason else not verdict
 
@@ -286,7 +286,7 @@ PROBED = {
     "arenas/external/textarena.py": "a state of textarena",
     "arenas/questions/_reasoning_program.py": "a value of reasoning_gym",
 }
-"""Modules that may call `hasattr`, and the object that they did not make."""
+"""Modules that may call `hasattr`, and the object that they probe and did not make."""
 
 
 def test_only_objects_of_others_are_probed() -> None:
@@ -322,15 +322,15 @@ def test_the_public_names_resolve() -> None:
 
 
 @pytest.mark.parametrize("path", sources(*PACKAGES), ids=lambda path: str(path.relative_to(ROOT)))
-def test_what_a_module_exports_exists(path: Path) -> None:
+def test_exported_names_exist(path: Path) -> None:
     if path.stem == "__main__":
-        return  # has no importer but the interpreter
+        return  # only the interpreter imports it
     module = import_module(module_of(path))
     missing = [name for name in getattr(module, "__all__", ()) if not hasattr(module, name)]
     assert not missing, f"{path.relative_to(ROOT)} exports {missing}, which do not exist"
 
 
-def test_the_top_of_the_library_is_read_at_a_glance() -> None:
+def test_the_top_of_the_library_has_few_files_and_folders() -> None:
     files = [path.stem for path in (ROOT / "selfplay").glob("*.py")]
     assert len(files) <= 10 and len(FOLDERS) <= 19, (files, FOLDERS)
 
@@ -340,8 +340,8 @@ def test_files_stay_small() -> None:
     files = [*sources(*PACKAGES, "tests"), *scripts]
     lengths = {str(path.relative_to(ROOT)): length(path) for path in files}
     long = {name: lines for name, lines in lengths.items() if lines > LONGEST_FILE}
-    assert set(long) <= set(LONG_FILES), f"over {LONGEST_FILE} lines: {long}; split by noun"
-    assert set(LONG_FILES) <= set(long), "LONG_FILES excuses a file that is short or gone"
+    assert set(long) <= set(LONG_FILES), f"over {LONGEST_FILE} lines: {long}; split them by topic"
+    assert set(LONG_FILES) <= set(long), "LONG_FILES lists a file that is short or missing"
 
 
 def test_a_credit_method_stays_a_page() -> None:
@@ -351,7 +351,7 @@ def test_a_credit_method_stays_a_page() -> None:
     assert not long, f"a credit method has under {LONGEST_CREDIT_METHOD} lines: {long}"
 
 
-def test_no_file_is_a_drawer_for_everything() -> None:
-    drawers = {"util", "utils", "helper", "helpers", "common", "misc"}
-    found = [str(p.relative_to(ROOT)) for p in sources(*PACKAGES, "tests") if p.stem in drawers]
-    assert not found, f"name the file after its noun: {found}"
+def test_no_file_has_a_catch_all_name() -> None:
+    names = {"util", "utils", "helper", "helpers", "common", "misc"}
+    found = [str(p.relative_to(ROOT)) for p in sources(*PACKAGES, "tests") if p.stem in names]
+    assert not found, f"name the file after its content: {found}"

@@ -1,4 +1,4 @@
-"""Every benchmark measures something, as small as it goes. How fast it was is not tested."""
+"""Tests that run every benchmark at its smallest size. The measured speed is not tested."""
 
 import json
 import subprocess
@@ -56,5 +56,5 @@ def test_a_benchmark_runs(name: str, tmp_path: Path) -> None:
 def test_every_benchmark_is_tried() -> None:
     there = {path.stem.removeprefix("bench_") for path in SCRIPTS.glob("bench_*.py")}
     shared = {"table", "timing"}
-    elsewhere = {"peers", "peers_smollm2", "vllm_steps"}  # in other environments
+    elsewhere = {"peers", "peers_smollm2", "vllm_steps"}  # they need other environments
     assert there - shared - elsewhere == set(SMALLEST)

@@ -1,4 +1,4 @@
-"""The comparison of places to branch: the game with a tool, and what is counted, by hand."""
+"""Tests of the comparison of places to branch: the game with a tool, and counts by hand."""
 
 import json
 from collections.abc import Sequence
@@ -22,12 +22,12 @@ GAMES = games.GAMES
 
 
 def solver(game: Any, logits: np.ndarray, *, entropies: bool = False) -> Any:
-    """A player with draws of its own."""
+    """Return a player with its own random generator."""
     return games.Solver(game, logits, np.random.default_rng(0), entropies=entropies)
 
 
 def expert(game: Any, *, tool: bool = True) -> np.ndarray:
-    """The logits of a policy that answers right; with `tool` False it calls no right tool."""
+    """Return the logits of a policy with right answers, and with right tools if `tool` is True."""
     found: np.ndarray = np.zeros_like(game.logits(0))
     for question, value in product(range(3), range(3)):
         call = game.right(question, "call", value)
@@ -39,7 +39,7 @@ def expert(game: Any, *, tool: bool = True) -> np.ndarray:
 
 @pytest.mark.parametrize("name", list(GAMES))
 def test_values_by_hand(name: str) -> None:
-    """Right tools and answers are paid 1. A guess is right in a third of the tasks."""
+    """The value is 1 with right tools and answers; a guess is right in a third of the tasks."""
     game = GAMES[name]
     assert game.value(expert(game)) == pytest.approx(1.0)
     assert game.value(expert(game, tool=False)) == pytest.approx(1 / 3)
@@ -47,18 +47,18 @@ def test_values_by_hand(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", list(GAMES))
-def test_sampled_plays_earn_the_exact_value(name: str) -> None:
+def test_sampled_episodes_earn_the_exact_value(name: str) -> None:
     game = GAMES[name]
     logits = game.logits(3)
     player = solver(game, logits)
-    played = player([EpisodeSpec(task=task, seed=0) for task in games.TASKS * 80])
-    paid = np.mean([sum(turn.reward for turn in each.turns) for each in played])
+    episodes = player([EpisodeSpec(task=task, seed=0) for task in games.TASKS * 80])
+    paid = np.mean([sum(turn.reward for turn in each.turns) for each in episodes])
     assert paid == pytest.approx(game.value(logits), abs=0.02)
-    assert player.completions == len(played) * game.length
+    assert player.completions == len(episodes) * game.length
 
 
 def test_the_agent_sees_the_result_in_the_next_stage() -> None:
-    """The row of an answer is that of the hidden value after the right tool, else of nothing."""
+    """The state of an answer has the hidden value after the right tool, and no value otherwise."""
     game = GAMES["answers"]
     (found,) = solver(game, expert(game))([EpisodeSpec(task=Task(id="210"), seed=0)])
     rows = [turn.prompt_ids[0] for turn in found.turns]
@@ -68,8 +68,8 @@ def test_the_agent_sees_the_result_in_the_next_stage() -> None:
     assert rows[1::2] == [games.state("answer", question, games.NOTHING) for question in range(3)]
 
 
-def test_the_first_policy_is_as_sure_as_the_game_says() -> None:
-    """0.9 for the right tool, 0.8 for a wrong answer, and even comments."""
+def test_probabilities_of_the_first_policy() -> None:
+    """The right tool has probability 0.9, a wrong answer 0.8, and comments are equally likely."""
     game = GAMES["comments"]
     policy = games.softmax(game.logits(0, noise=0.0))
     assert policy[games.state("call", 1, 0)] == pytest.approx([0.05, 0.9, 0.05])
@@ -90,8 +90,10 @@ def test_a_branch_replays_its_prefix_and_costs_the_rest() -> None:
 
 
 def counts(name: str, method: str) -> tuple[Sequence[int], int]:
-    """The stages at which the branches of 20 steps begin, and the number of whole plays. The policy
-    is the first one, without noise."""
+    """Return the stages at which the branches of 20 steps begin, and the number of whole episodes.
+
+    The policy is the first one, without noise.
+    """
     game, chosen = GAMES[name], bakeoff.METHODS[method]
     player = solver(game, game.logits(0, noise=0.0), entropies=chosen.entropies)
     sampler, starts, whole = chosen.sampler(), list[int](), 0
@@ -103,9 +105,9 @@ def counts(name: str, method: str) -> tuple[Sequence[int], int]:
     return starts, whole
 
 
-def test_branches_lie_before_uncertain_stages() -> None:
-    """In `answers` the calls are sure and the answers are not: by the exact entropy all branches
-    begin with an answer, and by the surprisal of one choice most."""
+def test_branches_begin_before_uncertain_stages() -> None:
+    """In `answers` only answers are uncertain: all branches by the exact entropy begin with one,
+    and most branches by the surprisal of one choice."""
     fractions = {}
     for where in ("uniform", "surprisal", "entropy"):
         starts, whole = counts("answers", f"arpo, {where}")
@@ -115,8 +117,8 @@ def test_branches_lie_before_uncertain_stages() -> None:
 
 
 def test_an_uncertain_first_stage_leaves_places_unused() -> None:
-    """In `calls` no stage is less certain than the first one, so the group has no branches; by the
-    surprisal of one choice some answers seem to be so."""
+    """In `calls` no stage is less certain than the first one, so the group has no branches. The
+    surprisal of one choice makes some answers seem less certain."""
     assert counts("calls", "arpo, entropy") == ([], 320)
     starts, whole = counts("calls", "arpo, surprisal")
     assert len(starts) + whole == 320 and 0 < len(starts) < 160
@@ -135,7 +137,7 @@ def test_forks_after_a_result_by_hand() -> None:
     assert bakeoff.forks([group], game) == (4, 2)  # before the comments of the questions 0 and 1
 
 
-def test_the_mean_estimate_of_whole_plays_follows_the_exact_gradient() -> None:
+def test_the_mean_estimate_of_whole_episodes_follows_the_exact_gradient() -> None:
     game = GAMES["answers"]
     logits = game.logits(1)
     exact, step = np.zeros_like(logits), 1e-5

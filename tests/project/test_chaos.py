@@ -1,4 +1,4 @@
-"""`scripts/chaos.py`: which processes of a run it kills, and when."""
+"""Tests of `scripts/chaos.py`: the processes of a run that it kills, and the time of a kill."""
 
 import os
 import random
@@ -67,7 +67,7 @@ def test_one_process_of_the_wanted_kind_is_killed_after_the_delay(run: Run) -> N
     assert not run.ended()
     for _ in range(2):
         kill.tick(run.mark)
-    assert kill.name == "ray::LearnerWorker" and kill.told.endswith("in step 2")
+    assert kill.name == "ray::LearnerWorker" and kill.message.endswith("in step 2")
     (title,) = run.ended()
     assert title.startswith("ray::LearnerWorker")
     lives.tick(run.mark)

@@ -1,4 +1,4 @@
-"""The generator of docs/configuration.md: the text of each key from docstrings."""
+"""Tests of the generator of docs/configuration.md, which takes texts from docstrings."""
 
 import sys
 from inspect import cleandoc
@@ -31,7 +31,7 @@ def test_an_entry_of_several_names_documents_each_of_them() -> None:
     }
 
 
-def test_entries_may_stand_at_the_margin_or_below_a_summary() -> None:
+def test_entries_may_be_at_the_margin_or_below_a_summary() -> None:
     expected = {"a": "One.", "b": "Two."}
     assert documentation("Args:\na: One.\nb: Two.") == expected
     assert documentation("Sum.\n\nArgs:\n    a: One.\n    b: Two.\nReturns:\n    c: d.") == expected

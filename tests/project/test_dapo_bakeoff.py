@@ -1,4 +1,4 @@
-"""The comparison of DAPO's parts: what is paid, dropped and counted, beside values by hand."""
+"""Tests of the comparison of DAPO's parts: rewards, dropped samples and tables."""
 
 import json
 from pathlib import Path
@@ -26,7 +26,7 @@ RUN = {"lag": 0, "budget": 192, "rate": 0.3}
 
 
 def turn(count: int, reward: float, reason: StopReason) -> Turn:
-    """A word of so many tokens."""
+    """Return a turn with a word of `count` tokens."""
     return builders.turn(
         "player_0", reward, prompt_ids=(0,), completion_ids=(0,) * count, stop_reason=reason
     )
@@ -45,7 +45,7 @@ def turn(count: int, reward: float, reason: StopReason) -> Turn:
     ],
 )
 def test_pay_of_words_near_the_limit(name: str, pay: list[float]) -> None:
-    """Words of 6, 7 and 8 tokens that ended, and one that was cut off."""
+    """The words have 6, 7 and 8 tokens and ended, and a fourth one was cut off."""
     turns = [turn(count, 1.0, StopReason.STOP) for count in (6, 7, 8)]
     turns.append(turn(8, 0.25, StopReason.LENGTH))
     episode = Episode(
@@ -57,7 +57,7 @@ def test_pay_of_words_near_the_limit(name: str, pay: list[float]) -> None:
 
 
 def test_targets_below_the_buffer_and_in_it() -> None:
-    """No penalty lowers the pay of a short target; it does that of two long ones."""
+    """The penalty starts at 7 tokens, so it lowers the rewards of two long targets only."""
     lengths = {
         name: [len(target) + 1 for target in targets] for name, targets in bakeoff.TARGETS.items()
     }
@@ -79,7 +79,7 @@ def test_parts_are_those_of_the_config() -> None:
     assert changed == [tuple(place == part for place in range(4)) for part in range(4)]
 
 
-def test_first_facts_are_those_of_the_first_policy() -> None:
+def test_the_first_values_are_those_of_the_first_policy() -> None:
     """The exact fraction of cut-off words agrees with sampled words."""
     logits = np.random.default_rng([5, 4]).normal(size=GAME.shape)
     logits[:, GAME.letters] -= bakeoff.RARE
@@ -115,7 +115,7 @@ def test_runs_differ_by_method_and_are_repeated_exactly() -> None:
     assert all(run(bakeoff.PARTS[name], 2) != grpo for name in ("token mean", "overlong"))
 
 
-def test_words_are_those_of_the_policy_some_steps_before() -> None:
+def test_words_are_sampled_by_the_policy_of_earlier_steps() -> None:
     first, second = torch.zeros(*GAME.shape), torch.zeros(*GAME.shape)
     second[:, GAME.letters] += 1000
     writer = bakeoff.Writer(GAME, first, np.random.default_rng(0), 1)

@@ -1,4 +1,4 @@
-"""The walk-throughs do what they say: the code that they print is written down and run."""
+"""Tests that run the code and the commands that the documentation prints."""
 
 import os
 import re
@@ -42,12 +42,12 @@ COMMANDS = re.compile(r"^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def files(page: str) -> dict[str, str]:
-    """The files that a page prints, each under its name."""
+    """Return the files that a page prints, by name."""
     return dict(FILE.findall((DOCS / page).read_text(encoding="utf-8")))
 
 
 def commands(page: str) -> list[list[str]]:
-    """The commands that a page prints, as lists of arguments."""
+    """Return the commands that a page prints, as lists of arguments."""
     blocks = COMMANDS.findall((DOCS / page).read_text(encoding="utf-8"))
     lines = "".join(blocks).replace("\\\n", " ").splitlines()
     return [shlex.split(line) for line in lines]
@@ -55,7 +55,7 @@ def commands(page: str) -> list[list[str]]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The files that a reader of these pages has written, in a folder outside of the repository."""
+    """Return a folder outside of the repository with the files that these pages print."""
     made = tmp_path_factory.mktemp("reader")
     for page in PAGES:
         for name, text in files(page).items():
@@ -261,7 +261,7 @@ PRINTING = ["README.md", *sorted(f"docs/{path.name}" for path in DOCS.glob("*.md
 
 
 def printed(command: str, page: str) -> list[list[str]]:
-    """The arguments of every `selfplay COMMAND` that a page prints."""
+    """Return the arguments of every `selfplay COMMAND` that a page prints."""
     found = []
     for block in COMMANDS.findall((ROOT / page).read_text(encoding="utf-8")):
         for line in expanded(block.replace("\\\n", " ")).splitlines():
@@ -272,7 +272,7 @@ def printed(command: str, page: str) -> list[list[str]]:
 
 
 def expanded(block: str) -> str:
-    """A block with its shell variables put in, of loops the first value of each."""
+    """Return a block with the values of its shell variables, in loops the first value."""
     known = dict(re.findall(r"for (\w+) in (\S+)", block))
     known |= re.findall(r'^\s*(\w+)="([^"]*)"$', block, re.MULTILINE)
     for name, value in reversed(known.items()):
@@ -293,16 +293,16 @@ def test_every_training_command_that_is_printed_is_accepted(
         Path(name).write_text('{"question": "7 + 5?", "answer": "12"}\n')
     for arguments in printed("train", page):
         if any("runs/" in each or "my_" in each or "/path" in each for each in arguments):
-            continue  # of a run or file that the reader has
+            continue  # it needs a run or a file of the reader
         if "runtime.address=auto" in arguments:
-            continue  # on a cluster that the reader has
+            continue  # it needs a cluster
         if any(each.startswith("+recipe=") for each in arguments):
-            continue  # on GPUs; tests/config/test_recipes.py checks them
+            continue  # it needs GPUs; tests/config/test_recipes.py checks them
         if "engine=vllm" in arguments and find_spec("vllm") is None:
-            continue  # for another environment than this one
+            continue  # it needs another environment
         overrides = [each for each in arguments if not each.startswith("-")]
         points = [p.overrides for p in plan(overrides).points] if "-m" in arguments else [overrides]
-        # Runs that differ only in their seed have the same config otherwise: one of them is tried.
+        # Of runs that differ only in their seed, one is checked.
         alike = {tuple(o for o in point if not o.startswith("seed=")): point for point in points}
         for point in alike.values():
             if {"services=taskset", "+experiment=smollm2/taskset"} & {*point}:
@@ -313,4 +313,4 @@ def test_every_training_command_that_is_printed_is_accepted(
             except ConfigError as error:
                 if "needs the package" not in str(error):
                     raise
-                check_config(load(point))  # of an extra that this environment lacks
+                check_config(load(point))  # it needs an extra that this environment lacks

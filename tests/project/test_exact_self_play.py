@@ -1,4 +1,4 @@
-"""`scripts/exact_self_play.py`: its values of moves, and that a policy learns from them."""
+"""Tests of `scripts/exact_self_play.py`: values of moves, and learning from them."""
 
 import sys
 from pathlib import Path
@@ -62,11 +62,11 @@ def test_the_values_are_the_derivatives_of_the_pay() -> None:
             step[number, move] = small
             pays = [first_player_pay(tree, policy + side * step) for side in (1, -1)]
             slopes.append(sign * (pays[0] - pays[1]) / (2 * small))
-        # They differ by one factor for the whole set: the probability that it is reached.
+        # Values and slopes differ by one factor for the whole set: the probability to reach it.
         assert slopes[0] * values[number, 1] == pytest.approx(slopes[1] * values[number, 0])
 
 
-def test_a_policy_learns_from_them(tmp_path: Path) -> None:
+def test_a_policy_learns_from_exact_values(tmp_path: Path) -> None:
     overrides = [
         "+experiment=tiny/kuhn",
         "evaluations=none",
@@ -86,7 +86,7 @@ def test_a_policy_learns_from_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("overrides", "said"),
+    ("overrides", "words"),
     [
         (["run.name=x", "objective.estimator=k2"], "objective.estimator: k2 estimates"),
         (["run.name=x", "objective=grpo"], "set ratio=none"),
@@ -94,11 +94,11 @@ def test_a_policy_learns_from_them(tmp_path: Path) -> None:
         ([], "run.name: the run needs a name"),
     ],
 )
-def test_what_it_cannot_train_is_refused_in_one_line(
-    overrides: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_settings_that_cannot_be_trained_are_refused_in_one_line(
+    overrides: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = ["+experiment=tiny/kuhn", f"run.folder={tmp_path}", "evaluations=none", *overrides]
     monkeypatch.setattr(sys, "argv", ["exact_self_play.py", *given])
-    with pytest.raises(SystemExit, match=said):
+    with pytest.raises(SystemExit, match=words):
         exact.main()
     assert not list(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""The bake-off in games: their configs, the choice of the rate, and what is read of a run."""
+"""Tests of the bake-off in games: configs, the choice of the rate, and results of runs."""
 
 import json
 from dataclasses import replace
@@ -27,12 +27,12 @@ bakeoff: Any = script("game_bakeoff")
 GAMES = games.GAMES
 ROAD = GAMES["long_road"]
 APART = {"by_role", "experience", "learning_progress", "majority", "preference"}
-"""Credit methods that need other rewards, an objective of their own, or are made of others."""
+"""Credit methods that need other rewards or another objective, or that combine methods."""
 
 
 @cache
 def walks() -> Group:
-    """Random walks of the game of the experiment. A move is one token, as it is there."""
+    """Return random walks in the game of the experiment, with moves of one token."""
     engine = ScriptedEngine({"script": choice(["left", "right"])})
     agent_spec = AgentSpec(role=Role(), policy="script", renderer=ByteRenderer())
     rollout = Rollout(
@@ -45,7 +45,7 @@ def walks() -> Group:
 
 
 def advantages(name: str) -> np.ndarray:
-    """The advantages of a method of `configs/credit/`, agents compared with themselves."""
+    """Return the advantages of a credit method that compares each agent with itself."""
     config = compose.load(["+experiment=tiny/long_road", f"credit={name}"])["credit"]
     if "group_by" in config:
         config["group_by"] = "agent"
@@ -54,7 +54,7 @@ def advantages(name: str) -> np.ndarray:
 
 
 def ended(folder: Path, passed: list[float], last: float) -> Path:
-    """A run that passed these fractions of the forks in its steps."""
+    """Write the folder of a run that passed these fractions of the forks in its steps."""
     folder.mkdir(parents=True)
     rows = [{"step": 0, "evaluation/road/passed": 0.25}]
     rows += [{"step": n, "arena/passed": each} for n, each in enumerate(passed, 1)]
@@ -114,7 +114,7 @@ def test_methods_that_are_left_out_give_the_advantages_of_another_one_times_a_co
 
 
 def test_methods_that_branch_sample_as_many_turns_as_the_others() -> None:
-    """A branch of one of the 63 later rounds replays half of the rounds in the mean."""
+    """A branch of one of the 63 later rounds replays half of the rounds on average."""
     plain = compose.load(["+experiment=tiny/long_road"])["sampler"]["group_size"]
     branching = compose.load(["+experiment=tiny/long_road", *games.BRANCH])["sampler"]
     branches = branching["group_size"] - branching["initial"]

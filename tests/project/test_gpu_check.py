@@ -1,4 +1,4 @@
-"""The check of a machine with GPUs: its page whatever its sections do, and its half on a CPU."""
+"""Tests of the check of a machine with GPUs: its page, and its sections for a CPU."""
 
 import os
 import subprocess
@@ -20,7 +20,7 @@ PACKAGES = {"vllm": False, "ray": True}
 
 
 def section(code: str, **settings: Any) -> Any:
-    """A section that runs a few lines of Python."""
+    """Return a section that runs a few lines of Python."""
     named = {"name": "fake", "title": "A fake", "remedy": "Mend the fake.", "limit": 30.0}
     command = [sys.executable, "-c", code]
     return check.Section(**{**named, "command": command, **settings})
@@ -138,7 +138,7 @@ def test_every_section_has_an_own_name_and_advice() -> None:
 
 
 @pytest.mark.slow
-def test_the_half_for_a_cpu(tmp_path: Path) -> None:
+def test_the_sections_for_a_cpu(tmp_path: Path) -> None:
     place = tmp_path / "page.md"
     ran = subprocess.run(
         [ROOT / "scripts/gpu_check", "--page", place],

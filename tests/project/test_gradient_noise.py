@@ -1,4 +1,4 @@
-"""`scripts/gradient_noise.py`: the exact gradient, the estimate of unbiased credit, the figures."""
+"""Tests of `scripts/gradient_noise.py`: the exact gradient, estimates and their statistics."""
 
 from functools import partial
 from typing import Any
@@ -19,7 +19,7 @@ def noise() -> Any:
 
 
 def expected_return(noise: Any, policy: Any) -> float:
-    """Mean return over the tasks, with the plays written out."""
+    """Return the mean return over the tasks, as a sum over all plays."""
     total = 0.0
     for task in noise.tasks(TURNS, 0):
         for first in (0, 1):
@@ -58,14 +58,15 @@ def test_an_unbiased_method_has_the_exact_gradient_in_the_mean(noise: Any, early
     # The mean over samples is the mean over the turns: the sum over turns is TURNS times as large.
     error = found.std(0, ddof=1) / np.sqrt(len(found))
     away = np.abs(found.mean(0) * TURNS - noise.exact(policy, known, TURNS)) / (error * TURNS)
-    # 12 numbers; a normal one is beyond 4 with a probability of 6e-5.
+    # There are 12 numbers; a normal variable exceeds 4 standard errors with probability 6e-5.
     assert away.max() < 4
 
 
-def test_the_figures_are_those_of_the_text(noise: Any) -> None:
+def test_the_statistics_by_hand(noise: Any) -> None:
     found = np.array([[3.0, 0.0], [5.0, 0.0], [4.0, 1.0], [4.0, -1.0]])
-    direction, spread, right = noise.figures(found, np.array([2.0, 0.0]), 500)
-    # The squared distances to the mean (4, 0) are 1 each: 4 / 3; 16 less 1 / 3 is its square.
+    direction, spread, right = noise.statistics(found, np.array([2.0, 0.0]), 500)
+    # The squared distances to the mean (4, 0) are 1 each, so the variance is 4 / 3. An unbiased
+    # estimate of the squared mean is 16 - 1 / 3.
     assert (direction, spread) == pytest.approx((1.0, (4 / 3) / (16 - 1 / 3) * 0.5))
     assert right == pytest.approx((1 + 1 + 2 * 4 / np.sqrt(17)) / 4)
 

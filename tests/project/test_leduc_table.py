@@ -1,4 +1,4 @@
-"""`scripts/leduc_table.py`: the tree of Leduc poker, and that its rule learns."""
+"""Tests of `scripts/leduc_table.py`: the tree of Leduc poker, and learning with its rule."""
 
 from functools import cache
 from typing import Any
@@ -65,5 +65,5 @@ def test_the_last_step_is_measured_for_any_number_of_steps(steps: int, checks: i
         values.append(tree().exploitability(tree().probabilities(table.logits)))
         kept.append(table.logits)
     assert found[-1] == values[-1]
-    if steps == checks:  # every step is measured; the second half has two of three
+    if steps == checks:  # every step is measured; the mean is over the last two of three
         assert of_mean == tree().exploitability(tree().probabilities(np.mean(kept[1:], axis=0)))

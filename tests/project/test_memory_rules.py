@@ -1,4 +1,4 @@
-"""`scripts/memory_rules.py`: fixed rules for the manager, and for the answer."""
+"""Tests of `scripts/memory_rules.py`: fixed rules for the manager, and for the answer."""
 
 from typing import Any
 
@@ -37,9 +37,9 @@ def scores(task: Task) -> dict[str, float]:
     return {name: rules.exact_match(arena, task, rule) for name, rule in rules.RULES.items()}
 
 
-def test_each_rule_decides_as_its_name_says() -> None:
+def test_scores_of_each_rule() -> None:
     # `add` fills the bank with Rome and the rain; `update first` replaces Rome by the rain, and
-    # this by Oslo.
+    # the rain by Oslo.
     assert scores(MOVED) == {
         "add": 0.0,
         "update first": 1.0,

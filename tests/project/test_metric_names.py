@@ -1,4 +1,4 @@
-"""The table of metric names has all that a run writes, whatever tracker it is sent to."""
+"""Tests that docs/metrics.md has all metrics of a run and of the shipped arenas."""
 
 import importlib
 import json
@@ -15,7 +15,7 @@ TABLE = ROOT / "docs/metrics.md"
 
 
 def documented(page: str) -> list[re.Pattern[str]]:
-    """The names of the table's first column; short ones go on from the one before them."""
+    """Return patterns of the names in the table; a short name completes the one before it."""
     lines = page.partition("## Metric names")[2].partition("\n#")[0].splitlines()
     found: list[str] = []
     for cell in [line.split("|")[1] for line in lines if line.startswith("| ")]:
@@ -49,7 +49,7 @@ def test_every_name_that_a_run_writes_is_in_the_table() -> None:
 
 
 def test_every_metric_that_a_shipped_arena_declares_is_on_the_page() -> None:
-    """Verdicts are under the roles, and the memories of an answer too."""
+    """Verdicts are left out, because they are among the metrics of roles."""
     for module in pkgutil.walk_packages(arenas.__path__, "arenas."):
         importlib.import_module(module.name)
     rows = [line for line in TABLE.read_text(encoding="utf-8").splitlines() if line[:1] == "|"]

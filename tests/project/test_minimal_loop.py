@@ -1,4 +1,4 @@
-"""The minimal loop learns, and stays a page without configs and without the command line."""
+"""Tests that the minimal loop learns, and is short and without configs and command line."""
 
 import runpy
 

@@ -1,4 +1,4 @@
-"""Every option that a page, a docstring or a comment names exists among the configs."""
+"""Tests that the configs have every option that a page, a docstring or a comment names."""
 
 import io
 import re
@@ -31,8 +31,7 @@ REFUSED = {("docs/configs.md", "kuhn")}
 
 
 def texts() -> Iterator[tuple[str, str]]:
-    """Name and text of the pages, of the comments of configs, and of strings and comments of
-    code."""
+    """Yield name and text of pages, of comments of configs, and of strings and comments of code."""
     for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
         yield str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")
     for path in CONFIGS.rglob("*.yaml"):
@@ -44,7 +43,7 @@ def texts() -> Iterator[tuple[str, str]]:
 
 
 def words(path: Path) -> Iterator[str]:
-    """The strings and comments of a module."""
+    """Yield the strings and comments of a module."""
     source = io.StringIO(path.read_text(encoding="utf-8"))
     kinds = (tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", -1))
     for token in tokenize.generate_tokens(source.readline):
@@ -53,7 +52,7 @@ def words(path: Path) -> Iterator[str]:
 
 
 def unknown(name: str, text: str) -> tuple[int, list[str]]:
-    """How many options a text names, and those that no config group has."""
+    """Return the number of options that a text names, and those that no config group has."""
     count, bad = 0, []
     for found in [*NAMED.finditer(text), *QUOTED.finditer(text)]:
         for option in found[2].split(","):

@@ -1,4 +1,4 @@
-"""The page about a new curriculum: what it prints passes its test and is trained with."""
+"""Test of the page about a new curriculum: the printed code passes its tests and trains."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The page about a new objective: what it prints passes its test and is trained with."""
+"""Tests of the page about a new objective: the printed code passes its tests and trains."""
 
 import math
 import subprocess
@@ -42,7 +42,7 @@ def test_the_printed_objective_passes_its_test_and_trains(tmp_path: Path) -> Non
 
 
 def test_the_printed_prepare_asks_for_the_probability_of_another_text() -> None:
-    """The best completion has two tokens, whose log-probability is -1 each after any prompt."""
+    """The best completion has two tokens, each with log-probability -1 after any prompt."""
     page = (ROOT / "docs" / PAGE).read_text(encoding="utf-8")
     printed = page.partition("## The probability of another text")[2].partition("```python\n")[2]
     body = textwrap.indent(printed.partition("```")[0], "    ")

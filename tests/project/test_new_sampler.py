@@ -1,4 +1,4 @@
-"""The page about a new sampler: what it prints passes its test and is trained with."""
+"""Tests of the page about a new sampler: the printed code passes its tests and trains."""
 
 import subprocess
 import sys

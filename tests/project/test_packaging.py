@@ -1,4 +1,4 @@
-"""A clone, an editable install and a wheel behave alike, from any folder."""
+"""Tests that a clone, an editable install and a wheel behave alike, from any folder."""
 
 import json
 import os
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 
 def run(*command: str | Path, **settings: Path | dict[str, str]) -> str:
-    """The standard output of a command that must succeed."""
+    """Return the standard output of a command that must succeed."""
     ran = subprocess.run(command, capture_output=True, text=True, check=False, **settings)  # type: ignore[call-overload]
     assert ran.returncode == 0, ran.stdout + ran.stderr
     return str(ran.stdout)
@@ -30,7 +30,7 @@ def run(*command: str | Path, **settings: Path | dict[str, str]) -> str:
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a clone holds: a build in the clone itself would leave its traces there."""
+    """Copy the packages of the repository, because a build leaves files in its folder."""
     copy = tmp_path_factory.mktemp("source") / "clone"
     for package in PACKAGES:
         unwanted = shutil.ignore_patterns("__pycache__")
@@ -42,7 +42,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The library's wheel."""
+    """Build the library's wheel."""
     folder, clone = tmp_path_factory.mktemp("wheel"), source.with_name("built")
     shutil.copytree(source, clone)
     options = [option for option in OFFLINE if option != "--ignore-installed"]
@@ -51,8 +51,8 @@ def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-class House(NamedTuple):
-    """An environment that has the library in one of three ways."""
+class Installation(NamedTuple):
+    """An environment that has the library from a clone, an editable install or a wheel."""
 
     environment: Path
     home: Path
@@ -64,13 +64,13 @@ class House(NamedTuple):
 
 
 @pytest.fixture(scope="module", params=["clone", "editable", "wheel"])
-def house(
+def installation(
     request: pytest.FixtureRequest, source: Path, tmp_path_factory: pytest.TempPathFactory
-) -> House:
-    """A fresh environment that borrows the installed dependencies, but not an installed selfplay.
+) -> Installation:
+    """Make an environment with the installed dependencies and without an installed selfplay.
 
-    A folder that a .pth file names has its own .pth files ignored, so that an editable install of
-    this clone in the borrowed folder stays unseen.
+    Python reads no .pth files in a folder that a .pth file names, so an editable install of this
+    clone among the dependencies has no effect.
     """
     environment = tmp_path_factory.mktemp(request.param) / "environment"
     venv.create(environment, with_pip=False, symlinks=True)
@@ -86,28 +86,28 @@ def house(
         run(*pip, *OFFLINE, "--editable", source, env=variables)
     else:
         run(*pip, *OFFLINE, request.getfixturevalue("wheel"), env=variables)
-    return House(environment, home, variables)
+    return Installation(environment, home, variables)
 
 
-def test_the_packages_import_from_any_folder(house: House, tmp_path: Path) -> None:
+def test_the_packages_import_from_any_folder(installation: Installation, tmp_path: Path) -> None:
     names = ", ".join(PACKAGES)
     code = f"import json, {names}; print(json.dumps([m.__file__ for m in ({names},)]))"
-    files = json.loads(house.python(tmp_path, "-c", code))
-    assert [Path(file).parent for file in files] == [house.home / name for name in PACKAGES]
+    files = json.loads(installation.python(tmp_path, "-c", code))
+    assert [Path(file).parent for file in files] == [installation.home / name for name in PACKAGES]
 
 
 @pytest.mark.parametrize(("arguments", "word"), [("--help", "train"), ("list", "quickstart")])
 def test_the_command_line_works_from_any_folder(
-    house: House, tmp_path: Path, arguments: str, word: str
+    installation: Installation, tmp_path: Path, arguments: str, word: str
 ) -> None:
-    assert word in house.python(tmp_path, "-m", "selfplay", arguments)
-    assert not list(tmp_path.iterdir()), "a command that only tells left files behind"
+    assert word in installation.python(tmp_path, "-m", "selfplay", arguments)
+    assert not list(tmp_path.iterdir()), "a command that only prints has left files"
 
 
-def test_the_console_script_is_installed(house: House, tmp_path: Path) -> None:
-    if "PYTHONPATH" in house.variables:
+def test_the_console_script_is_installed(installation: Installation, tmp_path: Path) -> None:
+    if "PYTHONPATH" in installation.variables:
         return  # a clone that is not installed has no script, only `python -m selfplay`
-    assert "train" in run(house.environment / "bin" / "selfplay", "--help", cwd=tmp_path)
+    assert "train" in run(installation.environment / "bin" / "selfplay", "--help", cwd=tmp_path)
 
 
 def test_the_wheel_holds_every_file_and_nothing_else(source: Path, wheel: Path) -> None:

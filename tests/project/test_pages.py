@@ -1,4 +1,4 @@
-"""The pages of the documentation: their links lead somewhere, and their tables are complete."""
+"""Tests of the pages of the documentation: links, generated text, length and tables."""
 
 import re
 import subprocess
@@ -16,18 +16,18 @@ README_LINES = 150
 
 
 def anchors(text: str) -> set[str]:
-    """The anchors of a page's headings, as GitHub and mkdocs make them."""
+    """Return the anchors of a page's headings, as GitHub and mkdocs make them."""
     text = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
     headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in headings}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
-def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
+def test_the_links_of_a_page_have_targets(page: Path) -> None:
     broken = []
     for link in LINK.findall(page.read_text(encoding="utf-8")):
         if re.match(r"[a-z]+:", link):
-            continue  # of the web
+            continue  # a web address
         name, _, anchor = link.partition("#")
         target = (page.parent / name).resolve() if name else page
         known = anchors(target.read_text(encoding="utf-8")) if target.suffix == ".md" else set()

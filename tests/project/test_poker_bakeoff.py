@@ -1,4 +1,4 @@
-"""`scripts/poker_bakeoff.py`: its hands, its pay, and that its methods learn."""
+"""Tests of `scripts/poker_bakeoff.py`: its hands and rewards, and learning with its methods."""
 
 import json
 from pathlib import Path
@@ -80,7 +80,7 @@ def test_a_branch_goes_on_from_its_prefix_and_costs_only_new_turns() -> None:
 
 
 @pytest.mark.parametrize("method", bakeoff.METHODS)
-def test_every_method_comes_nearer_to_equilibrium_in_kuhn_poker(method: str) -> None:
+def test_every_method_approaches_equilibrium_in_kuhn_poker(method: str) -> None:
     setting = bakeoff.Setting(lr=0.1, kl=1.0)
     found = bakeoff.learn("kuhn", method, setting, seed=0, steps=60)
     assert len(found) == bakeoff.CHECKS and found[-1] < 0.35 < 11 / 24

@@ -1,4 +1,4 @@
-"""`scripts/program_depths.py`: the depth of demonstrated, proposed and given programs."""
+"""Tests of `scripts/program_depths.py`: the depth of demonstrated, proposed and given programs."""
 
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ def test_proposals_are_separate_from_other_tasks() -> None:
     }
 
 
-def test_a_row_gives_the_largest_depth_and_the_part_that_is_deeper_than_shown() -> None:
+def test_a_row_gives_the_largest_depth_and_the_fraction_of_deeper_programs() -> None:
     other = "def f(a):\n    return a * 2"
     steps = [[source(2), source(4)], [], *[[source(1)]] * 8, [source(6), other], [source(5)]]
     assert depths.row("name", steps, 4) == "| name | 13 | 1 | 6 | 16.7% | 1.40 → 1.90 |"

@@ -1,4 +1,4 @@
-"""`scripts/rare_lines.py`: how often rare lines are proposed, and how solvers do on them."""
+"""Tests of `scripts/rare_lines.py`: the fraction of rare lines, and solve rates with them."""
 
 from pathlib import Path
 

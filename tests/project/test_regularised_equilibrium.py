@@ -1,4 +1,4 @@
-"""The exploitability that a KL term allows, where decisions can be computed by hand."""
+"""Tests of equilibria with a KL term: decisions by formulas, and exploitability."""
 
 import math
 from typing import Any
@@ -30,8 +30,8 @@ def chance(found: Any, situation: str, move: int) -> float:
 @pytest.mark.parametrize("kl", [2.0, 0.5, 0.25])
 def test_last_decisions_are_those_of_the_formula(kuhn: Any, kl: float) -> None:
     assert kuhn.solve(kl) <= 1e-3
-    # The second player is bet at. With a king (2) a call wins 2 and a fold loses 1; with a jack
-    # (0) a call loses 2. So is the first player, who has passed before.
+    # The second player faces a bet. With a king (2) a call wins 2 and a fold loses 1; with a jack
+    # (0) a call loses 2. The first player, who passed before, decides alike.
     for king, jack in (("2b", "0b"), ("2pb", "0pb")):
         assert chance(kuhn, king, BET) == pytest.approx(1 / (1 + math.exp(-3 / kl)), abs=2e-3)
         assert chance(kuhn, jack, BET) == pytest.approx(1 / (1 + math.exp(1 / kl)), abs=2e-3)
@@ -51,7 +51,7 @@ def test_the_forward_kl_has_the_formula_of_its_own(kl: float) -> None:
     found = search("forward")
     assert found.solve(kl) <= 1e-3
     for king, jack in (("2b", "0b"), ("2pb", "0pb")):
-        for situation, gain in ((king, 3.0), (jack, -1.0)):  # of a call over a fold
+        for situation, gain in ((king, 3.0), (jack, -1.0)):  # the gain of a call over a fold
             call = chance(found, situation, BET)
             # At the maximum, every move has the same Q + kl u / p.
             assert gain + kl / (2 * call) == pytest.approx(kl / (2 * (1 - call)), abs=0.05)

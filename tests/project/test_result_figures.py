@@ -1,4 +1,4 @@
-"""The pictures of the results agree with the tables of the pages, and no section lacks one."""
+"""Tests that the pictures of the results agree with the tables, and that no section lacks one."""
 
 import math
 import re
@@ -27,7 +27,7 @@ WITHOUT_PICTURE = {
 
 @pytest.fixture
 def docs(tmp_path: Path) -> Path:
-    """A copy of the pages and pictures."""
+    """Return a copy of the pages and pictures."""
     for page in drawer.PAGES:
         shutil.copy(DOCS / page, tmp_path)
     shutil.copytree(DOCS / "figures", tmp_path / "figures")
@@ -43,7 +43,7 @@ def change(docs: Path, old: str, new: str) -> None:
 
 
 def failure(docs: Path) -> str:
-    """The line with which the check of a folder fails."""
+    """Return the line with which the check of a folder fails."""
     with pytest.raises(SystemExit) as stopped:
         drawer.main(["--check", "--docs", str(docs)])
     assert isinstance(stopped.value.code, str) and "\n" not in stopped.value.code
@@ -66,7 +66,7 @@ def test_every_section_with_numbers_has_a_picture() -> None:
     assert {heading for heading, pictured in found.items() if not pictured} == set(WITHOUT_PICTURE)
 
 
-def test_every_picture_stands_in_its_page_once() -> None:
+def test_every_picture_is_in_its_page_once() -> None:
     names = [picture.name for picture in chain.from_iterable(drawer.PAGES.values())]
     assert len(names) == len(set(names)) > 50
     for page, listed in drawer.PAGES.items():
@@ -218,7 +218,7 @@ def test_a_mean_by_step_needs_every_seed() -> None:
     assert drawn.bands["a"][1] == pytest.approx([3, math.nan, 5], nan_ok=True)
 
 
-def test_a_change_is_that_of_each_seed() -> None:
+def test_changes_are_computed_for_each_seed() -> None:
     page = "# P\n\n| | a |\n|---|---|\n| x | 1, 2 → 4, 3 |\n| y | 1 → 2, 3 |\n| z | 4 |"
     values = pictures.SeedValues(columns=["a"], side="change")
     made = [

@@ -1,4 +1,4 @@
-"""The arithmetic of the comparison of samplers, beside values that follow by hand."""
+"""Tests of the comparison of samplers, with values by hand."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ def test_reached_is_the_first_time_within_the_budget() -> None:
     ("name", "cost"), [("independent", 48), ("resample", 96), ("branch", 48), ("tree", 48)]
 )
 def test_every_step_learns_from_48_completions(name: str, cost: int) -> None:
-    """`resample` drops half of what it plays."""
+    """`resample` drops half of its episodes."""
     run = {"budget": 3 * cost, "rate": 0.3}
     curve, learned = bakeoff.learn(games.GAMES["steps"], bakeoff.SAMPLERS[name], 0, **run)
     assert [count for count, _ in curve] == [0, cost, 2 * cost, 3 * cost]

@@ -1,4 +1,4 @@
-"""The documentation site builds without a warning."""
+"""Test that the documentation site builds without a warning."""
 
 import os
 import re
@@ -26,4 +26,6 @@ def test_the_site_builds(tmp_path: Path) -> None:
     for page in (tmp_path / "site").rglob("*.html"):
         text = page.read_text(encoding="utf-8")
         loaded = re.findall(r"<(?:script|img|iframe|link rel=.?style)[^>]*https?://[^>]*>", text)
-        assert not loaded and 'class="mermaid"' not in text, page  # whose script is unpkg.com's
+        assert not loaded and 'class="mermaid"' not in text, (
+            page
+        )  # mermaid's script is at unpkg.com

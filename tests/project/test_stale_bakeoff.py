@@ -1,4 +1,4 @@
-"""The game of words of the comparison on stale samples, beside values that follow by hand."""
+"""Tests of the comparison on stale samples and of its game of words, with values by hand."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def objective(name: str) -> PolicyLoss:
 
 
 def batch(logits: torch.Tensor, rng: np.random.Generator) -> list[Sample]:
-    """The samples of a step."""
+    """Return the samples of a step."""
     samples: list[Sample] = stale.as_samples(GAME.sampled(logits, stale.TASKS, rng))
     return samples
 
@@ -50,7 +50,7 @@ def test_all_words_are_listed_and_have_probability_1() -> None:
     assert float(leaves.expected(logits)) == pytest.approx(1.0)
 
 
-def test_words_that_are_cut_off_are_those_without_an_end() -> None:
+def test_words_without_an_end_are_cut_off() -> None:
     leaves = words.Leaves(GAME)
     assert len(leaves.cut) - int(leaves.cut.sum()) == 4 * (1 + 3 + 9 + 27 + 81)
     uniform = torch.zeros(*GAME.shape, dtype=torch.float64)
@@ -62,9 +62,9 @@ def test_words_that_are_cut_off_are_those_without_an_end() -> None:
         assert turn.reward == GAME.reward(turn.prompt_ids[0], word)
 
 
-def test_a_uniform_policy_earns_what_follows_by_hand() -> None:
-    """Task 0, the word of one letter: 1/4 x 1/4 for it, and half for each longer word that begins
-    with the letter."""
+def test_the_return_of_a_uniform_policy_by_hand() -> None:
+    """Task 0 pays 1 for a word of one letter, whose probability is 1/16, and 0.5 for longer words
+    that begin with this letter, whose probability is 3/16."""
     leaves = words.Leaves(GAME)
     leaves.pay[len(leaves.pay) // 4 :] = 0.0
     uniform = torch.zeros(*GAME.shape, dtype=torch.float64)
@@ -72,7 +72,7 @@ def test_a_uniform_policy_earns_what_follows_by_hand() -> None:
 
 
 def test_the_mean_estimate_without_a_lag_is_the_exact_gradient() -> None:
-    """Less the part of a word's own reward in the mean of its group."""
+    """It is smaller by a factor, because a word's own reward is part of the mean of its group."""
     leaves, rng = words.Leaves(GAME), np.random.default_rng(0)
     logits = torch.from_numpy(rng.normal(size=GAME.shape))
     table = logits.clone().requires_grad_(True)

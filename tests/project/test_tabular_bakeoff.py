@@ -1,4 +1,4 @@
-"""The arithmetic of the tabular bake-off, where values follow by hand or by differences."""
+"""Tests of the tabular bake-off, with values by hand or by finite differences."""
 
 from typing import Any
 
@@ -69,7 +69,7 @@ def test_learning_finds_the_relay_and_is_repeatable() -> None:
     assert first[0] < 0.3 and first[-1] > 0.9
 
 
-def test_tables_name_what_is_not_defined(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_name_methods_that_are_not_defined(capsys: pytest.CaptureFixture[str]) -> None:
     bakeoff.main(["noise", "--games", "hunt", "--methods", "rloo", "pass_at_k", "--seeds", "2",
                   "--batches", "4"])  # fmt: skip
     printed = capsys.readouterr().out

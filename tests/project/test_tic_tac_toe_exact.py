@@ -1,4 +1,4 @@
-"""Exact results at tic-tac-toe of policies whose results are known."""
+"""Tests of exact results at tic-tac-toe, with policies whose results are known."""
 
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,7 @@ def test_perfect_play_always_draws_against_minimax_and_cannot_be_exploited(exact
     assert found.exploitability == pytest.approx(0.0)
 
 
-def test_one_wrong_reply_costs_its_share_against_minimax_and_all_against_a_best_response(
+def test_one_wrong_reply_against_minimax_and_against_a_best_response(
     exact: Any,
 ) -> None:
     policy = uniform(exact, optimal)

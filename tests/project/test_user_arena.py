@@ -1,4 +1,4 @@
-"""A user's own arena: one file, a few lines of YAML, no change to the library."""
+"""Tests of a user's own arena: one file, a few lines of YAML, no change to the library."""
 
 import json
 from pathlib import Path
@@ -83,27 +83,27 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_an_arena_of_ones_own_is_trained_resumed_and_evaluated(folder: Path) -> None:
+def test_a_users_arena_is_trained_resumed_and_evaluated(folder: Path) -> None:
     model = finished() / "checkpoints/000003/policies/base"
     mine = ("--config-dir", "my_configs", "+experiment=letters")
     outcome = run("train", *mine, "run.name=mine", f"policy.model={model}", cwd=folder)
     assert outcome.code == 0, outcome.err
     line = metrics(folder / "runs/mine")[-1]
     assert line["episodes/count"] == 4
-    assert line["role/speaker/reward"] > 0, "a model that says no e would test nothing"
+    assert line["role/speaker/reward"] > 0, "no word has an e, so the rewards are not tested"
     assert line["policy/base/samples"] == 4 * 2 * 2
     assert line["policy/base/gradient_norm"] > 0
     refused = run("evaluate", "runs/mine", "--json", cwd=folder)
     typed = "selfplay evaluate runs/mine --json --trust my_games"
     assert refused.code == 2 and one_line(refused.err).endswith(typed)
     evaluated = run(*typed.split()[1:], cwd=folder)
-    figures = json.loads(evaluated.out)["evaluations"]["letters"]
-    assert figures["letters"] == line["evaluation/letters/letters"]
+    values = json.loads(evaluated.out)["evaluations"]["letters"]
+    assert values["letters"] == line["evaluation/letters/letters"]
     assert run("train", "resume=runs/mine", cwd=folder).code == 2
     assert run("train", "resume=runs/mine", "--trust", "my_games", cwd=folder).code == 0
 
 
-def test_configs_of_ones_own_are_listed_and_suggested(folder: Path) -> None:
+def test_configs_of_a_user_are_listed_and_suggested(folder: Path) -> None:
     listed = run("list", "arena", "--config-dir", "my_configs", cwd=folder)
     names = {line.split()[0] for line in listed.out.splitlines()}
     assert {"absolute_zero", "letters"} <= names
@@ -125,7 +125,7 @@ def test_configs_of_ones_own_are_listed_and_suggested(folder: Path) -> None:
         ),
     ],
 )
-def test_a_fault_in_ones_own_arena_is_one_line(
+def test_a_fault_in_a_users_arena_is_one_line(
     change: tuple[str, str], complaint: str, folder: Path
 ) -> None:
     path = folder / "my_games/letters.py"
@@ -144,5 +144,5 @@ def test_a_package_that_takes_one_of_our_names_is_named(name: str, folder: Path)
     (folder / name / "__init__.py").write_text("")
     outcome = run("train", "+experiment=tiny/smoke", cwd=folder, first_on_path=folder)
     assert outcome.code == 2
-    said = one_line(outcome.err)
-    assert f"the package {name!r} in {folder}" in said and "rename your own package" in said
+    error = one_line(outcome.err)
+    assert f"the package {name!r} in {folder}" in error and "rename your own package" in error

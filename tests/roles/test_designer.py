@@ -1,4 +1,4 @@
-"""The designer's answer: one fence of JSON, or the whole text."""
+"""Tests of the designer's answer: one fence of JSON, or the whole text."""
 
 import pytest
 
@@ -17,6 +17,6 @@ def test_the_design_is_in_a_fence_or_is_the_whole_text() -> None:
     ("text", "reason"),
     [(" ", "no_design"), ("```json\n{}\n```\n```json\n{}\n```", "several_designs")],
 )
-def test_texts_without_one_design(text: str, reason: str) -> None:
+def test_texts_without_exactly_one_design_are_refused(text: str, reason: str) -> None:
     with pytest.raises(InvalidAction, match=reason):
         Designer().parse(text)

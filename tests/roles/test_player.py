@@ -1,4 +1,4 @@
-"""The player's prompts and what it takes as its action."""
+"""Tests of the player's prompts and of the text that is its action."""
 
 import pytest
 
@@ -23,14 +23,14 @@ def test_the_whole_text_is_the_action() -> None:
         role.parse(" \n")
 
 
-def test_a_terse_prompt_is_what_is_seen_and_nothing_else() -> None:
+def test_a_terse_prompt_is_the_text_of_the_observation() -> None:
     assert said(Player(game="kuhn", style="terse"), seen("Q", ["pass", "bet"])) == "Q pass bet"
     arena = raw_env()
     arena.begin(Task(id="game"), 0)
     assert said(Player(game="matrix", style="terse"), arena.view("player_1")) == "1 move"
 
 
-def test_a_full_prompt_tells_the_rules_and_the_hand() -> None:
+def test_a_full_prompt_shows_the_rules_and_the_hand() -> None:
     role = Player(game="kuhn")
     first, second = said(role, seen("K", [])), said(role, seen("J", ["pass", "bet"]))
     assert "You hold the king" in first and "You move first." in first and "pass or bet" in first
@@ -71,6 +71,6 @@ def test_a_full_prompt_of_the_long_road() -> None:
     assert "Forks met so far: 1. Passed: 1." in text and "You stand at a fork." in text
 
 
-def test_an_unknown_style_is_named() -> None:
+def test_an_unknown_style_is_refused() -> None:
     with pytest.raises(ConfigError, match="did you mean 'terse'"):
         Player(game="kuhn", style="ters")

@@ -1,4 +1,4 @@
-"""The prompts of the proposer and the solver, and how a proposal is read."""
+"""Tests of the prompts of the proposer and the solver, and of reading proposals."""
 
 import json
 from pathlib import Path
@@ -39,7 +39,7 @@ def shown(role: Solver | Proposer, observation: Any) -> str:
         ),
     ],
 )
-def test_a_solver_is_shown_its_side_alone(
+def test_a_solver_is_shown_only_its_side(
     style: str, kind: str, seen: list[str], hidden: list[str]
 ) -> None:
     prompt = shown(Solver(style=style), solver_view(kind, PROBLEM))
@@ -64,7 +64,7 @@ def test_the_full_prompt_says_how_many_inputs_and_the_form() -> None:
     assert "7 different inputs" in prompt and "<answer>" in prompt
 
 
-def test_a_template_shows_what_it_is_given_and_never_runs_it() -> None:
+def test_a_template_shows_template_code_in_data_and_never_runs_it() -> None:
     hostile = {**PROBLEM, "program": "{{ 7 * 7 }}{% raw %}", "inputs": ["'{{ 8 * 8 }}'"]}
     prompt = shown(Solver(), solver_view("deduction", hostile))
     assert "{{ 7 * 7 }}{% raw %}" in prompt and "{{ 8 * 8 }}" in prompt
@@ -107,6 +107,6 @@ def test_a_proposal_is_read_from_its_fences() -> None:
         [],
     ],
 )
-def test_other_blocks_are_no_proposal(blocks: list[str]) -> None:
+def test_other_blocks_are_refused(blocks: list[str]) -> None:
     with pytest.raises(InvalidAction, match="bad_form"):
         Proposer().parse(answer(*blocks))

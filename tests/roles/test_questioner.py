@@ -1,4 +1,4 @@
-"""The prompts of the questioner, and how its question and answer are read."""
+"""Tests of the prompts of the questioner, and of reading its question and answer."""
 
 import json
 from typing import Any

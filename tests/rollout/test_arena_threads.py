@@ -1,4 +1,4 @@
-"""Arenas that wait for services advance beside the engine's steps, and no result depends on it."""
+"""Tests of arenas that advance in threads during the engine's steps, with equal results."""
 
 import random
 import threading
@@ -20,7 +20,7 @@ from tests.helpers.command_process import LONGEST
 
 
 class Walk(Arena):
-    """A few moves; a test says how long each of them takes."""
+    """A game of four moves; a subclass sets the time that each of them takes."""
 
     name = "walk"
     roles = {"player": 2}
@@ -48,14 +48,14 @@ class Walk(Arena):
 
 
 class Slow(Walk):
-    """Takes another time in every move of every repetition."""
+    """A game whose moves take random times."""
 
     def wait(self) -> None:
         time.sleep(random.choice((0.0, 0.0, 0.002, 0.01)))
 
 
 class Steps(Engine):
-    """An engine whose requests take 1 to 6 steps; it records what it is given and when."""
+    """An engine whose requests take 1 to 6 steps; it records its requests and their steps."""
 
     def __init__(self) -> None:
         self.left: dict[int, int] = {}
@@ -102,7 +102,7 @@ def specs(count: int, **payload: Any) -> list[EpisodeSpec]:
 
 @pytest.mark.parametrize("overlap", [0.25, 0.5, 1.0])
 @pytest.mark.parametrize("threads", [2, 16])
-def test_the_engine_is_asked_the_same_at_the_same_steps_however_long_arenas_take(
+def test_requests_and_their_steps_do_not_depend_on_the_time_of_arenas(
     overlap: float, threads: int
 ) -> None:
     asked = [*specs(12), *specs(2, fails=1), *specs(6)]
@@ -117,27 +117,27 @@ def test_the_engine_is_asked_the_same_at_the_same_steps_however_long_arenas_take
 
 
 def test_without_overlap_the_engine_waits_and_plays_the_same_games() -> None:
-    standing, beside = Steps(), Steps()
-    wanted = rollout(standing, overlap=0.0).run(specs(10))
-    found = rollout(beside, overlap=0.5).run(specs(10))
+    waiting, overlapping = Steps(), Steps()
+    wanted = rollout(waiting, overlap=0.0).run(specs(10))
+    found = rollout(overlapping, overlap=0.5).run(specs(10))
     assert [[turn.agent for turn in e.turns] for e in found] == [
         [turn.agent for turn in e.turns] for e in wanted
     ]
-    assert sorted(seed for *_, seed in beside.record) == sorted(
-        seed for *_, seed in standing.record
+    assert sorted(seed for *_, seed in overlapping.record) == sorted(
+        seed for *_, seed in waiting.record
     )
-    assert beside.record != standing.record
+    assert overlapping.record != waiting.record
 
 
 def test_the_engine_steps_while_an_arena_waits() -> None:
-    """A move of one game waits until the engine steps; without the overlap that is forever."""
+    """A move of one game waits for a step of the engine; without the overlap, none comes."""
     engine = Steps()
 
     class Patient(Walk):
         def wait(self) -> None:
             if self.seed == 3 and self.made == 1:
                 engine.stepped.clear()
-                assert engine.stepped.wait(LONGEST), "the engine stood still"
+                assert engine.stepped.wait(LONGEST), "the engine made no step"
 
     episodes = rollout(engine, Patient, overlap=0.25).run(specs(8))
     assert {episode.status for episode in episodes} == {Status.FINISHED}

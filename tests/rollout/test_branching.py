@@ -1,4 +1,4 @@
-"""Playing on from a record: what is replayed, what is booked, and what does not fit."""
+"""Tests of branches: shared and replayed turns, metrics after them, records that do not fit."""
 
 import json
 import pickle
@@ -34,9 +34,10 @@ from selfplay.types import (
 
 
 class Duel(Arena):
-    """Three rounds: host, then both guests at once. Guests are paid their number, the host its sum.
+    """A game of three rounds: the host moves, then both guests move at the same time.
 
-    Chance (`dice`) is drawn in every stage, and the first stage creates a task.
+    A guest is paid its number, and the host the sum of both numbers. `dice` is random in every
+    stage, and the first stage creates a task.
     """
 
     name = "duel_v0"
@@ -70,7 +71,7 @@ class Duel(Arena):
 
 
 class Number(Role):
-    """One digit; anything else is invalid."""
+    """A role that answers with one digit; other text is invalid."""
 
     def parse(self, text: str) -> Action:
         if text not in "0123456789":
@@ -81,8 +82,8 @@ class Number(Role):
         return {"letters": float(len(text))}
 
 
-class Asked(ScriptedEngine):
-    """Says a digit, sometimes a word, and remembers what it was asked."""
+class RecordingEngine(ScriptedEngine):
+    """An engine that says a digit or `x`, and records its requests."""
 
     def __init__(self) -> None:
         super().__init__({"p": lambda agent, seen, rng: rng.choice([*"0123456789", "x"])})
@@ -93,8 +94,10 @@ class Asked(ScriptedEngine):
         super().add(request)
 
 
-def rollout(arena: Any = Duel, memory: Any = "none", **settings: Any) -> tuple[Rollout, Asked]:
-    engine = Asked()
+def rollout(
+    arena: Any = Duel, memory: Any = "none", **settings: Any
+) -> tuple[Rollout, RecordingEngine]:
+    engine = RecordingEngine()
     agent_spec = AgentSpec(role=Number(memory=memory), policy="p", renderer=ByteRenderer())
     seats = {"host": agent_spec, "guest": agent_spec}
     return Rollout(
@@ -106,7 +109,7 @@ TASK = Task(id="t")
 
 
 class Doubtful(Duel):
-    """Leaves the second move of guest_0 out of learning."""
+    """A game that leaves the second move of guest_0 out of learning."""
 
     def advance(self, actions: Mapping[str, Action | None]) -> None:
         super().advance(actions)
@@ -150,7 +153,7 @@ def test_turns_know_their_stage() -> None:
 
 @pytest.mark.parametrize("start", [1, 3, 4, 6, 7])
 @pytest.mark.parametrize("memory", ["none", "conversation"])
-def test_a_branch_shares_the_stem_and_goes_on_as_if_it_had_played_it(
+def test_a_branch_shares_the_prefix_and_continues_as_if_it_had_played_it(
     start: int, memory: str
 ) -> None:
     parent = record(memory=memory)
@@ -161,26 +164,26 @@ def test_a_branch_shares_the_stem_and_goes_on_as_if_it_had_played_it(
         t.completion_ids for t in parent.turns[:start]
     ]
     assert len(engine.requests) == 9 - start
-    # The same chance, and the first prompts that a branch sees are those that its parent saw.
+    # `dice` is the same, so the first prompts of a branch are those of its parent.
     first = [t for t in branch.turns if t.stage == parent.turns[start].stage]
     assert [t.prompt_ids for t in first] == [
         t.prompt_ids for t in parent.turns if t.stage == parent.turns[start].stage
     ]
     assert branch.turns[start:] != parent.turns[start:]
-    # Replaying the whole branch with its own seeds gives nothing new: rewards, notes and all.
+    # A replay of the whole branch gives the same turns, with the same rewards and notes.
     whole = replace(EpisodeSpec(task=TASK, seed=7), prefix_turns=branch.turns)
     (again,) = rollout(memory=memory)[0].run([whole])
     assert again.turns == branch.turns
     assert all(a is b for a, b in zip(again.turns, branch.turns, strict=True))
 
 
-def test_a_turn_that_came_out_as_recorded_is_the_same_object_and_an_open_one_is_paid_anew() -> None:
+def test_a_replayed_turn_is_the_same_object_unless_its_reward_changes() -> None:
     parent = record()
     (branch,) = rollout()[0].run([fork(parent, 6)])
     same = [a is b for a, b in zip(branch.turns[:6], parent.turns, strict=False)]
     host, guests = 3, (4, 5)
     assert same[:3] == [True] * 3 and all(same[place] for place in guests)
-    # The host's second turn is over when it acts again: its pay is the guests' of that round.
+    # The host's second turn ends when it acts again; its reward is from the guests' moves.
     assert same[host]
     (earlier,) = rollout()[0].run([fork(parent, 4)])
     paid = sum(float(turn.action or 0) for turn in earlier.turns[4:6])
@@ -189,20 +192,20 @@ def test_a_turn_that_came_out_as_recorded_is_the_same_object_and_an_open_one_is_
     assert earlier.turns[0] is parent.turns[0]
 
 
-def test_its_metrics_and_tasks_are_of_what_came_after_the_stem() -> None:
+def test_a_branch_has_only_the_metrics_and_tasks_after_its_prefix() -> None:
     parent = record()
     branches = rollout()[0].run([fork(parent, 1), fork(parent, 4)])
     assert parent.created and parent.metrics == {"opened": 1, "closed": 1}
     assert [b.created for b in branches] == [(), ()]
     assert [b.metrics for b in branches] == [{"closed": 1}, {"closed": 1}]
-    figures = of_episodes([parent, *branches])
-    assert figures["arena/opened"] == 1
+    metrics = of_episodes([parent, *branches])
+    assert metrics["arena/opened"] == 1
     # Turns: 9 of the parent, 8 and 5 of the branches; the shared ones are the parent's.
     own = [*parent.turns, *branches[0].turns[1:], *branches[1].turns[4:]]
     hosts = [turn for turn in own if turn.role == "host"]
     valid = sum(turn.action is not None for turn in hosts)
-    assert len(hosts) == 6 and figures["role/host/valid"] == valid / 6
-    assert figures["role/guest/letters"] == 1.0
+    assert len(hosts) == 6 and metrics["role/host/valid"] == valid / 6
+    assert metrics["role/guest/letters"] == 1.0
 
 
 def test_a_curriculum_counts_a_shared_proposal_once() -> None:
@@ -244,7 +247,7 @@ def test_a_record_that_does_not_fit_is_a_failed_episode(prefix: Any, words: str)
     assert whole.status is Status.FINISHED
 
 
-def test_arenas_that_wait_for_services_replay_side_by_side() -> None:
+def test_blocking_arenas_replay_with_the_same_results() -> None:
     class Blocking(Duel):
         blocking = True
 
@@ -260,7 +263,7 @@ def test_a_truncated_record_can_be_branched_from() -> None:
     assert branch.status is Status.TRUNCATED and len(branch.turns) == 6
 
 
-def test_there_and_back_and_records_without_branches_still_load() -> None:
+def test_a_branch_survives_json_and_records_without_branches_load() -> None:
     (branch,) = rollout()[0].run([fork(record(), 4)])
     data = json.loads(json.dumps(to_json(branch)))
     assert from_json(Episode, data) == branch
@@ -283,7 +286,7 @@ def test_an_episode_from_another_process_shares_the_turns_of_its_prefix() -> Non
     def shared(episode: Episode) -> list[bool]:
         return [episode.turns[place] is turn for place, turn in enumerate(spec.prefix_turns)]
 
-    # The guests' answers after the prefix pay its last turn, so that the branch has its own.
+    # Moves after the prefix change the reward of its last turn, so the branch has its own copy.
     assert shared(branch) == [True, True, True, False]
     (copied,) = pickle.loads(pickle.dumps([branch]))
     assert not any(shared(copied))

@@ -1,4 +1,4 @@
-"""Conversations through the whole path: arena, role, token seam, embedded engine and back."""
+"""Tests of conversations through arena, role, renderer, embedded engine and back."""
 
 from itertools import pairwise
 from typing import Any
@@ -15,7 +15,7 @@ from tests.helpers.chat_templates import QWEN3_THINKING
 from tests.helpers.engine_requests import serving
 from tests.helpers.talk import Talk, spec
 
-DROPS_WHAT_WAS_SAID = (
+DROPS_EARLIER_ANSWERS = (
     "{% for m in messages %}{% if m['role'] != 'assistant' or loop.last %}"
     + START
     + "{{ m['role'] }}\n{{ m['content'] }}"
@@ -26,13 +26,15 @@ DROPS_WHAT_WAS_SAID = (
 )
 
 
-def talk(model: PreTrainedModel, seam: ChatRenderer, memory: Memory, **settings: Any) -> Episode:
+def talk(
+    model: PreTrainedModel, renderer: ChatRenderer, memory: Memory, **settings: Any
+) -> Episode:
     role = Role(template="round {{ text }}", system="be brief", memory=memory)
-    agent_spec = AgentSpec(role=role, policy="p", renderer=seam, **settings)
+    agent_spec = AgentSpec(role=role, policy="p", renderer=renderer, **settings)
     playing = Rollout(
         arena=Talk,
         agent_specs={"a": agent_spec, "b": agent_spec},
-        engines={"p": serving({"p": model}, {"p": seam.end_ids})},
+        engines={"p": serving({"p": model}, {"p": renderer.end_ids})},
     )
     (episode,) = playing.run([spec(seed=5, rounds=4)])
     (again,) = playing.run([spec(seed=5, rounds=4)])
@@ -41,7 +43,7 @@ def talk(model: PreTrainedModel, seam: ChatRenderer, memory: Memory, **settings:
 
 
 @pytest.mark.parametrize("max_tokens", [2, 20])
-def test_a_prompt_goes_on_from_the_prompt_and_completion_before(
+def test_a_prompt_continues_the_prompt_and_completion_before_it(
     model: PreTrainedModel, renderer: ChatRenderer, max_tokens: int
 ) -> None:
     reasons = set()
@@ -64,7 +66,7 @@ def test_a_prompt_goes_on_from_the_prompt_and_completion_before(
     assert StopReason.LENGTH in reasons or max_tokens > 2
 
 
-def test_ended_and_cut_turns_are_both_met(model: PreTrainedModel, renderer: ChatRenderer) -> None:
+def test_both_stop_reasons_occur(model: PreTrainedModel, renderer: ChatRenderer) -> None:
     turns = talk(model, renderer, "conversation", max_tokens=20).turns
     assert {turn.stop_reason for turn in turns} == set(StopReason)
 
@@ -80,17 +82,17 @@ def test_without_memory_every_prompt_is_fresh(
 @pytest.mark.parametrize("keeps", [False, True])
 def test_thinking_that_the_prompt_opens_is_in_the_text_of_a_turn(keeps: bool) -> None:
     tokenizer = QWEN3_THINKING.tokenizer()
-    seam = ChatRenderer(tokenizer, keep_thinking=keeps)
+    renderer = ChatRenderer(tokenizer, keep_thinking=keeps)
     model = build_model(
         len(tokenizer), seed=0, hidden=16, layers=1, heads=2, intermediate=16, positions=2048
     )
     closing = tokenizer.convert_tokens_to_ids("</think>")
-    turns = talk(model.eval(), seam, "conversation", max_tokens=120).turns
+    turns = talk(model.eval(), renderer, "conversation", max_tokens=120).turns
     continued = set()
     for agent in ("a_0", "b_0", "b_1"):
         mine = [turn for turn in turns if turn.agent == agent]
         for turn in mine:
-            assert turn.text == seam.text(turn.completion_ids)
+            assert turn.text == renderer.text(turn.completion_ids)
             assert turn.text.startswith("<think>\n")
         for turn, following in pairwise(mine):
             kept = (*turn.prompt_ids, *turn.completion_ids)
@@ -100,13 +102,15 @@ def test_thinking_that_the_prompt_opens_is_in_the_text_of_a_turn(keeps: bool) ->
     assert continued == ({True} if keeps else {True, False})
 
 
-def test_where_the_template_drops_what_was_said_a_new_sequence_has_its_text(
+def test_a_template_that_drops_answers_begins_a_new_sequence(
     model: PreTrainedModel,
 ) -> None:
     tokenizer = build_tokenizer(["<think>", "</think>", "<answer>", "</answer>"])
-    tokenizer.chat_template = DROPS_WHAT_WAS_SAID
-    seam = ChatRenderer(tokenizer)
-    turns = [t for t in talk(model, seam, "conversation", max_tokens=4).turns if t.agent == "a_0"]
+    tokenizer.chat_template = DROPS_EARLIER_ANSWERS
+    renderer = ChatRenderer(tokenizer)
+    turns = [
+        t for t in talk(model, renderer, "conversation", max_tokens=4).turns if t.agent == "a_0"
+    ]
     asked = [f"{START}user\nround {2 * n}{END}" for n in range(4)]
     for number, turn in enumerate(turns):
         expected = f"{START}system\nbe brief{END}" + "".join(asked[: number + 1])

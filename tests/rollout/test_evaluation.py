@@ -1,4 +1,4 @@
-"""Evaluation: the same draws every time, and nothing gets better by failing."""
+"""Tests of evaluations: the same draws every time, and failures that improve no metric."""
 
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -35,7 +35,7 @@ def measured(value: float | None, number: int = 0, **fields: Any) -> Episode:
 
 
 def lottery(specs: Sequence[EpisodeSpec]) -> list[Episode]:
-    """Episodes whose metric is drawn from the seed and the member alone."""
+    """Return episodes whose metric depends only on the seed and the member."""
     return [
         episode(task=spec.task, metrics={"rate": Random(derive(spec.seed, spec.member)).random()})
         for spec in specs
@@ -48,8 +48,8 @@ def test_an_evaluation_without_tasks_is_refused() -> None:
 
 
 def test_means_over_all_and_by_type() -> None:
-    figures = made().summarize([measured(1.0), measured(0.0), measured(0.5, 1)])
-    assert figures == {
+    metrics = made().summarize([measured(1.0), measured(0.0), measured(0.5, 1)])
+    assert metrics == {
         "accuracy": 0.5,
         "hard/accuracy": 0.5,
         "easy/accuracy": 0.5,
@@ -66,25 +66,25 @@ def test_tool_calls_are_counted_per_move_and_by_type() -> None:
         turn("solver_1"),
     ]
     called = episode(*calling, task=TASKS[0], metrics={"rate": 1.0})
-    figures = made().summarize([called, measured(1.0, 1)])
-    assert figures["tool_calls"] == pytest.approx(2 / 3)
-    assert (figures["hard/tool_calls"], figures["easy/tool_calls"]) == (1.0, 0.0)
+    metrics = made().summarize([called, measured(1.0, 1)])
+    assert metrics["tool_calls"] == pytest.approx(2 / 3)
+    assert (metrics["hard/tool_calls"], metrics["easy/tool_calls"]) == (1.0, 0.0)
 
 
-def test_nothing_gets_better_by_failing() -> None:
+def test_failures_do_not_improve_a_metric() -> None:
     failed = measured(None, status=Status.FAILED)
     cut = measured(None, status=Status.TRUNCATED)
-    figures = made().summarize([measured(1.0), failed, cut, measured(1.0, status=Status.TRUNCATED)])
-    assert figures["accuracy"] == 0.5
-    assert (figures["failed_episodes"], figures["truncated_episodes"]) == (1, 2)
+    metrics = made().summarize([measured(1.0), failed, cut, measured(1.0, status=Status.TRUNCATED)])
+    assert metrics["accuracy"] == 0.5
+    assert (metrics["failed_episodes"], metrics["truncated_episodes"]) == (1, 2)
 
 
 def test_an_evaluation_whose_episodes_all_failed_has_no_values() -> None:
     failed = measured(None, status=Status.FAILED)
     assert made().summarize([failed, failed]) == {"failed_episodes": 2, "truncated_episodes": 0}
-    figures = made().summarize([failed, measured(1.0, 1)])
-    assert (figures["accuracy"], figures["easy/accuracy"]) == (0.5, 1.0)
-    assert "hard/accuracy" not in figures, "all episodes of the type failed"
+    metrics = made().summarize([failed, measured(1.0, 1)])
+    assert (metrics["accuracy"], metrics["easy/accuracy"]) == (0.5, 1.0)
+    assert "hard/accuracy" not in metrics, "all episodes of the type failed"
 
 
 @pytest.mark.parametrize(
@@ -94,9 +94,9 @@ def test_an_evaluation_whose_episodes_all_failed_has_no_values() -> None:
         {"rate": Metric(unit="count")},
         {"another": Metric(unit="count", better="higher")},
     ],
-    ids=["less is better", "no direction", "not declared"],
+    ids=["lower is better", "no direction", "not declared"],
 )
-def test_failures_count_as_nothing_only_where_more_is_better(
+def test_failures_count_as_0_only_if_higher_is_better(
     declared: dict[str, Metric],
 ) -> None:
     class Counting(Arena):
@@ -105,9 +105,9 @@ def test_failures_count_as_nothing_only_where_more_is_better(
     failed = measured(0.0, status=Status.FAILED)
     cut = measured(None, status=Status.TRUNCATED)
     evaluation = made(arena=Counting)
-    figures = evaluation.summarize([measured(0.5), failed, cut, measured(1.0)])
-    assert figures["accuracy"] == figures["hard/accuracy"] == 0.75
-    assert (figures["failed_episodes"], figures["truncated_episodes"]) == (1, 1)
+    metrics = evaluation.summarize([measured(0.5), failed, cut, measured(1.0)])
+    assert metrics["accuracy"] == metrics["hard/accuracy"] == 0.75
+    assert (metrics["failed_episodes"], metrics["truncated_episodes"]) == (1, 1)
     assert "accuracy" not in evaluation.summarize([failed, cut])
     measured_cut = measured(1.0, status=Status.TRUNCATED)
     assert evaluation.summarize([measured(0.5), measured_cut])["accuracy"] == 0.75
@@ -119,15 +119,17 @@ def test_an_episode_without_the_metric_is_not_judged_by_it() -> None:
     assert "accuracy" not in made().summarize([measured(None)])
 
 
-def test_episodes_that_were_cut_off_do_not_make_a_metric_that_no_finished_one_has() -> None:
+def test_truncated_episodes_add_no_metric_that_finished_ones_lack() -> None:
     cut, failed = (measured(None, status=each) for each in (Status.TRUNCATED, Status.FAILED))
-    figures = made().summarize([measured(None), cut, failed])
-    assert figures == {"failed_episodes": 1, "truncated_episodes": 1}
+    metrics = made().summarize([measured(None), cut, failed])
+    assert metrics == {"failed_episodes": 1, "truncated_episodes": 1}
     # The finished task of the type `hard` has none; that of the type `easy` does.
-    figures = made().summarize([measured(None), cut, measured(1.0, 1)])
-    assert "hard/accuracy" not in figures
-    assert (figures["accuracy"], figures["easy/accuracy"]) == (0.5, 1.0)
-    assert made().summarize([cut])["accuracy"] == 0, "no episode was played that could tell"
+    metrics = made().summarize([measured(None), cut, measured(1.0, 1)])
+    assert "hard/accuracy" not in metrics
+    assert (metrics["accuracy"], metrics["easy/accuracy"]) == (0.5, 1.0)
+    assert made().summarize([cut])["accuracy"] == 0, (
+        "no finished episode shows that the metric is missing"
+    )
 
 
 def test_a_metric_that_no_finished_episode_has_is_named() -> None:
@@ -137,13 +139,15 @@ def test_a_metric_that_no_finished_episode_has_is_named() -> None:
     assert line.endswith("did you mean 'rate'?")
     assert made().unmeasured("held_out", [measured(1.0), measured(None)]) == []
     failed = measured(None, status=Status.FAILED)
-    assert evaluation.unmeasured("held_out", [failed]) == [], "nothing was played that could tell"
+    assert evaluation.unmeasured("held_out", [failed]) == [], (
+        "no finished episode shows that the metric is missing"
+    )
 
 
-def test_the_first_evaluation_says_so_once() -> None:
-    said: list[str] = []
+def test_only_the_first_evaluation_reports_a_missing_metric() -> None:
+    notes: list[str] = []
     progress: Any = SimpleNamespace(
-        phase=lambda text: None, note=said.append, evaluation=lambda *rest: None
+        phase=lambda text: None, note=notes.append, evaluation=lambda *rest: None
     )
     experiment: Any = SimpleNamespace(
         evaluations={"held_out": (made(metrics={"accuracy": "raet"}), lottery)},
@@ -155,20 +159,20 @@ def test_the_first_evaluation_says_so_once() -> None:
     run: Any = None  # evaluating writes nothing
     for when in ("before", "now", "after"):
         Trainer(experiment, run, progress).evaluate(when)
-    (line,) = said
+    (line,) = notes
     assert "evaluations.held_out.metrics.accuracy" in line
 
 
-def test_the_share_of_distinct_creations() -> None:
+def test_the_fraction_of_distinct_created_tasks() -> None:
     def created(*names: str) -> Episode:
         return measured(1.0, created=tuple(Task(id=name) for name in names))
 
-    figures = made().summarize([created("x"), created("x", "y"), created(), created("x")])
-    assert figures["distinct_created"] == 0.5
+    metrics = made().summarize([created("x"), created("x", "y"), created(), created("x")])
+    assert metrics["distinct_created"] == 0.5
     assert "distinct_created" not in made().summarize([created()])
 
 
-def test_the_same_seed_gives_the_same_figures() -> None:
+def test_the_same_seed_gives_the_same_metrics() -> None:
     evaluation = made(samples=3)
     first, episodes = evaluation.run("held_out", lottery, seed=1)
     assert len(episodes) == 6 and len({e.metrics["rate"] for e in episodes}) == 6
@@ -193,7 +197,7 @@ def test_settings_that_make_no_sense_are_refused() -> None:
             made(**changes)
 
 
-def test_a_match_against_nobody_is_refused() -> None:
+def test_a_match_without_a_second_seat_is_refused() -> None:
     class One(Arena):
         roles = {"solver": 1}
 
@@ -205,7 +209,7 @@ def test_a_match_against_nobody_is_refused() -> None:
 
 
 class Dice(Arena):
-    """An agent names a number, and a die of the arena is paid; `late` throws it after the move."""
+    """A die game. With `late`, the die is thrown and paid after the move; else it is shown."""
 
     name = "dice_v0"
     roles = {"solver": 1}
@@ -244,12 +248,12 @@ def test_samples_share_their_draws_unless_each_has_its_own() -> None:
     shared, own = seeds(made(samples=3)), seeds(made(samples=3, same_draws=False))
     assert len(shared) == 6 and len(set(shared)) == 2
     assert len(set(own)) == 6 and own == seeds(made(samples=3, same_draws=False))
-    assert shared[0] == derive(1, "evaluation", "held_out", "h"), "as in all earlier runs"
+    assert shared[0] == derive(1, "evaluation", "held_out", "h"), "seeds of earlier runs stay valid"
     assert len(set(seeds(made(tasks=[TASKS[0]] * 3, samples=2, same_draws=False)))) == 6
 
 
 @pytest.mark.parametrize("late", [True, False])
-def test_samples_of_one_deal_are_named(late: bool) -> None:
+def test_samples_with_the_same_draws_are_reported(late: bool) -> None:
     played = [episode(turn("solver_0"), task=TASKS[0])]
 
     def lines(sides: int = 6, tasks: Sequence[Task] = TASKS[:1], **changes: Any) -> list[str]:

@@ -1,4 +1,4 @@
-"""An engine whose batch is full plays games to their end before it begins others."""
+"""Tests of an engine with a full batch: it finishes games before it begins others."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -22,7 +22,7 @@ ROWS, GAMES, MOVES = 3, 12, 4
 
 
 class Walk(Arena):
-    """A conversation of four moves, or of as many as the task says."""
+    """A conversation of four moves, or of the number that the task sets."""
 
     name = "walk"
     roles = {"player": 1}
@@ -47,15 +47,13 @@ class Waiting(Walk):
 
 
 class Narrow(Engine):
-    """Samples for a few requests at once, each for as many steps as its seed says."""
+    """An engine that samples a few requests at once; each takes 1 to 4 steps, by its seed."""
 
     def __init__(self, rows: int = ROWS, *, known: bool = True) -> None:
         """`known`: True if the rollout may know which requests wait."""
         self.rows, self.known = rows, known
         self.queue = RequestQueue()
         self.left: dict[int, int] = {}
-        self.games: dict[int, tuple[int, int]] = {}
-        """(group, turns taken) by the id of a request."""
         self.began: list[tuple[int, int]] = []
         """(group, turns taken) of the requests in the order in which they got a row."""
 
@@ -123,7 +121,7 @@ def test_games_in_progress_come_first_and_all_games_are_the_same(
     wanted = play(wide)
     assert play(narrow) == wanted
     assert narrow.open_games() == ROWS
-    # A game that has begun is never passed by one that has not.
+    # A new game never gets a row before a game in progress.
     for place, (_, turns) in enumerate(narrow.began[ROWS:], ROWS):
         if turns == 0:
             running = {game for game, taken in narrow.began[:place] if taken == MOVES - 1}
@@ -135,7 +133,7 @@ def test_games_in_progress_come_first_and_all_games_are_the_same(
     assert {turns for _, turns in fifo.began[:GAMES]} == {0}
 
 
-def test_turns_that_were_replayed_do_not_make_a_game_one_in_progress() -> None:
+def test_a_game_with_only_replayed_turns_is_not_in_progress() -> None:
     (whole,) = play(Narrow(), specs=asked_specs(1))
     branch = replace(asked_specs(1)[0], member=1, prefix_turns=whole.turns[:2], branch_of=0)
     engine = Narrow()

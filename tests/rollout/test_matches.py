@@ -1,4 +1,4 @@
-"""Matches of a policy against opponents: who won, and evaluations in every seat."""
+"""Tests of matches against opponents: their results, and evaluations in every seat."""
 
 from collections.abc import Sequence
 from random import Random
@@ -16,7 +16,7 @@ from tests.helpers.builders import episode, turn
 
 
 class Two(Arena):
-    """Two players and somebody who watches."""
+    """A game of two players and a judge."""
 
     roles = {"player": 2, "judge": 1}
 
@@ -32,15 +32,15 @@ def test_won_drawn_lost() -> None:
     for first, second, expected in ((1, -1, "won"), (0.5, 0.5, "drawn"), (1, 2, "lost")):
         assert result(game(first, second), *SEATS) == expected
     assert result(game(1, 2), "player_1", "player_0") == "won"
-    assert result(episode(turn("player_0", -1)), *SEATS) == "lost", "1 was never asked"
+    assert result(episode(turn("player_0", -1)), *SEATS) == "lost", "player_1 was never asked"
     assert result(game(1, 0, status=Status.FAILED), *SEATS) is None
     thirds = episode(*(turn("player_0", 0.1) for _ in range(3)), turn("player_1", 0.3))
     for pair in (SEATS, SEATS[::-1]):
-        assert result(thirds, *pair) == "drawn", "not by rounding"
+        assert result(thirds, *pair) == "drawn", "a rounding error does not decide"
 
 
-def shares(paid: Sequence[float], seat: int, **fields: Any) -> list[float]:
-    """The fractions won, drawn and lost of one agent, next to a game that pays nobody."""
+def fractions(paid: Sequence[float], seat: int, **fields: Any) -> list[float]:
+    """Return the fractions won, drawn and lost of one agent against `x`."""
     seats = [f"player_{number}" for number in range(len(paid))]
     ended = episode(*map(turn, seats, paid), **fields)
     matches = [
@@ -56,13 +56,15 @@ def shares(paid: Sequence[float], seat: int, **fields: Any) -> list[float]:
 
 
 def test_the_agent_is_compared_with_each_of_the_others() -> None:
-    assert shares([1, 0, 1, 5], 0) == pytest.approx([1 / 3, 1 / 3, 1 / 3])
-    assert shares([1, 0, 1, 5], 3) == [1, 0, 0]
-    assert shares([1, 0, 1, 5], 1) == [0, 0, 1]
-    assert shares([7, 0, 1, 5], 0, status=Status.FAILED) == [0, 0, 1]
+    assert fractions([1, 0, 1, 5], 0) == pytest.approx([1 / 3, 1 / 3, 1 / 3])
+    assert fractions([1, 0, 1, 5], 3) == [1, 0, 0]
+    assert fractions([1, 0, 1, 5], 1) == [0, 0, 1]
+    assert fractions([7, 0, 1, 5], 0, status=Status.FAILED) == [0, 0, 1]
     winners = [1, 1, -1, -1]
-    assert shares(winners, 0) == pytest.approx([2 / 3, 1 / 3, 0]), "a teammate is a draw"
-    assert shares(winners, 2) == pytest.approx([0, 1 / 3, 2 / 3])
+    assert fractions(winners, 0) == pytest.approx([2 / 3, 1 / 3, 0]), (
+        "equal returns of teammates are a draw"
+    )
+    assert fractions(winners, 2) == pytest.approx([0, 1 / 3, 2 / 3])
 
 
 def test_equal_policies_win_as_often_as_they_lose() -> None:
@@ -123,8 +125,8 @@ def test_every_opponent_in_every_other_seat_with_the_same_seeds() -> None:
     assert draws[:4] == [(spec.task.id, spec.seed, spec.member) for spec in plain]
 
 
-def test_shares_and_returns_by_hand() -> None:
-    """Against weak the policy wins as player_0, and as player_1 draws, loses and fails once."""
+def test_fractions_and_returns_computed_by_hand() -> None:
+    """Against weak, the policy wins as player_0; as player_1 it draws twice, loses and fails."""
     results = {
         ("player_1", "weak"): [game(2, -2)] * 4,
         ("player_0", "weak"): [
@@ -141,9 +143,9 @@ def test_shares_and_returns_by_hand() -> None:
         left = {key: list(episodes) for key, episodes in results.items()}
         return [left[next(iter(spec.policy_map.items()))].pop(0) for spec in specs]
 
-    figures, episodes = evaluation().run("x", play, seed=0)
+    metrics, episodes = evaluation().run("x", play, seed=0)
     assert len(episodes) == 16
-    assert figures == {
+    assert metrics == {
         "failed_episodes": 1.0,
         "truncated_episodes": 0.0,
         "versus/weak/won": 0.5,
@@ -171,13 +173,13 @@ def test_shares_and_returns_by_hand() -> None:
 
 
 def test_games_that_all_fail_have_no_results() -> None:
-    figures, _ = evaluation(opponents=["weak"]).run(
+    metrics, _ = evaluation(opponents=["weak"]).run(
         "x", lambda specs: [game(3, 3, status=Status.FAILED) for _ in specs], seed=0
     )
-    assert figures == {"failed_episodes": 8, "truncated_episodes": 0}
+    assert metrics == {"failed_episodes": 8, "truncated_episodes": 0}
 
 
-def test_seats_that_the_arena_has_not_are_refused() -> None:
+def test_seats_that_the_arena_does_not_have_are_refused() -> None:
     with pytest.raises(ValueError, match=r"no agent 'player_2'; did you mean 'player_"):
         evaluation(seats=["player_2"])
 
@@ -221,7 +223,7 @@ def test_a_task_is_played_from_the_seats_that_take_part_in_it() -> None:
         ]
 
     made = evaluation(arena=Growing, tasks=sized(1, 2, 3), samples=1, opponents=["x"], seats=())
-    figures, _ = made.run("sizes", play, seed=0)
+    metrics, _ = made.run("sizes", play, seed=0)
     two, three = ["player_0", "player_1"], ["player_0", "player_1", "player_2"]
     assert [(spec.task.id, list(spec.seats), sorted(spec.policy_map)) for spec in asked] == [
         ("of-2", two, ["player_1"]),
@@ -230,7 +232,7 @@ def test_a_task_is_played_from_the_seats_that_take_part_in_it() -> None:
         ("of-3", three, ["player_0", "player_2"]),
         ("of-3", three, two),
     ]
-    assert figures["versus/x/won"] == figures["versus/x/player_2/won"] == 1
+    assert metrics["versus/x/won"] == metrics["versus/x/player_2/won"] == 1
     (note,) = made.without_match("sizes")
     assert note.startswith("evaluations.sizes.opponents: in 1 of 3 tasks, such as 'of-1', fewer")
     assert note in made.notes("sizes", [])
@@ -240,6 +242,6 @@ def test_seats_may_name_agents_of_some_tasks_only() -> None:
     made = evaluation(arena=Growing, tasks=sized(2, 3), opponents=["x"], seats=["player_2", *SEATS])
     assert made.without_match("sizes") == []
     alone = evaluation(arena=Growing, tasks=sized(1), opponents=[], seats=())
-    assert alone.without_match("sizes") == [], "without opponents it is played"
+    assert alone.without_match("sizes") == [], "without opponents, the task is played"
     with pytest.raises(ValueError, match=r"in no task two of \['player_1', 'player_2'\] take part"):
         evaluation(arena=Growing, tasks=sized(1, 2), seats=["player_1", "player_2"])

@@ -1,4 +1,4 @@
-"""Calls of `Rollout.run` from several threads: their games share places, engine and errors."""
+"""Tests of `Rollout.run` in several threads: the calls share places, engine and errors."""
 
 import gc
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ from tests.helpers.prefetched_batches import LONG, until
 
 
 class Echo(Engine):
-    """Answers every request in the next step; may break, and may be held up."""
+    """An engine that answers every request in the next step, or raises `error`."""
 
     def __init__(self) -> None:
         self.asked: list[Request] = []
@@ -62,7 +62,7 @@ class Echo(Engine):
 class Turns(Arena):
     """A game with the task's number of moves.
 
-    With 0 it ends when the test opens the gate; with -1 it raises an error.
+    With 0 moves, it ends after the test sets `gate`; with -1, it raises an error.
     """
 
     name = "turns"
@@ -116,7 +116,7 @@ def ids(episodes: list[Episode]) -> list[str]:
     return [episode.task.id for episode in episodes]
 
 
-def test_games_of_a_later_call_begin_where_those_of_an_earlier_one_have_ended() -> None:
+def test_games_of_a_later_call_begin_when_games_of_an_earlier_one_end() -> None:
     rollout, engine, arena = made(max_live=2)
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(rollout.run, specs(1, 0, 2, 3))

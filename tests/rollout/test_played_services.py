@@ -1,4 +1,4 @@
-"""The models of services that nothing played names are not loaded."""
+"""Tests of models of services: they are loaded only if something that is played names them."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("without_charts")
 
 
 class Heavy:
-    """A service whose model cannot be loaded while there is a file."""
+    """A service whose model cannot be loaded while the file `mark` exists."""
 
     def __init__(self, *, mark: str) -> None:
         self.mark, self.loaded = Path(mark), 0
@@ -27,7 +27,7 @@ class Heavy:
 
 
 class HeavyKuhn(Kuhn):
-    """A game with a model."""
+    """A game that uses the service `heavy`."""
 
     services = ("heavy",)
 
@@ -37,7 +37,7 @@ class HeavyKuhn(Kuhn):
 
 
 class Uses:
-    """A part that takes a service by its own name."""
+    """A component that has a parameter with the name of a service."""
 
     def __init__(self, *, heavy: Heavy | None = None, other: object = None) -> None:
         self.heavy, self.other = heavy, other

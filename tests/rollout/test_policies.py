@@ -1,4 +1,4 @@
-"""Populations of real policies: what is refused while a config is read, and what is built."""
+"""Tests of populations of real policies: refused configs, loaded models, learners."""
 
 import os
 from pathlib import Path
@@ -72,11 +72,11 @@ def loaded(population: Population, **settings: Any) -> Any:
 def test_a_worker_has_weights_that_learn_in_the_type_in_which_they_are_sent(
     dtype: str, folder: Path
 ) -> None:
-    """Workers with GPUs have bfloat16; here they are on the CPU."""
+    """Workers on GPUs use bfloat16; in this test they are on the CPU."""
     population = made(folder, policy={"dtype": dtype})
     there = loaded(population, dtype="bfloat16")
     sent: list[Any] = []
-    engine = RemoteEngine(tell=sent.append, put=lambda packed: packed, dtype=torch.bfloat16)
+    engine = RemoteEngine(send=sent.append, put=lambda packed: packed, dtype=torch.bfloat16)
     for name, policy in loaded(population).items():
         assert policy.model.dtype == torch.float32
         engine.serve(name, policy.model, [2])
@@ -117,7 +117,7 @@ def test_models_that_no_update_reaches_keep_the_type_of_their_files(
         ],
     ],
 )
-def test_one_key_chooses(overrides: list[str]) -> None:
+def test_valid_settings_of_adapters_are_accepted(overrides: list[str]) -> None:
     read(*overrides)
 
 
@@ -153,8 +153,8 @@ def test_answers_that_leave_no_room_for_a_prompt_are_refused(folder: Path) -> No
         RolloutSetup.check_context_length(players)
 
 
-def test_answers_longer_than_a_model_that_only_loading_shows_are_refused(folder: Path) -> None:
-    """A warm start whose demonstrations determine the context length makes this model."""
+def test_answers_longer_than_a_loaded_model_allows_are_refused(folder: Path) -> None:
+    """A warm start can set the context length by its demonstrations, after the config is read."""
     policy = load_policy("base", model=str(folder))
     players: Any = SimpleNamespace(
         population=SimpleNamespace(context_lengths={"base": None}, policy_of=lambda role: "base"),
@@ -169,7 +169,7 @@ def test_answers_longer_than_a_model_that_only_loading_shows_are_refused(folder:
 
 
 @pytest.mark.parametrize(
-    ("overrides", "said"),
+    ("overrides", "message"),
     [
         (["policy.lora.rank=0"], "policy.lora: rank is at least 1, not 0"),
         (["policy.lora.rank=many"], "policy.lora.rank: 'many' does not fit"),
@@ -216,10 +216,10 @@ def test_answers_longer_than_a_model_that_only_loading_shows_are_refused(folder:
         ),
     ],
 )
-def test_what_cannot_be_is_refused_while_the_config_is_read(
-    overrides: list[str], said: str
+def test_impossible_settings_are_refused_while_the_config_is_read(
+    overrides: list[str], message: str
 ) -> None:
-    with pytest.raises(ConfigError, match=said) as caught:
+    with pytest.raises(ConfigError, match=message) as caught:
         read(ADAPTERS, *overrides)
     assert "\n" not in str(caught.value)
 
@@ -230,7 +230,7 @@ def test_targets_are_looked_for_in_a_models_folder_without_its_weights(tmp_path:
     read(ADAPTERS, f"policy.model={tmp_path}")
     with pytest.raises(ConfigError, match=r"GPT2LMHeadModel has no linear layer 'q_proj'; did"):
         read(ADAPTERS, f"policy.model={tmp_path}", "policy.lora.targets=[q_proj]")
-    read(ADAPTERS, "policy.model=not/on-this-machine")  # which its loading will say
+    read(ADAPTERS, "policy.model=not/on-this-machine")  # only loading finds this
 
 
 def test_without_peft_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,11 +252,11 @@ def test_adapters_share_a_base_and_whole_models_share_nothing(folder: Path) -> N
     special = {"solver": {"lora": {"rank": 1}}}
     both = loaded(made(folder, policy={"lora": {"rank": 2}}, overrides=special))
     assert both["proposer"].base is both["solver"].base is not None
-    assert both["proposer"].base.kept is None, "whoever named the model keeps it"
+    assert both["proposer"].base.kept is None, "checkpoints do not store a base from a folder"
     assert same(
         weights(both["solver"].model),
         weights(loaded(made(folder, overrides=special))["solver"].model),
-    ), "a policy's adapter does not depend on the others"
+    ), "an adapter does not depend on other policies"
     apart = loaded(made(folder))
     assert apart["proposer"].base is apart["solver"].base is None
     assert next(apart["proposer"].model.parameters()) is not next(
@@ -295,7 +295,7 @@ def test_a_frozen_policy_has_no_learner(folder: Path) -> None:
     assert list(built) == ["proposer"] and not policies["solver"].learn
 
 
-def test_a_deterministic_run_tells_cublas(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deterministic_run_configures_cublas(monkeypatch: pytest.MonkeyPatch) -> None:
     name = "CUBLAS_WORKSPACE_CONFIG"
     monkeypatch.setenv(name, "kept")
     monkeypatch.delenv(name)

@@ -1,4 +1,4 @@
-"""Seating: agents played by policies that are not their role's own, and who learns from what."""
+"""Tests of seating: agents that other policies play, and the policies that learn from them."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,16 +21,16 @@ from tests.helpers.builders import episode, turn
 from tests.helpers.guessing_game import Guess, rollout, spec
 
 
-def test_a_seated_policy_keeps_the_roles_limits_and_takes_its_own_seam_and_engine() -> None:
+def test_a_seated_policy_has_the_limits_of_the_role_and_its_own_renderer() -> None:
     (played,) = rollout(system="be quick").run([spec(policy_map={"player_1": "old"})])
     assert [t.policy for t in played.turns] == ["base", "old"] * 2
-    assert [t.text for t in played.turns] == ["a", "b"] * 2, "one token each, as the seat says"
+    assert [t.text for t in played.turns] == ["a", "b"] * 2, "the limit of the role is one token"
     assert [t.prompt_ids[0] for t in played.turns] == [1, 3] * 2
     assert all(t.messages[0]["content"] == "be quick" for t in played.turns)
     assert [t.trainable for t in played.turns] == [True, False] * 2
 
 
-def test_in_anothers_match_a_policy_does_not_learn() -> None:
+def test_a_policy_learns_only_in_its_own_matches() -> None:
     seating = {"player_0": "base", "player_1": "rival"}
     both, one = rollout().run([spec(policy_map=seating), spec(policy_map=seating, learner="rival")])
     assert [t.trainable for t in both.turns] == [True] * 4
@@ -41,14 +41,14 @@ def test_in_anothers_match_a_policy_does_not_learn() -> None:
     assert all(t.trainable for t in free.turns)
 
 
-def test_conversations_of_seated_agents_keep_to_their_own_seam() -> None:
+def test_conversations_of_seated_agents_use_their_own_renderer() -> None:
     (played,) = rollout(memory="conversation").run([spec(policy_map={"player_1": "old"})])
     first, second = [t for t in played.turns if t.agent == "player_1"]
     assert second.prompt_ids[: len(first.prompt_ids)] == first.prompt_ids
 
 
 class Alternating(Guess):
-    """Guess, in which a task may be for the first player alone."""
+    """A guessing game in which the task `alone` has only the first player."""
 
     def agents_of(self, task: Task) -> list[str]:
         return self.possible_agents[: 1 if task.id == "alone" else 2]
@@ -64,7 +64,7 @@ def test_a_match_is_refused_where_a_seat_takes_no_part() -> None:
     assert len(played.turns) == 4
     alone = replace(spec(policy_map=everybody), task=Task(id="alone"))
     (played,) = playing.run([alone])
-    assert len(played.turns) == 2, "who is seated without need does no harm"
+    assert len(played.turns) == 2, "a seated agent may be missing in a task"
     with pytest.raises(
         ConfigError, match=r"^task alone: player_1 cannot be seated, .* leave it out$"
     ):
@@ -94,7 +94,7 @@ def test_policies_come_and_go_between_two_calls() -> None:
         playing.run([spec(policy_map={"player_3": "base"})])
 
 
-def test_seating_is_seen_by_rollouts_that_were_made_before() -> None:
+def test_existing_rollouts_see_later_changes_of_the_pool() -> None:
     seating = PolicyPool(
         roles={"player": Role()},
         policy_of=lambda role: "base",
@@ -106,7 +106,7 @@ def test_seating_is_seen_by_rollouts_that_were_made_before() -> None:
     seating.add("random", Scripted(script=f"{__name__}.says_bb"))
     (played,) = playing.run([spec(policy_map={"player_0": "random"})])
     assert [(t.policy, t.text, t.trainable) for t in played.turns[:2]] == [
-        ("random", "bb", False),  # a script's words are not cut at the tokens of a model
+        ("random", "bb", False),  # the text of a script has no token limit
         ("base", "a", True),
     ]
     seating.remove("random")
@@ -119,7 +119,7 @@ def says_bb(agent: str, observation: Observation, rng: Random) -> str:
     return "bb"
 
 
-def says_twice(agent: str, observation: Observation, rng: Random, *, times: int = 3) -> str:
+def repeats_b(agent: str, observation: Observation, rng: Random, *, times: int = 3) -> str:
     """A script with a setting."""
     return "b" * times
 
@@ -176,7 +176,7 @@ def test_a_script_that_returns_no_text_is_one_line() -> None:
         "random.Random",
     ],
 )
-def test_what_is_no_opponent_is_refused_and_not_called(name: str) -> None:
+def test_a_script_that_is_not_an_opponent_is_refused_and_not_called(name: str) -> None:
     with pytest.raises(ValueError, match=f"script: {name} is not an opponent"):
         Scripted(script=name)
 
@@ -195,10 +195,10 @@ def test_a_script_may_be_an_object_with_settings() -> None:
 
 
 def test_a_script_may_have_settings_of_its_own() -> None:
-    assert Scripted(script=f"{__name__}.says_twice").script("a", Observation(), Random(0)) == "bbb"
+    assert Scripted(script=f"{__name__}.repeats_b").script("a", Observation(), Random(0)) == "bbb"
 
 
-def test_figures_of_a_role_are_its_own_policys() -> None:
+def test_metrics_of_a_role_count_only_its_own_policy() -> None:
     def match(own: float, other: float) -> Episode:
         turns = turn("player_0", own), turn("player_1", other, policy="old", trainable=False)
         return episode(*turns, policy_map={"player_1": "old"})
@@ -210,9 +210,9 @@ def test_figures_of_a_role_are_its_own_policys() -> None:
         policy_map={"player_0": "base", "player_1": "rival"},
     )
     met = [match(1.0, -1.0), match(0.5, -0.5)]
-    figures = of_episodes([alone, exploited, *met])
-    assert figures["role/player/reward"] == pytest.approx((5 + 7 + 1 + 0.5) / 4)
-    assert {name: value for name, value in figures.items() if name.startswith("versus")} == {
+    metrics = of_episodes([alone, exploited, *met])
+    assert metrics["role/player/reward"] == pytest.approx((5 + 7 + 1 + 0.5) / 4)
+    assert {name: value for name, value in metrics.items() if name.startswith("versus")} == {
         "versus/old/episodes": 2.0,
         "versus/old/player/reward": 0.75,
     }

@@ -1,4 +1,4 @@
-"""Tokens know which weights drew them: in the engine, the rollout, the record and the figures."""
+"""Tests of the weight versions of tokens in the engine, rollout, record and metrics."""
 
 import copy
 import json
@@ -44,7 +44,7 @@ def finish(engine: TransformersEngine, count: int) -> dict[int, Completion]:
 
 
 def partial(model: PreTrainedModel, **settings: int) -> TransformersEngine:
-    """Nothing ends a completion but its length."""
+    """Return an engine with in-flight updates; only its length ends a completion."""
     made = serving({"p": model}, {"p": []}, **settings)
     made.in_flight_updates = True
     return made
@@ -54,8 +54,8 @@ def partial(model: PreTrainedModel, **settings: int) -> TransformersEngine:
 def continued(
     before: PreTrainedModel, after: PreTrainedModel, ids: Sequence[int], drawn: int
 ) -> torch.Tensor:
-    """[C] nats of a completion whose first `drawn` tokens were sampled by `before`; what they left
-    in the cache stays as it is."""
+    """Return the log-probabilities [C] of a completion. `before` samples its first `drawn` tokens
+    and fills the cache; `after` samples the others from this cache."""
     known = before(input_ids=torch.tensor([[*PROMPT, *ids[: drawn - 1]]]), use_cache=True)
     logits = [known.logits[0, len(PROMPT) - 1 :]]
     rest = after(
@@ -65,13 +65,13 @@ def continued(
     return torch.cat(logits).log_softmax(-1)[torch.arange(len(ids)), list(ids)]
 
 
-def test_completions_go_on_under_new_weights_and_say_which_drew_what() -> None:
+def test_completions_continue_with_new_weights_and_record_the_versions() -> None:
     before, after = llama(0, vocab_size=50), llama(1, vocab_size=50)
     engine = partial(copy.deepcopy(before), stride=3)
     engine.publish("p", {}, 4)
     for number, length in enumerate((12, 4, 9)):
         engine.add(ask(number, length))
-    (early,) = engine.step()  # a prefill draws one token, three steps three more
+    (early,) = engine.step()  # the prefill samples one token, then three steps one each
     assert (early.id, early.version, early.versions) == (1, 4, ())
     engine.publish("p", after.state_dict(), 5)
     engine.add(ask(3, 5))
@@ -99,7 +99,7 @@ def test_spans_follow_every_update_and_merge_where_nothing_changed() -> None:
     assert done.version == 0 and sum(tokens for _, tokens in done.versions) == 12
 
 
-def test_rows_that_leave_take_no_stamps_of_others_with_them() -> None:
+def test_finished_rows_do_not_change_the_versions_of_others() -> None:
     engine = partial(llama(0, vocab_size=50), stride=1)
     for number, length in enumerate((3, 9, 5, 9)):
         engine.add(ask(number, length))
@@ -120,7 +120,7 @@ def test_rows_that_leave_take_no_stamps_of_others_with_them() -> None:
 
 
 class Once(Arena):
-    """One move, and it is over."""
+    """A game of one move."""
 
     name = "once_v0"
     roles = {"a": 1}
@@ -139,7 +139,7 @@ class Once(Arena):
 
 
 class Mixed(Engine):
-    """Answers with tokens of two versions."""
+    """An engine whose completions have tokens of two versions."""
 
     def __init__(self) -> None:
         self.waiting: list[Request] = []
@@ -167,13 +167,17 @@ def test_a_turn_and_its_record_keep_the_versions() -> None:
     agent_spec = AgentSpec(role=Role(), policy="p", renderer=ByteRenderer())
     rollout = Rollout(arena=Once, agent_specs={"a": agent_spec}, engines={"p": Mixed()})
     (played,) = rollout.run([EpisodeSpec(task=Task(id="t"), seed=0)])
-    (said,) = played.turns
-    assert (said.version, said.versions, said.logprobs) == (3, ((3, 1), (4, 2)), (-1.0, -2.0, -3.0))
+    (answer,) = played.turns
+    assert (answer.version, answer.versions, answer.logprobs) == (
+        3,
+        ((3, 1), (4, 2)),
+        (-1.0, -2.0, -3.0),
+    )
     again = from_json(Episode, json.loads(json.dumps(to_json(played))))
     assert again == played and again.turns[0].spans() == ((3, 1), (4, 2))
 
 
-def test_a_record_from_before_there_were_spans_is_read() -> None:
+def test_an_old_record_without_spans_is_read() -> None:
     old = to_json(turn("solver_0", version=2, completion_ids=(5, 6)))
     del old["versions"]
     assert from_json(Turn, old).spans() == ((2, 2),)

@@ -1,4 +1,4 @@
-"""A prompt that a model cannot read truncates its episode, or fails one without a turn."""
+"""Tests of prompts that are too long: they truncate an episode, or fail one without a turn."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -28,8 +28,8 @@ from tests.helpers.engine_requests import serving
 
 
 class Growing(Arena):
-    """Two rounds of two agents, paid 1 for each; in round `at` of a `long` task, the second agent's
-    prompt is long."""
+    """A game of two agents, who are paid 1 in each of two rounds. In round `at` of the task, the
+    prompt of the second agent has `long` words."""
 
     name = "growing_v0"
     roles = {"a": 1, "b": 1}
@@ -55,7 +55,7 @@ class Growing(Arena):
 
 
 class Short(ScriptedEngine):
-    """Reads no more than 100 tokens, and takes a while."""
+    """An engine that refuses prompts of more than 100 tokens, and counts its open requests."""
 
     def __init__(self) -> None:
         super().__init__({"p": constant("hi")})
@@ -87,10 +87,10 @@ def asked_specs(*lengths: int, at: int = 1) -> list[EpisodeSpec]:
     ]
 
 
-def test_its_episode_is_truncated_and_the_others_play_on(renderer: ChatRenderer) -> None:
+def test_a_long_prompt_truncates_its_episode_and_no_other(renderer: ChatRenderer) -> None:
     engine = Short()
     playing = rollout(engine, renderer)
-    for _ in range(2):  # what the truncated episode's other agent had asked is not left in flight
+    for _ in range(2):  # no request of the truncated episode stays in flight
         episodes = playing.run(asked_specs(1, 900, 1))
         assert [e.status for e in episodes] == [Status.FINISHED, Status.TRUNCATED, Status.FINISHED]
         assert episodes[1].error.startswith("PromptTooLong: prompt of ")
@@ -99,7 +99,7 @@ def test_its_episode_is_truncated_and_the_others_play_on(renderer: ChatRenderer)
         assert engine.held == 0 and episodes[0].error == ""
 
 
-def test_an_episode_at_the_end_waits_for_what_is_in_flight(renderer: ChatRenderer) -> None:
+def test_a_last_episode_waits_for_requests_in_flight(renderer: ChatRenderer) -> None:
     engine = Short()
     (episode,) = rollout(engine, renderer).run(asked_specs(900))
     assert episode.status is Status.TRUNCATED and engine.held == 0
@@ -123,7 +123,7 @@ def test_a_truncated_episode_is_credited_and_can_be_branched_from(renderer: Chat
 
 
 class Remote(Short):
-    """Takes every request, and answers later that the prompt is too long."""
+    """An engine that takes every request, and reports later that the prompt is too long."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -142,7 +142,7 @@ class Remote(Short):
         ]
 
 
-def test_an_engine_may_find_out_later(renderer: ChatRenderer) -> None:
+def test_an_engine_may_report_a_long_prompt_later(renderer: ChatRenderer) -> None:
     engine = Remote()
     episodes = rollout(engine, renderer).run([*asked_specs(1, 900), *asked_specs(900, at=0)])
     assert [e.status for e in episodes] == [Status.FINISHED, Status.TRUNCATED, Status.FAILED]
@@ -150,12 +150,14 @@ def test_an_engine_may_find_out_later(renderer: ChatRenderer) -> None:
     assert len(episodes[1].turns) == 2 and engine.held == 0
 
 
-def test_the_embedded_engine_says_so(model: PreTrainedModel, renderer: ChatRenderer) -> None:
+def test_the_embedded_engine_reports_a_long_prompt(
+    model: PreTrainedModel, renderer: ChatRenderer
+) -> None:
     engine = serving({"p": model}, {"p": list(renderer.end_ids)})
     short, long = rollout(engine, renderer).run(asked_specs(1, 2000))
     assert short.status is Status.FINISHED and long.status is Status.TRUNCATED
     assert "exceeds the model's 256; shorten the prompt, or choose a model with a " in long.error
-    engine.publish("p", {}, 1)  # refused while requests are in flight
+    engine.publish("p", {}, 1)  # raises an error while requests are in flight
     with pytest.raises(ConfigError, match="leaves no room for a prompt") as caught:
         engine.add(Request(id=0, policy="p", prompt_ids=(1,), seed=0, max_tokens=256))
     assert not isinstance(caught.value, PromptTooLong)
@@ -167,37 +169,37 @@ def test_the_embedded_engine_says_so(model: PreTrainedModel, renderer: ChatRende
         engine.add(Request(id=0, policy="p", agent="b_0", prompt_ids=ids, seed=0, max_tokens=4))
 
 
-def test_the_first_episode_that_a_long_prompt_cuts_off_is_a_line(renderer: ChatRenderer) -> None:
-    playing, said = rollout(Short(), renderer), list[str]()
+def test_only_the_first_truncation_by_a_long_prompt_is_reported(renderer: ChatRenderer) -> None:
+    playing, notes = rollout(Short(), renderer), list[str]()
     experiment: Any = SimpleNamespace(credit=GRPO(), sampler=None, objective=PolicyLoss())
-    progress: Any = SimpleNamespace(note=said.append)
+    progress: Any = SimpleNamespace(note=notes.append)
     run: Any = None  # nothing is written
     trainer = Trainer(experiment, run, progress)
     for step, lengths in enumerate([(1, 1), (1, 900), (1, 900)], 2):
         played = [group(*playing.run(asked_specs(*lengths)))]
         samples = DrGRPO(group_by="agent").assign(played)
         trainer._note_missing_signals(step, played=played, groups=played, samples=samples)
-    (line,) = [line for line in said if "PromptTooLong" in line]
+    (line,) = [line for line in notes if "PromptTooLong" in line]
     assert line.startswith("step 3: 1 of 2 episodes were cut off before the arena ended them, ")
     assert "PromptTooLong: prompt of " in line and "episodes/truncated/PromptTooLong" in line
 
 
-def test_failures_are_counted_by_name_and_stop_the_run_in_the_end(renderer: ChatRenderer) -> None:
+def test_failures_are_counted_by_error_and_too_many_stop_the_run(renderer: ChatRenderer) -> None:
     playing = rollout(Short(), renderer)
     cut = of_episodes(playing.run(asked_specs(1, 900, 900)))
     assert cut["episodes/truncated"] == cut["episodes/truncated/PromptTooLong"] == 2
     assert cut["episodes/failed"] == 0 and cut["role/b/reward"] == pytest.approx(4 / 3)
     episodes = playing.run(asked_specs(1, 900, 900, 1, at=0))
-    figures, error = of_episodes(episodes), commonest_error(episodes)
+    metrics, error = of_episodes(episodes), commonest_error(episodes)
     assert commonest_error(episodes[:1]) == ""
-    assert figures["episodes/failed"] == figures["episodes/failed/PromptTooLong"] == 2
+    assert metrics["episodes/failed"] == metrics["episodes/failed/PromptTooLong"] == 2
 
-    def guarded(share: float) -> None:
-        settings = RunSettings(steps=1, max_failed_fraction=share)
+    def guarded(fraction: float) -> None:
+        settings = RunSettings(steps=1, max_failed_fraction=fraction)
         experiment: Any = SimpleNamespace(settings=settings, credit=GRPO())
         run: Any = None  # the check writes nothing
         trainer = Trainer(experiment, run, Progress(1, "run", live=False))
-        trainer.check_health(figures, 1, error=error)
+        trainer.check_health(metrics, 1, error=error)
 
     guarded(0.5)
     with pytest.raises(NothingToLearn, match="50% of the episodes failed") as caught:

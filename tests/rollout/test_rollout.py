@@ -1,4 +1,4 @@
-"""The rollout, against scripted policies and arenas that fail."""
+"""Tests of the rollout with scripted policies and with arenas that fail."""
 
 import json
 import random
@@ -54,7 +54,7 @@ def test_a_policy_without_an_engine_is_named() -> None:
 
 
 class Backwards(Engine):
-    """Finishes one request per step, the latest first."""
+    """An engine that finishes one request per step, the latest first."""
 
     def __init__(self) -> None:
         self.inner = ScriptedEngine({"p": constant("hi")})
@@ -68,7 +68,7 @@ class Backwards(Engine):
         return self.inner.step()
 
 
-def test_turns_stand_in_the_arenas_order_whoever_finished_first() -> None:
+def test_turns_are_in_the_order_of_the_arena_whichever_finishes_first() -> None:
     specs = [spec(seed, rounds=2) for seed in range(5)]
     assert rollout(Backwards()).run(specs) == rollout().run(specs)
 
@@ -93,22 +93,25 @@ def test_a_broken_arena_is_a_failed_episode_and_harms_no_other(where: str, words
     ],
 )
 def test_a_view_that_is_no_observation_names_the_arena(shown: Any, words: str) -> None:
-    class Told(Talk):
+    class WrongView(Talk):
         def view(self, agent: str) -> Any:
             return shown
 
     agent_spec = AgentSpec(role=Role(), policy="p", renderer=ByteRenderer())
     engines = {"p": ScriptedEngine({"p": constant("hi")})}
     (episode,) = Rollout(
-        arena=Told, agent_specs={"a": agent_spec, "b": agent_spec}, engines=engines
+        arena=WrongView, agent_specs={"a": agent_spec, "b": agent_spec}, engines=engines
     ).run([spec()])
     assert episode.status is Status.FAILED
     assert words in episode.error
 
 
 class Careless(Role):
-    """Raises where `parse`, `facts` or `prompt` meets the word that it cannot take; with the method
-    "nothing", `parse` returns None there, and with "said", `prompt` returns a text."""
+    """A role that fails at the word or the observation `bad`.
+
+    The method `method` raises an error there. With "nothing", `parse` returns None; with "text",
+    `prompt` returns a text; with "no_role", `prompt` returns a message without a role.
+    """
 
     def __init__(self, method: str) -> None:
         super().__init__()
@@ -125,9 +128,9 @@ class Careless(Role):
     def prompt(self, observation: Observation) -> list[Message]:
         if self.method == "prompt" and observation.fields.get("bad"):
             raise KeyError("no such\nfield")
-        if self.method == "said" and observation.fields.get("bad"):
+        if self.method == "text" and observation.fields.get("bad"):
             return observation.text  # type: ignore[return-value]
-        if self.method == "unsaid" and observation.fields.get("bad"):
+        if self.method == "no_role" and observation.fields.get("bad"):
             return [{"content": observation.text}]
         return super().prompt(observation)
 
@@ -139,8 +142,11 @@ class Careless(Role):
         ("metrics", "BrokenRole: roles.b: Careless.metrics raised ZeroDivisionError: "),
         ("prompt", "BrokenRole: roles.b: Careless.prompt raised KeyError: no such"),
         ("nothing", "BrokenRole: roles.b: Careless.parse returned NoneType, not a text; "),
-        ("said", "BrokenRole: roles.b: Careless.prompt returned str, not a list of chat messages"),
-        ("unsaid", "BrokenRole: roles.b: Careless.prompt returned a chat message without role or "),
+        ("text", "BrokenRole: roles.b: Careless.prompt returned str, not a list of chat messages"),
+        (
+            "no_role",
+            "BrokenRole: roles.b: Careless.prompt returned a chat message without role or ",
+        ),
     ],
 )
 def test_a_broken_role_is_a_failed_episode_and_harms_no_other(method: str, error: str) -> None:
@@ -160,7 +166,7 @@ def test_a_broken_role_is_a_failed_episode_and_harms_no_other(method: str, error
     assert [e.status for e in episodes] == [Status.FAILED, Status.FINISHED] * 2
     assert episodes[0].error.startswith(error) and episodes[0].error.isprintable()
     assert (f"{Path(__file__).name}, line " in episodes[0].error) is (
-        method not in ("nothing", "said", "unsaid")
+        method not in ("nothing", "text", "no_role")
     )
     assert [turn.agent for turn in episodes[0].turns] == ["a_0"]
 
@@ -201,7 +207,7 @@ def test_a_role_without_a_seat_is_refused() -> None:
 
 
 class Silent(Backwards):
-    """Takes requests and never answers."""
+    """An engine that takes requests and never answers."""
 
     def step(self) -> list[Completion]:
         return []
@@ -213,7 +219,7 @@ def test_an_engine_that_loses_requests_is_named_and_does_not_hang() -> None:
 
 
 class Distant(Backwards):
-    """Has its first answer after 70 steps; then it loses all requests."""
+    """An engine that answers one request at step 70, and loses all others."""
 
     steps = 0
 
@@ -234,25 +240,25 @@ def test_steps_that_wait_for_an_answer_from_elsewhere_are_not_idle() -> None:
 
 
 class Twice(ScriptedEngine):
-    """Answers what it was asked, twice."""
+    """An engine that returns every completion twice."""
 
     def step(self) -> list[Completion]:
         return 2 * super().step()
 
 
-def test_an_answer_that_nobody_waits_for_is_named() -> None:
+def test_an_answer_without_a_request_is_named() -> None:
     with pytest.raises(RuntimeError, match=r"request \d+, not in flight"):
         rollout(Twice({"p": constant("hi")})).run([spec()])
 
 
 class Wild(ScriptedEngine):
-    """Speaks text that no encoding takes."""
+    """An engine whose text has no encoding."""
 
     def step(self) -> list[Completion]:
         return [replace(done, text="\ud800 \x00") for done in super().step()]
 
 
-def test_whatever_an_engine_says_can_be_recorded() -> None:
+def test_any_text_of_an_engine_can_be_recorded() -> None:
     (episode,) = rollout(Wild({"p": constant("")})).run([spec()])
     assert {turn.action for turn in episode.turns} == {"\ufffd \x00"}
     json.dumps(to_json(episode), ensure_ascii=False).encode()
@@ -273,5 +279,5 @@ def test_the_limit_on_live_episodes_is_kept() -> None:
     assert {episode.status for episode in episodes} == {Status.FINISHED} and len(live) == 20
 
 
-def test_nothing_to_play_is_nothing() -> None:
+def test_no_specs_give_no_episodes() -> None:
     assert rollout().run([]) == []

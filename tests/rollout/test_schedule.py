@@ -1,4 +1,4 @@
-"""Limits of sampling and turns that change with the training step."""
+"""Tests of limits of sampling and turns that change with the training step."""
 
 from dataclasses import replace
 from typing import Any

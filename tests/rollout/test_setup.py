@@ -1,4 +1,4 @@
-"""What plays, as it is built in one process and in every worker."""
+"""Tests of the objects that play games, as one process and every worker build them."""
 
 import shutil
 from pathlib import Path
@@ -19,7 +19,7 @@ from tests.helpers.fault_injection import settings
 
 
 class Counting(TransformersEngine):
-    """Counts the policies that it takes, as an engine counts its loads of weights."""
+    """An engine that counts the policies that it serves."""
 
     loads = 0.0
 
@@ -32,7 +32,7 @@ class Counting(TransformersEngine):
         return found
 
 
-def test_what_loading_counted_is_nobodys(tmp_path: Path) -> None:
+def test_counts_during_loading_are_dropped(tmp_path: Path) -> None:
     players = RolloutSetup(settings(save_tiny(tmp_path / "model"), tmp_path / "mark"))
     engine = Counting()
     players.load(engine)
@@ -48,7 +48,7 @@ def test_all_models_are_loaded_before_an_engine_takes_the_memory_that_is_left(
     order: list[str] = []
 
     class OrderedEngine(TransformersEngine):
-        """Notes when it serves, as vLLM takes the memory of a GPU."""
+        """An engine that records when it serves; vLLM then takes the memory of the GPU."""
 
         def serve(self, policy: str, *given: Any) -> None:
             order.append(f"serves {policy}")
@@ -94,7 +94,7 @@ def loads(players: RolloutSetup) -> float:
 
 
 class Opened:
-    """Counts how often it is closed, as a service or, below, an engine."""
+    """A base of services and engines that counts its calls of `close`."""
 
     closed = 0
 
@@ -103,7 +103,7 @@ class Opened:
 
 
 class Stuck(Opened):
-    """Cannot end."""
+    """A service that cannot close."""
 
     def close(self) -> None:
         super().close()
@@ -111,14 +111,14 @@ class Stuck(Opened):
 
 
 class Script(Opened, ScriptedEngine):
-    """An opponent."""
+    """A scripted opponent."""
 
     def __init__(self) -> None:
         super().__init__({})
 
 
 class Full(Opened, TransformersEngine):
-    """Has no room for a policy."""
+    """An engine without room for a policy."""
 
     def serve(self, *given: Any, **named: Any) -> None:
         raise ConfigError("no room")
@@ -137,7 +137,7 @@ def test_an_engine_without_room_for_a_policy_is_closed(tmp_path: Path) -> None:
         assert [engine.closed, opponent.closed, players.services["opened"].closed] == [1, 1, 1]
 
 
-def test_a_service_that_cannot_end_keeps_nothing_else_open(tmp_path: Path) -> None:
+def test_a_service_that_cannot_close_keeps_nothing_else_open(tmp_path: Path) -> None:
     config = settings(save_tiny(tmp_path / "model"), tmp_path / "mark")
     kinds = {"first": "Stuck", "second": "Opened", "third": "Stuck"}
     config["services"] |= {name: {"_target_": f"{__name__}.{k}"} for name, k in kinds.items()}
@@ -150,7 +150,7 @@ def test_a_service_that_cannot_end_keeps_nothing_else_open(tmp_path: Path) -> No
 
 
 class Judged(Arena):
-    """Thinkers, and a speaker whom a script plays in every game."""
+    """A game of thinkers and a speaker, which a script always plays."""
 
     def __init__(self, *, thinkers: int) -> None:
         super().__init__({"thinker": thinkers, "speaker": 1})
@@ -175,7 +175,7 @@ def test_an_agent_that_an_opponent_always_plays_is_no_seat(tmp_path: Path) -> No
     played = [episode(turn(agent, 1.0), turn("speaker_0", 9.0)) for agent in agents]
     found, _ = players.evaluations["x"].run("x", lambda s: asked.extend(s) or played, seed=0)  # type: ignore[func-returns-value]
     assert [spec.policy_map for spec in asked] == [{"thinker_1": "other"}, {"thinker_0": "other"}]
-    assert found["versus/other/won"] == 1, "the speaker, who is paid more, is no rival"
+    assert found["versus/other/won"] == 1, "the speaker is paid more but is not a rival"
     assert "versus/other/thinker_1/won" in found and "versus/other/speaker_0/won" not in found
 
 
@@ -187,7 +187,7 @@ def test_a_named_seat_that_an_opponent_always_plays_is_refused(tmp_path: Path) -
     seats = ["thinker_0", "thinker_1", "speaker_0"]
     with pytest.raises(ConfigError, match=line):
         judged(tmp_path, opponents=["other"], seats=seats)
-    assert judged(tmp_path, opponents=[], seats=seats), "nobody changes seats"
+    assert judged(tmp_path, opponents=[], seats=seats), "without opponents, no agent changes seats"
     assert judged(tmp_path, opponents=["other"], seats=seats[:2])
 
 

@@ -1,4 +1,4 @@
-"""Calls of several threads in one loop: who drives it, who joins, and how errors end them."""
+"""Tests of a loop shared by several threads: its driver, joining calls, and errors."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -11,7 +11,7 @@ from tests.helpers.prefetched_batches import LONG, until
 
 
 class Rounds:
-    """Calls that end when a test says so; notes what the loop does, and in which thread."""
+    """Work whose calls end when the test decides; it records the loop's steps and threads."""
 
     def __init__(self) -> None:
         self.log: list[str] = []
@@ -70,7 +70,7 @@ def test_a_thread_that_is_alone_does_its_work_itself(work: Rounds) -> None:
     assert work.drivers == {threading.current_thread().name}
 
 
-def test_a_call_joins_and_goes_on_when_the_driver_has_what_it_wanted(
+def test_a_joined_call_continues_after_the_call_of_the_driver_ends(
     work: Rounds, start: Start
 ) -> None:
     first = start("a")

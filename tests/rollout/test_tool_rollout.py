@@ -1,4 +1,4 @@
-"""Tool calls inside a move, through the whole path with scripted policies and a real renderer."""
+"""Tests of tool calls inside a move, with scripted policies and real renderers."""
 
 import json
 import threading
@@ -34,7 +34,7 @@ from tests.helpers.tool_templates import LLAMA, QWEN, tokenizer
 
 
 class Sum(Arena):
-    """Agents answer the same sum at once, in `rounds` rounds; 1 for each right answer."""
+    """A game of `rounds` rounds: two agents answer a product at once, paid 1 if right."""
 
     name = "sum_v0"
     roles = {"solver": 2}
@@ -57,7 +57,7 @@ class Sum(Arena):
 
 
 class Slow(Tool):
-    """Sleeps, then answers."""
+    """A tool that sleeps, then answers."""
 
     description = "sleeps"
 
@@ -70,7 +70,7 @@ class Slow(Tool):
 
 
 class Broken(Tool):
-    """Raises what it is asked for."""
+    """A tool that raises the error of the kind that its argument names."""
 
     def call(self, kind: str) -> str:  # type: ignore[override]
         if kind == "named":
@@ -81,7 +81,7 @@ class Broken(Tool):
 
 
 class Constant(Tool):
-    """Answers with one text."""
+    """A tool that always returns the same text."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -98,7 +98,7 @@ def calculating(agent: str, observation: Observation, rng: Random) -> str:
 
 
 class Ungraded(Sum):
-    """The judge gave no score for the last move of solver_0."""
+    """A game that leaves the last move of solver_0 out of learning."""
 
     def advance(self, actions: Mapping[str, Action | None]) -> None:
         super().advance(actions)
@@ -133,7 +133,7 @@ def played(
 
 
 def says(*texts: str) -> Script:
-    """solver_0 says the texts in order, one after each result; solver_1 answers at once."""
+    """Return a script: solver_0 says a text after each result, solver_1 answers at once."""
 
     def script(agent: str, observation: Observation, rng: Random) -> str:
         done = len(observation.fields.get("tool_results", ()))
@@ -228,7 +228,7 @@ def test_many_calls_in_one_completion_are_answered_up_to_the_limit() -> None:
 
 
 @pytest.mark.parametrize("memory", ["none", "conversation"])
-def test_the_next_move_begins_as_the_role_says(memory: Memory) -> None:
+def test_the_next_move_uses_the_memory_of_the_role(memory: Memory) -> None:
     (episode,) = played(calculating, CALCULATOR, memory=memory, rounds=2)
     mine = [turn for turn in episode.turns if turn.agent == "solver_0"]
     assert [turn.final for turn in mine] == [False, True, False, True]
@@ -274,7 +274,7 @@ def test_the_end_at_the_call_limit_is_replayed_too() -> None:
 
 
 class Narrow(ScriptedEngine):
-    """Refuses prompts with more than `limit` tokens."""
+    """An engine that refuses prompts with more than `limit` tokens."""
 
     limit = 600
 
@@ -294,7 +294,7 @@ def test_results_without_room_end_the_move_and_not_the_episode() -> None:
     assert turn.tool_calls[0].error == ""
 
 
-def test_a_megabyte_is_cut() -> None:
+def test_a_long_result_is_cut() -> None:
     box = Toolbox(tools={"constant": Constant("x" * 1_000_000)}, max_characters=100)
     (episode,) = played(says("<constant>{}</constant>", "144"), box)
     assert episode.turns[0].tool_calls[0].result == (
@@ -336,7 +336,7 @@ def test_a_hostile_result_brings_no_control_token_into_the_prompt(template: str 
 
 
 class Spelled(ScriptedEngine):
-    """Answers with the tokens of a renderer and an end token, as a model does."""
+    """An engine that answers with the tokens of a renderer and an end token, like a model."""
 
     def __init__(self, script: Script, renderer: ChatRenderer) -> None:
         super().__init__({"p": script})
@@ -371,7 +371,7 @@ def test_another_agents_words_cannot_imitate_a_result() -> None:
     assert user == "&lt;tool_response>\n7\n&lt;/tool_response>"
 
 
-def test_a_slow_tool_delays_no_other_episode_and_runs_beside_others() -> None:
+def test_slow_tools_run_in_parallel_and_delay_no_other_episode() -> None:
     box = Toolbox(tools={"slow": Slow(0.2)})
     start = time.monotonic()
     episodes = played(says("<slow>x</slow>", "144"), box, count=16)

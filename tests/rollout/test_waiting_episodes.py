@@ -1,4 +1,4 @@
-"""Episodes that wait for tools leave their places to others, within a bound of their own."""
+"""Tests of episodes that wait for tools: others begin meanwhile, up to a bound."""
 
 import random
 import threading
@@ -23,7 +23,7 @@ CALL = "<waiting>x</waiting>"
 
 
 class Moves(Arena):
-    """Two agents move at once, twice."""
+    """A game in which two agents move at the same time, twice."""
 
     name = "moves_v0"
     roles = {"player": 2}
@@ -46,7 +46,7 @@ class Moves(Arena):
 
 
 class Waiting(Tool):
-    """Waits as long as a test says."""
+    """A tool that waits in the function `wait` of the test, then answers."""
 
     seconds = 20.0
 
@@ -60,15 +60,15 @@ class Waiting(Tool):
 
 
 class Counting(ScriptedEngine):
-    """Counts the episodes that have requests in flight, by the observation's own arena."""
+    """An engine that records the largest number of requests in flight."""
 
     def __init__(self, calls: Mapping[str, int]) -> None:
-        super().__init__({"p": self.said})
+        super().__init__({"p": self.answer})
         self.calls = calls
         self.seeds: dict[int, int] = {}
         self.most = 0
 
-    def said(self, agent: str, observation: Observation, rng: Random) -> str:
+    def answer(self, agent: str, observation: Observation, rng: Random) -> str:
         done = len(observation.fields.get("tool_results", ()))
         return CALL if done < self.calls[agent] else "done"
 
@@ -106,7 +106,7 @@ def played(
 
 
 @pytest.mark.parametrize("max_waiting", [0, 4, 100])
-def test_others_begin_while_all_that_live_wait_up_to_the_bound(max_waiting: int) -> None:
+def test_episodes_begin_while_all_live_ones_wait_up_to_the_bound(max_waiting: int) -> None:
     live: list[Moves] = []
     bound = min(10, 2 + max_waiting)
     reached = threading.Event()

@@ -1,4 +1,4 @@
-"""The present work of a process: what is counted, and the file that shows it."""
+"""Tests of the activity of a process: its tallies, and the file that shows them."""
 
 import json
 import time
@@ -17,7 +17,7 @@ def read(folder: Path) -> dict[str, Any]:
     return content
 
 
-def test_a_tally_knows_its_speed_and_the_time_left() -> None:
+def test_a_tally_states_its_speed_and_the_time_left() -> None:
     tally = Tally("episodes", 10)
     assert tally.words(tally.since + 5) == "0 of 10 episodes"
     tally.add(4, tokens=100)
@@ -40,7 +40,7 @@ def test_tallies_count_as_long_as_their_work_is_under_way() -> None:
     assert activity.tallies() == ()
 
 
-def test_the_file_has_the_present_work_and_goes_at_the_end(tmp_path: Path) -> None:
+def test_the_file_shows_the_present_work_and_is_removed_at_the_end(tmp_path: Path) -> None:
     activity = Activity()
     with ActivityFile(tmp_path, lambda: {"step": 3}, activity=activity, interval=0.01):
         assert read(tmp_path)["phase"] == "starting"
@@ -49,7 +49,7 @@ def test_the_file_has_the_present_work_and_goes_at_the_end(tmp_path: Path) -> No
             tally.add(tokens=5)
             end = time.monotonic() + 20
             while (content := read(tmp_path))["tallies"] == [] or not content["tallies"][0]["done"]:
-                assert time.monotonic() < end, "the file does not follow"
+                assert time.monotonic() < end, "the file is not updated"
                 time.sleep(0.01)
     assert content["step"] == 3 and content["phase"] == "rollout"
     (found,) = content["tallies"]
@@ -62,7 +62,7 @@ def test_a_file_that_waits_for_work_is_not_touched_without_any(tmp_path: Path) -
     earlier.write_text("of another process")
     activity.begin("loading models")
     with ActivityFile(tmp_path, activity=activity, interval=0.01, at_once=False):
-        activity.begin("loading models")  # no other phase
+        activity.begin("loading models")  # the same phase again
         time.sleep(0.1)
         assert earlier.read_text() == "of another process"
     assert [path.read_text() for path in tmp_path.iterdir()] == ["of another process"]
@@ -85,12 +85,12 @@ def test_a_file_that_waits_for_work_is_written_with_the_first(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_disk_that_refuses_the_file_stops_nothing(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_raises_no_error(tmp_path: Path) -> None:
     with ActivityFile(tmp_path / "missing", interval=0.01):
         time.sleep(0.05)
 
 
-def test_the_phases_of_a_step_are_those_of_its_clock() -> None:
+def test_the_phases_of_a_step_are_those_of_its_timer() -> None:
     clock = StepTimer()
     with clock("rollout"):
         assert ACTIVITY.phase == "rollout"

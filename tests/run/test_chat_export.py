@@ -1,4 +1,4 @@
-"""The export of recorded turns as chats: what is chosen, what is left out, and what is written."""
+"""Tests of the export of recorded turns as chats: their selection, and the written lines."""
 
 import json
 import os
@@ -18,13 +18,13 @@ from selfplay.types import Episode, Status, StopReason
 from tests.helpers.builders import episode, group, turn
 
 
-def said(agent: str, reward: float, text: str = "hi", **fields: Any) -> Any:
+def text_turn(agent: str, reward: float, text: str = "hi", **fields: Any) -> Any:
     messages = ({"role": "user", "content": f"ask {agent}"},)
     return turn(agent, reward, **{"messages": messages, "text": text, **fields})
 
 
 def record(folder: Path, *steps: Sequence[Episode], roles: dict[str, Any] | None = None) -> Path:
-    """A run folder with these episodes; the episodes of a step are siblings."""
+    """Create a run folder with these episodes; the episodes of a step are one group."""
     run = Run.create(folder, {"roles": roles or {}})
     for step, episodes in enumerate(steps):
         run.record(step, {}, [group(*episodes, name=f"{step}.0")], [])
@@ -42,10 +42,14 @@ def texts(lines: list[dict[str, Any]]) -> list[str]:
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     first = [
-        episode(said("a_0", 1.0, "one"), said("b_0", -1.0, "two")),
-        episode(said("a_0", -1.0, "three"), said("b_0", 1.0, "four")),
+        episode(text_turn("a_0", 1.0, "one"), text_turn("b_0", -1.0, "two")),
+        episode(text_turn("a_0", -1.0, "three"), text_turn("b_0", 1.0, "four")),
     ]
-    second = [episode(said("a_0", 0.5, "five"), said("a_0", 0.25, "six"), said("b_0", 0.0, "x"))]
+    second = [
+        episode(
+            text_turn("a_0", 0.5, "five"), text_turn("a_0", 0.25, "six"), text_turn("b_0", 0.0, "x")
+        )
+    ]
     return record(tmp_path / "run", first, second)
 
 
@@ -78,22 +82,22 @@ def test_a_line_is_a_turn_with_its_prompt_and_its_episode(run: Path) -> None:
         ({"last": 0, "min_reward": -1.0}, ["one", "two", "three", "four"]),
     ],
 )
-def test_episodes_are_chosen_by_the_pay_of_the_agent(
+def test_episodes_are_chosen_by_the_return_of_the_agent(
     run: Path, chosen: dict[str, Any], found: list[str]
 ) -> None:
     assert texts(exported(run, **chosen)) == found
 
 
-def test_a_fraction_of_the_agents_is_not_rounded_up_by_an_error(tmp_path: Path) -> None:
-    run = record(tmp_path / "run", [episode(said("a_0", float(n), str(n))) for n in range(25)])
+def test_the_best_fraction_is_not_rounded_up_by_a_float_error(tmp_path: Path) -> None:
+    run = record(tmp_path / "run", [episode(text_turn("a_0", float(n), str(n))) for n in range(25)])
     assert texts(exported(run, best=0.28)) == [str(n) for n in range(18, 25)]
 
 
 def test_a_conversation_has_the_earlier_answers_without_weight(tmp_path: Path) -> None:
     talk = [
-        said("a_0", 0.0, "one", prompt_ids=(1, 2), completion_ids=(3,)),
-        said("a_0", 0.0, "two", prompt_ids=(1, 2, 3, 4), completion_ids=(5,)),
-        said("a_0", 0.0, "three", prompt_ids=(9,), completion_ids=(5,)),
+        text_turn("a_0", 0.0, "one", prompt_ids=(1, 2), completion_ids=(3,)),
+        text_turn("a_0", 0.0, "two", prompt_ids=(1, 2, 3, 4), completion_ids=(5,)),
+        text_turn("a_0", 0.0, "three", prompt_ids=(9,), completion_ids=(5,)),
     ]
     lines = exported(record(tmp_path / "ids", [episode(*talk)]))
     asked = {"role": "user", "content": "ask a_0"}
@@ -105,16 +109,16 @@ def test_a_conversation_has_the_earlier_answers_without_weight(tmp_path: Path) -
     assert [len(line["messages"]) for line in lines] == [2, 4, 6]
 
 
-def test_turns_that_teach_nothing_good_are_left_out_and_counted(tmp_path: Path) -> None:
+def test_turns_unfit_for_training_are_left_out_and_counted(tmp_path: Path) -> None:
     turns = [
-        said("a_0", 0.0, "good"),
-        said("a_0", 0.0, "bad", action=None),
-        said("a_0", 0.0, "long", stop_reason=StopReason.LENGTH),
-        said("a_0", 0.0, "bare", messages=()),
-        said("a_0", 0.0, "seen", messages=({"role": "user", "content": [{"type": "image"}]},)),
-        said("b_0", 9.0, "frozen", trainable=False),
+        text_turn("a_0", 0.0, "good"),
+        text_turn("a_0", 0.0, "bad", action=None),
+        text_turn("a_0", 0.0, "long", stop_reason=StopReason.LENGTH),
+        text_turn("a_0", 0.0, "bare", messages=()),
+        text_turn("a_0", 0.0, "seen", messages=({"role": "user", "content": [{"type": "image"}]},)),
+        text_turn("b_0", 9.0, "frozen", trainable=False),
     ]
-    broken = episode(said("a_0", 9.0, "failed"), status=Status.FAILED, error="x")
+    broken = episode(text_turn("a_0", 9.0, "failed"), status=Status.FAILED, error="x")
     export = ChatExport(
         run=record(tmp_path / "run", [episode(*turns), broken]), selection=Selection()
     )
@@ -123,8 +127,10 @@ def test_turns_that_teach_nothing_good_are_left_out_and_counted(tmp_path: Path) 
 
 
 def test_a_turn_that_is_left_out_is_not_exported_and_counts_in_the_return(tmp_path: Path) -> None:
-    mixed = episode(said("a_0", 1.0, "learned"), said("a_0", -5.0, "left out", trainable=False))
-    good = episode(said("a_0", 2.0, "good"))
+    mixed = episode(
+        text_turn("a_0", 1.0, "learned"), text_turn("a_0", -5.0, "left out", trainable=False)
+    )
+    good = episode(text_turn("a_0", 2.0, "good"))
     run = record(tmp_path / "run", [mixed, good])
     export = ChatExport(run=run, selection=Selection())
     lines = list(export.lines())
@@ -135,35 +141,35 @@ def test_a_turn_that_is_left_out_is_not_exported_and_counts_in_the_return(tmp_pa
 
 
 def test_a_run_without_turns_that_learn_says_so(tmp_path: Path) -> None:
-    run = record(tmp_path / "run", [episode(said("a_0", 1.0, trainable=False))])
+    run = record(tmp_path / "run", [episode(text_turn("a_0", 1.0, trainable=False))])
     with pytest.raises(RunError, match="no recorded turn is of a policy that learns"):
         exported(run)
 
 
 def test_turns_that_branches_share_are_written_once(tmp_path: Path) -> None:
-    stem = said("a_0", 1.0, "stem", completion_ids=(7,))
-    first = episode(stem, said("a_0", 0.0, "left"))
-    second = episode(stem, said("a_0", 1.0, "right"), branch_of=0, shared_turns=1)
+    stem = text_turn("a_0", 1.0, "stem", completion_ids=(7,))
+    first = episode(stem, text_turn("a_0", 0.0, "left"))
+    second = episode(stem, text_turn("a_0", 1.0, "right"), branch_of=0, shared_turns=1)
     run = record(tmp_path / "run", [first, second])
     assert texts(exported(run)) == ["stem", "left", "right"]
     assert texts(exported(run, min_reward=2.0)) == ["stem", "right"]
 
 
 @pytest.mark.parametrize(
-    ("chosen", "complaint"),
+    ("chosen", "message"),
     [
         ({"role": "c"}, "--role c: no such turns; choose from: a, b"),
         ({"first": 5}, "--steps names no recorded step; 0 to 1 are there"),
         ({"min_reward": 7.0}, "no episode has a reward of at least 7.0"),
     ],
 )
-def test_a_choice_of_nothing_is_one_line(run: Path, chosen: Any, complaint: str) -> None:
-    with pytest.raises(RunError, match=complaint):
+def test_an_empty_selection_is_a_one_line_error(run: Path, chosen: Any, message: str) -> None:
+    with pytest.raises(RunError, match=message):
         exported(run, **chosen)
 
 
 @pytest.mark.parametrize(
-    ("chosen", "complaint"),
+    ("chosen", "message"),
     [
         ({"best": 0.0}, "--best 0"),
         ({"best": 1.5}, "--best 1.5"),
@@ -172,8 +178,8 @@ def test_a_choice_of_nothing_is_one_line(run: Path, chosen: Any, complaint: str)
         ({"first": 3, "last": 2}, "--steps 3:2"),
     ],
 )
-def test_impossible_choices_are_refused(chosen: Any, complaint: str) -> None:
-    with pytest.raises(ConfigError, match=complaint):
+def test_impossible_choices_are_refused(chosen: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         Selection(**chosen)
 
 
@@ -182,7 +188,7 @@ def test_a_folder_that_is_no_run_or_has_no_record(tmp_path: Path) -> None:
         exported(tmp_path)
     with pytest.raises(RunError, match="no episodes are recorded"):
         exported(record(tmp_path / "empty"))
-    run = record(tmp_path / "run", [episode(said("a_0", 1.0))])
+    run = record(tmp_path / "run", [episode(text_turn("a_0", 1.0))])
     (run / "config.yaml").write_text("a: [")
     with pytest.raises(RunError, match="cannot be read as the config of a run"):
         exported(run)
@@ -223,6 +229,6 @@ def test_a_run_with_code_that_is_not_trusted_is_exported_without_importing_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     roles = {"a": {"_target_": "no_such_package.Role"}}
-    run = record(tmp_path / "run", [episode(said("a_0", 1.0))], roles=roles)
+    run = record(tmp_path / "run", [episode(text_turn("a_0", 1.0))], roles=roles)
     assert main(["export", str(run)]) == 0
     assert json.loads(capsys.readouterr().out)["metadata"]["reward"] == 1.0

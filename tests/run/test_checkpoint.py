@@ -1,4 +1,4 @@
-"""Checkpoints are whole or not there, and a damaged one is never gone on from."""
+"""Tests of checkpoints: each is complete or absent, and no run continues from a damaged one."""
 
 import json
 import math
@@ -26,7 +26,7 @@ from tests.helpers.builders import llama, sample
 from tests.helpers.command_process import (
     CONTEXT,
     SMOKE,
-    Strike,
+    InjectedFault,
     assert_alike,
     copy_of_finished,
     finished,
@@ -92,7 +92,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """A finished run to damage."""
+    """Return the folder of a finished run that the test may damage."""
     return copy_of_finished(tmp_path)
 
 
@@ -125,12 +125,12 @@ def test_evaluate_play_and_study_choose_the_same_checkpoint(
 
     cut(place / "checkpoints/000003")
     expected = place / "checkpoints/000002"
-    told = "checkpoint 000003: policies/base/model.safetensors is damaged; using "
+    note = "checkpoint 000003: policies/base/model.safetensors is damaged; using "
     assert Reference.parse(str(place)).place() == expected
-    assert capsys.readouterr().err == f"{told}{expected}\n"
+    assert capsys.readouterr().err == f"{note}{expected}\n"
     for command in (["evaluate", str(place)], ["play", str(place)]):
         outcome = run(*command, cwd=place)
-        assert told in outcome.err, outcome.err
+        assert note in outcome.err, outcome.err
     assert Reference.parse(f"{place}@1").place() == place / "checkpoints/000001"
     assert Reference.parse(f"{place}@start").place() is None
 
@@ -164,7 +164,7 @@ def test_a_manifest_that_is_nested_too_deeply_has_no_hashes(place: Path) -> None
     assert checkpoint.hashes_of(damaged, Path("policies")) == {}
 
 
-def test_names_in_a_manifest_give_a_terminal_nothing_to_obey(
+def test_names_in_a_manifest_print_no_control_characters(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from selfplay.study.players import places
@@ -176,7 +176,9 @@ def test_names_in_a_manifest_give_a_terminal_nothing_to_obey(
         assert line.isprintable() and line.startswith("checkpoint 000003: ?]0;owned??[31m? fake")
 
 
-def test_resume_falls_back_says_so_and_comes_to_the_same_end(place: Path, tmp_path: Path) -> None:
+def test_resume_from_an_older_checkpoint_reports_it_and_ends_the_same(
+    place: Path, tmp_path: Path
+) -> None:
     cut(place / "checkpoints/000003")
     outcome = run("train", "resume=runs/copy", cwd=tmp_path)
     assert outcome.code == 0
@@ -197,24 +199,26 @@ def test_resume_and_evaluate_of_a_run_with_damaged_checkpoints_only(
         assert outcome.code == 2
         assert "no whole checkpoint" in one_line(outcome.err)
     assert sorted(path.read_bytes() for path in place.glob("episodes/*")) == before
-    assert (place / "summary.json").exists(), "a resume that was refused took the summary away"
+    assert (place / "summary.json").exists(), "a refused resume removed the summary"
 
 
 @pytest.mark.parametrize(
     ("limit", "background"),
     [(50_000, True), (400_000, True), (400_000, False)],
-    ids=["in the weights", "in the optimizer", "in the optimizer, at once"],
+    ids=["in the weights", "in the optimizer", "in the optimizer, synchronous"],
 )
 def test_a_full_disk_is_one_line_and_leaves_the_older_checkpoints(
     limit: int, background: bool, tmp_path: Path
 ) -> None:
     finished()
-    full = Strike(at="selfplay.train.Trainer.save", call=3, limit=limit)
+    full = InjectedFault(at="selfplay.train.Trainer.save", call=3, limit=limit)
     kind = f"run.async_checkpoints={background}"
-    outcome = run("train", SMOKE, "run.name=full", kind, cwd=tmp_path, strike=full)
+    outcome = run("train", SMOKE, "run.name=full", kind, cwd=tmp_path, injected=full)
     assert outcome.code == 2
-    said = one_line(outcome.err)
-    assert "cannot write to runs/full/checkpoints: File too large" in said and "resume" in said
+    message = one_line(outcome.err)
+    assert (
+        "cannot write to runs/full/checkpoints: File too large" in message and "resume" in message
+    )
     folder = tmp_path / "runs/full/checkpoints"
     place, faults = checkpoint.latest(folder)
     assert place is not None and place.name == "000001" and not faults
@@ -226,32 +230,32 @@ def test_a_full_disk_is_one_line_and_leaves_the_older_checkpoints(
 RENAME = "selfplay.learner.checkpoint_writer.Path.rename"
 
 
-def overwrite(folder: Path, strike: Strike, background: bool) -> None:
-    strike.arm()
+def overwrite(folder: Path, injected: InjectedFault, background: bool) -> None:
+    injected.arm()
     writer = CheckpointWriter(folder, background=background)
     writer.save(step=2, policies={}, learners={}, state={"turn": 2}, keep=1)
     writer.wait()
 
 
 @pytest.mark.parametrize(
-    ("strike", "turn"),
+    ("injected", "turn"),
     [
-        (Strike(at=RENAME, call=1), 1),
-        (Strike(at=RENAME, call=2), 1),
-        (Strike(at=RENAME, call=2, after=True), 2),
+        (InjectedFault(at=RENAME, call=1), 1),
+        (InjectedFault(at=RENAME, call=2), 1),
+        (InjectedFault(at=RENAME, call=2, after=True), 2),
     ],
-    ids=["before it is set aside", "while nothing stands there", "before it is dropped"],
+    ids=["before the old one is renamed", "between the renames", "before the old one is removed"],
 )
-@pytest.mark.parametrize("background", [False, True], ids=["at once", "in a thread"])
-def test_killed_while_one_is_replaced_there_is_the_old_or_the_new(
-    background: bool, strike: Strike, turn: int, tmp_path: Path
+@pytest.mark.parametrize("background", [False, True], ids=["synchronous", "in a thread"])
+def test_a_kill_during_a_replacement_leaves_the_old_or_the_new_one(
+    background: bool, injected: InjectedFault, turn: int, tmp_path: Path
 ) -> None:
     folder = tmp_path / "checkpoints"
     old = CheckpointWriter(folder).save(step=2, policies={}, learners={}, state={"turn": 1}, keep=1)
-    process = CONTEXT.Process(target=overwrite, args=(folder, strike, background))
+    process = CONTEXT.Process(target=overwrite, args=(folder, injected, background))
     process.start()
     process.join()
-    assert process.exitcode == -strike.number
+    assert process.exitcode == -injected.number
     checkpoint.recover(folder)
     for found in (lambda: checkpoint.latest(folder)[0], lambda: checkpoint.before(folder, 3)):
         assert found() == old and checkpoint.read_state(old)["turn"] == turn
@@ -260,11 +264,11 @@ def test_killed_while_one_is_replaced_there_is_the_old_or_the_new(
     assert checkpoint.read_state(old)["turn"] == 3
 
 
-def test_who_only_looks_leaves_a_save_alone_and_is_told_of_it(tmp_path: Path) -> None:
+def test_reading_during_a_save_changes_nothing_and_reports_the_save(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints"
     for step in (1, 2):
         CheckpointWriter(folder).save(step=step, policies={}, learners={}, state={}, keep=2)
-    (folder / "000002").rename(folder / ".000002.old")  # as between the two renames of a save
+    (folder / "000002").rename(folder / ".000002.old")  # the state between two renames of a save
     fault = "000002: being replaced; if no process trains the run, train resume=RUN puts it back"
     assert checkpoint.latest(folder) == (folder / "000001", [fault])
     assert checkpoint.before(folder, 3) == folder / "000001"
@@ -276,7 +280,7 @@ def test_who_only_looks_leaves_a_save_alone_and_is_told_of_it(tmp_path: Path) ->
     assert checkpoint.latest(folder) == (folder / "000002", [])
 
 
-def test_only_the_newest_are_kept_and_a_damaged_later_one_counts_for_nothing(
+def test_only_the_newest_are_kept_and_damaged_ones_are_not_counted(
     place: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "checkpoints"
@@ -305,7 +309,7 @@ def test_a_policy_folder_loads_into_transformers_as_it_is() -> None:
 
 
 def saved(folder: Path, step: int, learners: Mapping[str, Any], **policies: Any) -> Path:
-    """A checkpoint of these models."""
+    """Write a checkpoint of these models and return its folder."""
     renderer: Any = SimpleNamespace(save_tokenizer=lambda place: {}, tokenizer_files={})
     known = {
         name: Policy(name=name, model=each, renderer=renderer) for name, each in policies.items()
@@ -318,7 +322,7 @@ def saved(folder: Path, step: int, learners: Mapping[str, Any], **policies: Any)
 def test_the_state_of_learners_on_a_gpu_is_read_without_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file names cuda:0 as the place of each tensor, as one that a GPU's tensors made does."""
+    """Each tensor in the file has the location cuda:0, like a tensor that was saved on a GPU."""
     learner, other = (Learner(llama(), objective=PolicyLoss()) for _ in range(2))
     learner.update([sample([1, 2], [3, 4], 1.0)], step=1)
     with monkeypatch.context() as patch:
@@ -339,11 +343,11 @@ def test_weights_that_are_not_finite_are_not_saved(broken: float, tmp_path: Path
     saved(tmp_path, 1, learners, player=model, fixed=fixed)
     with torch.no_grad():
         model.model.layers[1].mlp.up_proj.weight[2, 3] = broken
-    said = (
+    message = (
         "step 2: policy 'player': weight model.layers.1.mlp.up_proj.weight is not finite, so no "
         f"checkpoint was written; the last good checkpoint is {tmp_path}/000001"
     )
-    with pytest.raises(DivergedError, match=re.escape(said)):
+    with pytest.raises(DivergedError, match=re.escape(message)):
         saved(tmp_path, 2, learners, player=model, fixed=fixed)
     assert [path.name for path in tmp_path.iterdir()] == ["000001"]
     with pytest.raises(DivergedError, match="there is no good checkpoint"):
@@ -351,7 +355,7 @@ def test_weights_that_are_not_finite_are_not_saved(broken: float, tmp_path: Path
 
 
 def test_ranks_are_not_asked_to_save_weights_that_are_not_finite(tmp_path: Path) -> None:
-    """The policy in this process has the weights that the ranks learn."""
+    """The policy in this process has the same weights as the ranks."""
 
     model = llama()
     assert isinstance(HeldRanks(), Sharded)
@@ -382,20 +386,18 @@ def test_a_critic_that_is_not_finite_is_not_saved(tmp_path: Path) -> None:
 
 
 def test_a_run_whose_weights_become_infinite_ends_before_it_saves_them(tmp_path: Path) -> None:
-    """The decay of one step multiplies the weights by -3.3e38."""
+    """The weight decay of one step multiplies the weights by -3.3e38."""
     hot = ("learner.lr=1e30", "learner.weight_decay=3.3e8")
     outcome = run("train", SMOKE, "run.name=hot", *hot, cwd=tmp_path)
     assert outcome.code == 2
-    said = one_line(outcome.err)
-    assert "step 1: policy 'base': weight " in said and "runs/hot/checkpoints/000000" in said
+    message = one_line(outcome.err)
+    assert "step 1: policy 'base': weight " in message and "runs/hot/checkpoints/000000" in message
     folder = tmp_path / "runs/hot/checkpoints"
     assert [path.name for path in folder.iterdir()] == ["000000"]
 
 
 @pytest.mark.parametrize("setting", ["learner.lr=inf", "learner.clip_norm=nan"])
-def test_a_learner_of_numbers_that_are_not_finite_makes_no_run(
-    setting: str, tmp_path: Path
-) -> None:
+def test_learner_settings_that_are_not_finite_create_no_run(setting: str, tmp_path: Path) -> None:
     outcome = run("train", SMOKE, "run.name=hot", setting, cwd=tmp_path)
     assert outcome.code == 2
     key, value = setting.split("=")

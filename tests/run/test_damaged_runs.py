@@ -1,4 +1,4 @@
-"""Run folders that are damaged, or that a stranger made: one clear line, never a traceback."""
+"""Tests of damaged and untrusted run folders: each fault is one clear line, never a traceback."""
 
 import json
 import os
@@ -39,7 +39,7 @@ from tests.helpers.repository import ROOT
 from tests.helpers.viewer_run import served
 
 SAMPLED = 40
-"""Number of values that one run of the tests replaces, of about 6,000 possible ones."""
+"""Number of values that the test replaces, of about 6,000 possible ones."""
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ def test_a_damaged_file_is_one_line(runs: Path, tmp_path: Path, file: str, damag
 
 
 def values(run: Path) -> Iterator[tuple[str, list[str], int, tuple[Any, ...], str]]:
-    """Every (file, its lines, line, place in it, JSON text to put there)."""
+    """Yield (file, its lines, index of a line, path of a value in it, its new JSON text)."""
     for file in FILES:
         if file.endswith(".yaml"):
             continue
@@ -87,7 +87,7 @@ def values(run: Path) -> Iterator[tuple[str, list[str], int, tuple[Any, ...], st
                 yield file, lines, line, where, raw
 
 
-def test_a_value_that_is_not_what_it_should_be_is_one_line(runs: Path, tmp_path: Path) -> None:
+def test_a_wrong_value_is_a_one_line_error(runs: Path, tmp_path: Path) -> None:
     found = []
     for file, lines, line, where, raw in random.Random(0).sample([*values(runs / "made")], SAMPLED):
         changed = [*lines]
@@ -111,7 +111,7 @@ def test_huge_numbers_are_infinite_and_the_report_is_written(runs: Path) -> None
 
 
 @pytest.mark.parametrize("step", ["1.5", "true", "null", '"3"', DIGITS, "9" * 13, "-" + "9" * 13])
-def test_a_step_that_is_none_names_its_line(runs: Path, step: str) -> None:
+def test_an_invalid_step_names_its_line(runs: Path, step: str) -> None:
     path = runs / "made" / "metrics.jsonl"
     path.write_text(f'{{"step": 1, "a": 1}}\n{{"step": {step}, "a": 1}}\n')
     with pytest.raises(RunError, match=r"metrics\.jsonl, line 2: ") as raised:
@@ -140,7 +140,7 @@ def test_a_section_of_3000_metrics_is_shown_in_pages(runs: Path, tmp_path: Path)
 
 
 def line(**changes: Any) -> dict[str, Any]:
-    """A recorded episode of two turns, with changes to its second `turn` and to the `episode`."""
+    """Return a record of two turns, with changes to its second `turn` and to the `episode`."""
     made = to_json(recorded()[1])
     made["turns"] = made["turns"][:2]
     made["turns"][1] |= changes.pop("turn", {})
@@ -161,11 +161,11 @@ BROKEN: dict[str, Any] = {
     "itself as parent": line(episode={"branch_of": 1}),
     "a later parent": line(episode={"branch_of": 7}),
     "a negative parent": line(episode={"branch_of": -1}),
-    "a stem beyond its turns": line(episode={"branch_of": 0, "shared_turns": 3}),
+    "more shared turns than turns": line(episode={"branch_of": 0, "shared_turns": 3}),
     "a message that is text": line(turn={"messages": ["hello"]}),
     "a message with a number": line(turn={"messages": [{"role": "user", "content": 3}]}),
     "a message with a list of text": line(turn={"messages": [{"role": "user", "content": ["a"]}]}),
-    "turns that are none": line(episode={"turns": [3]}),
+    "turns that are numbers": line(episode={"turns": [3]}),
     "no episode": {"group": "g"},
 }
 
@@ -198,7 +198,7 @@ def test_a_parent_that_is_missing_is_named(runs: Path) -> None:
     assert len(list(episodes_of(runs / "made", 1))) == 2
 
 
-# Folders of strangers ----------------------------------------------------------------------------
+# Untrusted folders -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["report.html", "report.html.part", ".report.html.partial"])
@@ -281,7 +281,7 @@ def test_report_and_watch_execute_nothing_of_a_run(
     assert not mark.exists()
 
 
-def test_an_index_of_what_agents_said_is_its_users_alone(runs: Path, tmp_path: Path) -> None:
+def test_an_index_of_agent_texts_is_readable_by_its_user_only(runs: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache" / "viewer"
     old = os.umask(0)
     try:
@@ -296,7 +296,7 @@ def test_an_index_of_what_agents_said_is_its_users_alone(runs: Path, tmp_path: P
     assert len(modes) == 3 and set(modes.values()) == {0o600}, modes
 
 
-def test_an_index_that_others_may_read_is_closed_to_them(runs: Path, tmp_path: Path) -> None:
+def test_an_index_that_others_may_read_is_made_private(runs: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     EpisodeIndex(runs / "made", cache).close()
     (file,) = cache.glob("*.sqlite")

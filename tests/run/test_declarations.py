@@ -1,4 +1,4 @@
-"""Arenas declare unit and direction of their metrics, and pages use these declarations."""
+"""Tests of declared metrics: their unit, their direction, and their use on pages."""
 
 import ast
 import re
@@ -126,7 +126,7 @@ def test_a_wrong_declaration_is_refused_when_the_arena_is_built(
         measured_by(arena)
 
 
-def test_a_metric_that_nobody_declared_is_a_plain_number() -> None:
+def test_an_undeclared_metric_is_a_plain_number() -> None:
     empty = RunMetrics()
     for key in ("arena/solve_rate", "evaluation/e/accuracy", "role/a/note", "lonely", "", "a/b"):
         assert empty.of(key) == Metric()
@@ -162,9 +162,9 @@ def test_a_note_named_like_a_metric_of_the_library_does_not_replace_it() -> None
 def test_a_mixture_passes_on_what_its_parts_declare() -> None:
     mixture = Mixture(parts={"kuhn": Kuhn(), "board": TicTacToe()})
     declared = RunMetrics(arena=measured_by(mixture))
-    assert declared.of("arena/kuhn/deal/illegal") == BAD  # of hands
-    assert declared.of("arena/board/game/illegal").unit == "count"  # of moves
-    assert declared.of("arena/illegal") == Metric()  # of both together: a mean of two units
+    assert declared.of("arena/kuhn/deal/illegal") == BAD  # a fraction of hands
+    assert declared.of("arena/board/game/illegal").unit == "count"  # a number of moves
+    assert declared.of("arena/illegal") == Metric()  # a mean over both parts mixes two units
     assert declared.of("arena/bets").unit == "count"
     assert mixture.chief == ("kuhn/player_0_payoff",)
     shown = reported(
@@ -186,7 +186,7 @@ def test_a_wrapped_arena_passes_on_what_is_declared() -> None:
     assert repair.chief[0] == "accuracy"
 
 
-def test_against_opponents_the_returns_come_first() -> None:
+def test_with_opponents_the_chief_metric_is_the_return() -> None:
     shown = reported(
         measured_by(TicTacToe()), {"illegal": "illegal", "moves": "moves"}, opponents=("minimax",)
     )
@@ -235,7 +235,7 @@ def test_every_metric_of_a_run_is_declared() -> None:
     assert plain <= {f"policy/base/{name}" for name in numbers}
 
 
-def test_the_patterns_of_the_library_are_each_reached() -> None:
+def test_no_pattern_of_the_library_is_hidden_by_an_earlier_one() -> None:
     patterns = list(OWN)
     for place, pattern in enumerate(patterns):
         sample = pattern.replace("*", "xx")
@@ -252,7 +252,7 @@ def test_charts_are_in_per_cent_where_the_metric_is_a_fraction() -> None:
     assert shown["Solve rate by task type"] == (True, "50.0%")
 
 
-def test_a_rule_of_collapse_that_has_not_fired_says_so() -> None:
+def test_a_collapse_rule_that_has_not_fired_is_shown_as_not_fired() -> None:
     (section,) = arrange({1: {"collapse/entropy": 0.0}, 2: {"collapse/entropy": 0.0}})
     (chart,) = section.charts
     assert chart.title == "Rule entropy: 1 where it fired"

@@ -1,4 +1,4 @@
-"""The run folder: never overwritten, never half written."""
+"""Tests of the run folder: it is never overwritten and never partly written."""
 
 import errno
 import json
@@ -24,7 +24,7 @@ def recorded(path: Path) -> list[int]:
 def run(tmp_path: Path) -> Run:
     made = Run.create(tmp_path / "runs/mine", CONFIG)
     for step in range(4):
-        made.record(step, {"figure": 0.5}, [], [])
+        made.record(step, {"loss": 0.5}, [], [])
         (made.folder / "episodes" / f"{step:06d}.jsonl").write_text("{}\n")
     return made
 
@@ -39,12 +39,12 @@ def test_a_new_run_has_its_config_and_is_not_made_twice(tmp_path: Path, run: Run
     assert recorded(run.folder) == [0, 1, 2, 3]
 
 
-def test_looking_whether_a_run_can_be_made_leaves_nothing(tmp_path: Path) -> None:
+def test_checking_for_a_new_run_creates_nothing(tmp_path: Path) -> None:
     Run.check_new(tmp_path / "a/b/c")
     assert not list(tmp_path.iterdir())
 
 
-def test_a_place_where_nothing_can_be_made_is_one_line(tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_created_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match=r"cannot write to .*file/run: Not a directory"):
         Run.check_new(tmp_path / "file/run")
@@ -66,16 +66,16 @@ def test_a_run_that_could_not_be_made_leaves_its_name_free(
 def test_a_run_that_another_process_made_meanwhile_is_refused_and_whole(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks: list[Path] = []
+    checks: list[Path] = []
 
-    def once(folder: Path) -> None:
-        """The first look comes before the other process is there."""
-        looks.append(folder)
-        if len(looks) > 1:
+    def accept_first(folder: Path) -> None:
+        """Accept the first check, which comes before the other process creates the run."""
+        checks.append(folder)
+        if len(checks) > 1:
             refuse(folder)
 
     refuse = Run.check_new
-    monkeypatch.setattr(Run, "check_new", once)
+    monkeypatch.setattr(Run, "check_new", accept_first)
     with pytest.raises(RunError, match="exists and is never overwritten"):
         Run.create(run.folder, {"seed": 1})
     assert Run.open(run.folder).config() == CONFIG and recorded(run.folder) == [0, 1, 2, 3]
@@ -105,7 +105,7 @@ def test_only_a_run_folder_is_opened(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("step", "left"), [(3, [0, 1, 2, 3]), (1, [0, 1]), (0, [0]), (-1, [])])
-def test_rewinding_forgets_what_came_after(step: int, left: list[int], run: Run) -> None:
+def test_rewinding_removes_later_steps(step: int, left: list[int], run: Run) -> None:
     for name in ("summary.json", "report.html"):
         (run.folder / name).write_text("old")
     (run.folder / "episodes/notes.jsonl").write_text("a user's own")
@@ -117,7 +117,7 @@ def test_rewinding_forgets_what_came_after(step: int, left: list[int], run: Run)
 
 
 @pytest.mark.parametrize(
-    "tail", [b'{"step": 4, "fig', b'{"step"', b"\x00\x00\xff\xff", b"[]\n", b""]
+    "tail", [b'{"step": 4, "los', b'{"step"', b"\x00\x00\xff\xff", b"[]\n", b""]
 )
 def test_a_last_line_that_is_no_record_is_dropped(tail: bytes, run: Run) -> None:
     path = run.folder / "metrics.jsonl"
@@ -129,17 +129,17 @@ def test_a_last_line_that_is_no_record_is_dropped(tail: bytes, run: Run) -> None
 @pytest.mark.parametrize(
     "damage", [b"\n", b"{broken\n", b"[]\n", b'{"step": "x"}\n', b"\xff\xfe\n"]
 )
-def test_a_damaged_line_costs_no_other_line(damage: bytes, run: Run) -> None:
+def test_a_damaged_line_removes_no_other_line(damage: bytes, run: Run) -> None:
     path = run.folder / "metrics.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join([*lines[:2], damage, *lines[2:]]))
     notes = run.rewind(3)
     assert recorded(run.folder) == [0, 1, 2, 3]
-    told = [f"{path}: line 3 cannot be read; left out"] if damage.strip() else []
-    assert notes == told
+    expected = [f"{path}: line 3 cannot be read; left out"] if damage.strip() else []
+    assert notes == expected
 
 
-def test_steps_that_the_record_has_lost_are_told(run: Run) -> None:
+def test_missing_steps_of_the_record_are_reported(run: Run) -> None:
     path = run.folder / "metrics.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(lines[0] + lines[3])
@@ -152,20 +152,20 @@ def test_steps_that_the_record_has_lost_are_told(run: Run) -> None:
 
 
 def test_a_file_of_another_name_among_the_episodes_is_left_alone(run: Run) -> None:
-    other = run.folder / "episodes/\u00b2.jsonl"  # a digit, and no number
+    other = run.folder / "episodes/\u00b2.jsonl"  # a digit, but not a number
     other.touch()
     run.rewind(2)
     assert other.exists()
 
 
-def test_a_record_without_checkpoints_is_not_forgotten(run: Run) -> None:
+def test_a_record_without_checkpoints_is_refused(run: Run) -> None:
     with pytest.raises(RunError, match="a record up to step 3 and no checkpoint"):
         run.check_complete()
     run.rewind(0)
     run.check_complete()
 
 
-def test_what_a_kill_left_while_a_run_was_made_is_swept(tmp_path: Path) -> None:
+def test_remains_of_a_killed_creation_are_removed(tmp_path: Path) -> None:
     dead, alive, other = (tmp_path / name for name in (".a.1.partial", ".b.2.partial", ".c.x"))
     for folder in (dead, alive, other):
         folder.mkdir()
@@ -202,7 +202,7 @@ def test_a_pipe_in_a_run_is_refused(run: Run) -> None:
         Run.open(run.folder)
 
 
-def test_no_link_waits_for_what_is_written(tmp_path: Path) -> None:
+def test_an_atomic_write_follows_no_link(tmp_path: Path) -> None:
     (tmp_path / "outside").write_text("mine")
     (tmp_path / ".page.partial").symlink_to(tmp_path / "outside")
     write_atomic(tmp_path / "page", "new")
@@ -247,12 +247,12 @@ def test_disk_errors_are_one_line_with_the_advice_that_helps(
     number: int, advice: str, tmp_path: Path
 ) -> None:
     with pytest.raises(RunError, match=advice), reporting_disk(tmp_path):
-        raise OSError(number, "whatever the system calls it")
+        raise OSError(number, "a message of the system")
     with pytest.raises(ValueError, match="another"), reporting_disk(tmp_path):
         raise ValueError("another fault")
 
 
-def test_a_full_disk_of_the_cache_is_no_matter_of_the_run(
+def test_a_full_disk_of_the_cache_gives_advice_about_the_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SELFPLAY_CACHE", str(tmp_path / "cache"))
@@ -263,7 +263,7 @@ def test_a_full_disk_of_the_cache_is_no_matter_of_the_run(
     )
 
 
-def test_gaps_between_known_steps_are_named_without_counting_through_them() -> None:
+def test_gaps_between_steps_are_named_also_if_they_are_huge() -> None:
     assert gaps([]) == gaps([0, 1, 2]) == ""
     assert gaps({3: 0, 0: 0, 5: 0}) == "1 to 2, 4"
     assert gaps([1, 10**12]) == f"0, 2 to {10**12 - 1}"

@@ -1,4 +1,4 @@
-"""A run with timeouts or failed episodes reports them, and keeps the failed episodes."""
+"""Tests of failed episodes and timeouts: a run reports them, and keeps the failed episodes."""
 
 import json
 from contextlib import nullcontext
@@ -68,13 +68,13 @@ def test_failed_episodes_of_evaluations_are_kept(tmp_path: Path) -> None:
     groups = [line["group"] for line in _lines(run.folder / "failed/000001.jsonl")]
     assert groups == ["g", "g", "evaluation/held_out"]
     assert not (run.folder / "failed/000002.jsonl").exists()
-    assert recorded_steps(run.folder) == [1], "evaluations are in no other record"
+    assert recorded_steps(run.folder) == [1], "evaluations are not in the record of episodes"
 
 
-def test_the_loop_records_what_its_evaluations_played(
+def test_the_training_loop_records_failed_evaluation_episodes(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Before training and at a step; the evaluation is played by an engine that always fails."""
+    """Test the evaluations before training and at a step; each of their episodes fails."""
     task = Task(id="t")
     evaluation = Evaluation(arena=Arena, tasks=[task], metrics={"accuracy": "accuracy"}, every=2)
     monkeypatch.setattr(Trainer, "save", lambda self: None)
@@ -86,7 +86,7 @@ def test_the_loop_records_what_its_evaluations_played(
         batches=SimpleNamespace(paused=nullcontext),
         curriculum=SimpleNamespace(ready=lambda: True),
         outcomes=SimpleNamespace(complete=dict),
-        collapse=SimpleNamespace(observe=lambda step, figures: {}),
+        collapse=SimpleNamespace(observe=lambda step, metrics: {}),
         drain_service_metrics=dict,
         settings=SimpleNamespace(steps=9, async_checkpoints=False),
         credit=GRPO(),
@@ -100,14 +100,14 @@ def test_the_loop_records_what_its_evaluations_played(
     assert line["episode"]["error"] == TOO_LONG.error
 
     drained.clear()
-    figures, groups = trainer.evaluate_due(2)
-    assert len(drained) == 1, "what the evaluation counted is no part of a step"
-    assert figures["evaluation/held_out/failed_episodes"] == 1
+    metrics, groups = trainer.evaluate_due(2)
+    assert len(drained) == 1, "counts of the evaluation are not part of a step"
+    assert metrics["evaluation/held_out/failed_episodes"] == 1
     assert [(group.id, group.episodes) for group in groups] == [
         ("evaluation/held_out", (TOO_LONG,))
     ]
     assert trainer.evaluate_due(3) == ({}, [])
-    assert len(drained) == 1, "games that are sampled ahead have counted the rest"
+    assert len(drained) == 1, "counts of games that are sampled ahead are kept"
 
 
 ROWS = [

@@ -1,4 +1,4 @@
-"""Hashes of large files that are kept in memory."""
+"""Tests of the hashes of large files, which are kept in memory."""
 
 import hashlib
 import os
@@ -12,7 +12,7 @@ from selfplay.run import files
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Paths that were read; files of four bytes are large."""
+    """Return the list of paths that are read; files of four bytes or more count as large."""
     seen: list[Path] = []
     plain = files.sha256
 
@@ -54,7 +54,7 @@ def test_a_changed_file_is_read_again(
     old(weights, "1234")
     files.sha256_once(weights)
     times = weights.stat()
-    time.sleep(0.02)  # two changes within a tick of the kernel's clock have one time
+    time.sleep(0.02)  # two changes within a tick of the kernel's clock have the same time
     weights.write_text("1235")  # of the same size ...
     os.utime(weights, ns=(times.st_atime_ns, times.st_mtime_ns))  # ... and the same time
     assert files.sha256_once(weights) == hashlib.sha256(b"1235").hexdigest()

@@ -1,4 +1,4 @@
-"""Figures: how numbers, shares, changes, spans of time and sparklines read."""
+"""Tests of the formatting of numbers, fractions, changes, durations and sparklines."""
 
 import math
 
@@ -20,7 +20,7 @@ from selfplay.types import Metric
 FRACTION = Metric(unit="fraction", better="higher")
 
 
-def test_figures_read_well() -> None:
+def test_numbers_changes_and_durations_are_formatted() -> None:
     assert [number(x) for x in (0, 3.0, 12.34, 0.1234, 1e-5, 12345.6, math.nan, None)] == [
         "0", "3", "12.3", "0.123", "1.0e-05", "12,346", "-", "-",
     ]  # fmt: skip
@@ -36,7 +36,7 @@ def test_a_count_named_like_a_fraction_is_a_number() -> None:
     assert format_value(Metric(unit="count"), 7.298) == "7.30"
 
 
-def test_an_alarm_is_read_as_fired_or_not() -> None:
+def test_an_alarm_is_shown_as_fired_or_not_fired() -> None:
     alarm = Metric(unit="alarm", better="lower")
     assert format_value(alarm, 0.0) == "not fired" and format_value(alarm, 1.0) == "fired"
 

@@ -1,4 +1,4 @@
-"""Sweep folders that a stranger made: nothing outside is read, and nothing is obeyed."""
+"""Tests of untrusted sweep folders: nothing outside is read, no control character is printed."""
 
 import json
 from collections.abc import Mapping
@@ -18,12 +18,12 @@ from tests.helpers.command_process import one_line
 from tests.helpers.damaged_run import RAW
 
 ATTACK = "x\x1b]0;owned\x07\x1b[31m\u202eb\nfake line\r"
-"""Text that sets a terminal's title and colour, reorders, and begins a line of its own."""
+"""Text that sets a terminal's title and colour, reorders characters, and starts a new line."""
 NAMES = ("../../secret", "/tmp", "..", ".", "", "a/b", "000/../../secret", "a\0b")
 
 
 def write_run(folder: Path, metrics: Mapping[str, Any] | str) -> Path:
-    """Write a run that ended; `metrics` are those of its evaluation, a text is raw JSON."""
+    """Write a finished run with the metrics of its evaluation, as a mapping or as raw JSON."""
     text = metrics if isinstance(metrics, str) else json.dumps(metrics)
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text("seed: 0\n")
@@ -34,14 +34,14 @@ def write_run(folder: Path, metrics: Mapping[str, Any] | str) -> Path:
 def write_sweep(
     folder: Path, runs: Mapping[str, tuple[Mapping[str, str], Mapping[str, Any] | str]]
 ) -> Path:
-    """Write a sweep of runs that ended: name to choices and metrics."""
+    """Write a sweep of finished runs; `runs` maps each name to its choices and metrics."""
     for name, (_, metrics) in runs.items():
         write_run(folder / name, metrics)
     return record(folder, {name: choices for name, (choices, _) in runs.items()})
 
 
 def record(folder: Path, points: Mapping[str, Mapping[str, str]]) -> Path:
-    """Write only the record of a sweep: name of a run to its choices."""
+    """Write only the record of a sweep; `points` maps each name of a run to its choices."""
     folder.mkdir(parents=True, exist_ok=True)
     listed = [{"name": n, "choices": dict(c), "overrides": []} for n, c in points.items()]
     (folder / sweep.FILE).write_text(json.dumps({"command": [ATTACK], "points": listed}))
@@ -49,14 +49,14 @@ def record(folder: Path, points: Mapping[str, Mapping[str, str]]) -> Path:
 
 
 def page(folder: Path, run: str) -> tuple[int, str]:
-    """Return the viewer's answer for the sweep of a run; an error of the server is raised."""
+    """Return status code and text of the viewer's page of a sweep; server errors are raised."""
     app = application(RunCatalogue([folder.parent]), cache=folder.parent / "cache")
     with TestClient(app, base_url="http://127.0.0.1") as client:
         answer = client.get(f"/run/{run}/sweep")
         return answer.status_code, answer.text
 
 
-def test_the_table_gives_a_terminal_nothing_to_obey(
+def test_the_table_prints_no_control_characters(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runs = {"a": ({ATTACK: ATTACK}, {ATTACK: 0.5})}
@@ -113,7 +113,7 @@ def test_a_sweep_may_be_a_link_and_hold_links_into_itself(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "1e308", "-1e308"])
-def test_what_cannot_be_averaged_is_left_out(value: str, tmp_path: Path) -> None:
+def test_values_that_cannot_be_averaged_are_left_out(value: str, tmp_path: Path) -> None:
     numbers = {"0": value, "1": "0.25", "2": "0.75"}
     runs = {
         f"00{seed}": ({"seed": seed}, f'{{"lost": {value}, "part": {number}}}')
@@ -146,8 +146,8 @@ def test_no_value_of_a_run_breaks_the_page(
     runs = {f"00{seed}": ({"seed": str(seed)}, f'{{"accuracy": {raw}}}') for seed in (0, 1)}
     folder = write_sweep(tmp_path / "sweep", runs)
     code = main(["report", str(folder)])
-    said = capsys.readouterr()
-    assert code in (0, 2) and (code == 0 or one_line(said.err))
+    captured = capsys.readouterr()
+    assert code in (0, 2) and (code == 0 or one_line(captured.err))
     assert page(folder, "000")[0] == (404 if code else 200)
 
 

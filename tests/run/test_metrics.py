@@ -1,4 +1,4 @@
-"""Figures of a step, by hand."""
+"""Tests of the metrics of a step, against values computed by hand."""
 
 import json
 from typing import Any
@@ -28,7 +28,7 @@ EPISODES = [
 ]
 
 
-def test_figures_by_hand() -> None:
+def test_metrics_computed_by_hand() -> None:
     assert of_episodes(EPISODES) == {
         "episodes/count": 3,
         "episodes/failed": 1,
@@ -52,7 +52,7 @@ def test_figures_by_hand() -> None:
 
 
 def test_surprisal_is_the_mean_over_sampled_tokens_of_a_role() -> None:
-    """Not over turns; without tokens that were given, frozen turns and opponents."""
+    """Tokens with loss mask 0, frozen turns and opponents do not count."""
     long: dict[str, Any] = {
         "completion_ids": (1, 2, 3),
         "logprobs": (-1.0, -9.0, -2.0),
@@ -65,9 +65,9 @@ def test_surprisal_is_the_mean_over_sampled_tokens_of_a_role() -> None:
         turn("a_2", logprobs=(-70.0,)),
         turn("b_0", logprobs=(-0.5,), trainable=False),
     )
-    figures = of_episodes([episode(*turns, policy_map={"a_2": "old"})])
-    assert figures["role/a/surprisal"] == (1.0 + 2.0 + 6.0) / 3
-    assert "role/b/surprisal" not in figures
+    metrics = of_episodes([episode(*turns, policy_map={"a_2": "old"})])
+    assert metrics["role/a/surprisal"] == (1.0 + 2.0 + 6.0) / 3
+    assert "role/b/surprisal" not in metrics
 
 
 def test_rewards_before_shaping_are_summed_like_the_rewards() -> None:
@@ -80,10 +80,10 @@ def test_rewards_before_shaping_are_summed_like_the_rewards() -> None:
         shaped("a_1", 0.0, 0.0),
         turn("b_0", 3.0),
     )
-    figures = of_episodes([episode(*turns)])
-    assert figures["role/a/unshaped_reward"] == pytest.approx(0.5)
-    assert figures["role/a/reward"] == pytest.approx((1.0 - 0.4) / 2)
-    assert "role/b/unshaped_reward" not in figures
+    metrics = of_episodes([episode(*turns)])
+    assert metrics["role/a/unshaped_reward"] == pytest.approx(0.5)
+    assert metrics["role/a/reward"] == pytest.approx((1.0 - 0.4) / 2)
+    assert "role/b/unshaped_reward" not in metrics
 
 
 def test_the_pay_of_an_agent_without_a_turn_counts() -> None:
@@ -97,32 +97,32 @@ def test_the_pay_of_an_agent_without_a_turn_counts() -> None:
 
 
 def test_an_opponent_has_no_reward_of_its_role() -> None:
-    """The pay without a turn is the opponent's in the second game only."""
+    """The agent without a turn is an opponent in the second game only."""
     other_pay = {"player_1": ((0, 2.0),)}
     played = [
         episode(turn("player_0", -2.0), other_pay=other_pay, policy_map={"player_0": "old"}),
         episode(turn("player_0", -4.0), other_pay=other_pay, policy_map={"player_1": "old"}),
     ]
-    figures = of_episodes(played)
-    assert figures["role/player/reward"] == -1.0
-    assert figures["versus/old/player/reward"] == -1.0
-    assert figures["versus/old/episodes"] == 2.0
+    metrics = of_episodes(played)
+    assert metrics["role/player/reward"] == -1.0
+    assert metrics["versus/old/player/reward"] == -1.0
+    assert metrics["versus/old/episodes"] == 2.0
     unasked = episode(
         turn("player_0", 0.0), other_pay={"player_1": ()}, policy_map={"player_0": "old"}
     )
     assert of_episodes([*played, unasked])["versus/old/episodes"] == 3.0
 
 
-def test_nothing_played_is_no_figure_of_play() -> None:
+def test_without_episodes_only_the_counts_are_there() -> None:
     counts = {"episodes/count": 0, "episodes/failed": 0, "episodes/truncated": 0}
     assert of_episodes([]) == counts
 
 
-def test_a_note_named_like_a_figure_does_not_replace_it() -> None:
+def test_a_note_named_like_a_metric_does_not_replace_it() -> None:
     noted = turn("solver_0", 1.0, info={"valid": 0, "reward": 7.0, "verdict": "correct"})
-    figures = of_episodes([episode(noted)])
-    assert figures["role/solver/valid"] == 1 and figures["role/solver/reward"] == 1
-    assert figures["role/solver/verdict/correct"] == 1
+    metrics = of_episodes([episode(noted)])
+    assert metrics["role/solver/valid"] == 1 and metrics["role/solver/reward"] == 1
+    assert metrics["role/solver/verdict/correct"] == 1
 
 
 def test_an_outcome_that_was_seen_once_is_0_at_later_steps() -> None:
@@ -173,6 +173,6 @@ def test_verdicts_of_a_role_add_up_to_one_at_every_step() -> None:
     outcomes = Outcomes()
     for verdict in ("right", "wrong", "late", "right"):
         played = [episode(turn("a_0", 0.0, info={"verdict": verdict}))]
-        figures = outcomes.complete(of_episodes(played))
-        shown = [v for k, v in figures.items() if k.startswith("role/a/verdict/")]
+        metrics = outcomes.complete(of_episodes(played))
+        shown = [v for k, v in metrics.items() if k.startswith("role/a/verdict/")]
         assert sum(shown) == 1.0

@@ -1,4 +1,4 @@
-"""Progress: a panel on a terminal, plain lines without control characters anywhere else."""
+"""Tests of progress output: a panel on a terminal, and plain lines everywhere else."""
 
 import io
 import os
@@ -72,7 +72,7 @@ def run(console: Console, steps: int = 40, **settings: Any) -> Progress:
 
 
 def shown(progress: Progress, width: int = 100) -> str:
-    """The panel as text."""
+    """Return the panel as text."""
     console = Console(file=io.StringIO(), width=width, height=60, _environ={})
     console.print(progress)
     return console.file.getvalue()  # type: ignore[attr-defined]
@@ -96,7 +96,7 @@ def test_pipe_gets_plain_lines_every_n_steps() -> None:
     assert lines[-1] == "zero: finished at step 40/40 after 2 min 00 s"
 
 
-def test_pipe_that_knows_ascii_alone_gets_ascii() -> None:
+def test_ascii_pipe_gets_only_ascii() -> None:
     console, raw = pipe("ascii")
     with Progress(2, "caf\u00e9\x1b[2J\n", console) as progress:
         progress.note("\u2028done")
@@ -120,7 +120,7 @@ def test_importing_it_loads_no_torch() -> None:
     assert done.stdout.strip() == "False"
 
 
-def test_terminal_gets_a_panel_with_figures_per_role_and_policy() -> None:
+def test_terminal_gets_a_panel_with_metrics_per_role_and_policy() -> None:
     console = terminal()
     progress = run(console)
     assert progress.live
@@ -172,7 +172,7 @@ def test_failure_is_named_and_not_swallowed() -> None:
     assert "stopped with an error" in shown(progress)
 
 
-def test_resumed_run_counts_from_where_it_was_and_paces_itself_anew() -> None:
+def test_resumed_run_counts_from_its_step_and_measures_a_new_speed() -> None:
     console, raw = pipe()
     clock = Clock()
     with Progress(100, "zero", console, every=1, clock=clock) as progress:
@@ -187,7 +187,7 @@ def test_resumed_run_counts_from_where_it_was_and_paces_itself_anew() -> None:
     assert unnumbered.done == 1
 
 
-def test_a_run_without_any_figures_still_shows() -> None:
+def test_a_run_without_metrics_is_still_shown() -> None:
     progress = Progress(0, "empty", terminal())
     assert "step 0/0" in shown(progress)
     progress.step(
@@ -197,7 +197,7 @@ def test_a_run_without_any_figures_still_shows() -> None:
     assert " -" in shown(progress)
 
 
-def test_threads_may_report_while_it_draws() -> None:
+def test_threads_may_report_while_the_panel_is_drawn() -> None:
     progress = Progress(4000, "zero", terminal())
 
     def report() -> None:
@@ -230,14 +230,14 @@ def test_the_panel_begins_with_the_chief_metric_and_colours_by_direction() -> No
     console = terminal()
     with Progress(1, "zero", console) as progress:
         progress.declared = declared
-        for when, worth in (("before", 0.25), ("after", 0.5)):
-            figures = {"illegal": worth, "moves": 7.0, "versus/minimax/return": worth}
-            progress.evaluation("e", when, figures)
+        for when, value in (("before", 0.25), ("after", 0.5)):
+            values = {"illegal": value, "moves": 7.0, "versus/minimax/return": value}
+            progress.evaluation("e", when, values)
     lines = [line for line in shown(progress).splitlines() if " e " in line]
     assert "versus, minimax, return" in lines[0] and "+0.250" in lines[0]
     assert "illegal" in lines[1] and "+25.0 pts" in lines[1] and len(lines) == 2
     drawn = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "\x1b[31m+25.0 pts" in drawn  # more illegal moves are no progress
+    assert "\x1b[31m+25.0 pts" in drawn  # more illegal moves are worse
 
 
 def test_a_long_name_is_cut_after_the_first_line() -> None:

@@ -1,4 +1,4 @@
-"""A run that is killed anywhere and resumed is the run that was not killed."""
+"""Tests of resuming: a run that is killed at any point and resumed equals an uninterrupted one."""
 
 import json
 import os
@@ -19,8 +19,8 @@ from selfplay.run.sessions import ending, read_sessions
 from tests.helpers.command_process import (
     LONGEST,
     SMOKE,
+    InjectedFault,
     Outcome,
-    Strike,
     assert_alike,
     copy_of_finished,
     finished,
@@ -31,28 +31,32 @@ from tests.helpers.command_process import (
 SYNC = "selfplay.learner.checkpoint_writer.sync"
 
 KILLS = {
-    "while the first checkpoint is written": Strike(
+    "while the first checkpoint is written": InjectedFault(
         at="selfplay.learner.checkpoint_writer.sync", call=3
     ),
-    "before the first evaluation": Strike(at="selfplay.train.Trainer.evaluate"),
-    "between the metrics of step 0 and the checkpoint": Strike(at="selfplay.train.Trainer.save"),
-    "between the episodes and the metrics of a step": Strike(
+    "before the first evaluation": InjectedFault(at="selfplay.train.Trainer.evaluate"),
+    "between the metrics of step 0 and the checkpoint": InjectedFault(
+        at="selfplay.train.Trainer.save"
+    ),
+    "between the episodes and the metrics of a step": InjectedFault(
         at="selfplay.run.directory.write_atomic", call=3, after=True
     ),
-    "between the metrics of a step and its checkpoint": Strike(
+    "between the metrics of a step and its checkpoint": InjectedFault(
         at="selfplay.train.Trainer.save", call=3
     ),
-    "with a policy of the checkpoint written and no more": Strike(
+    "after only a policy of the checkpoint is written": InjectedFault(
         at="selfplay.models.policy.Policy.save", call=3, after=True
     ),
-    "with the checkpoint written and not in its place": Strike(
+    "before a complete checkpoint is renamed": InjectedFault(
         at="selfplay.learner.checkpoint_writer.Path.rename", call=4
     ),
-    "in the middle of an update": Strike(at="selfplay.learner.learner.Learner.update", call=2),
-    "after the last step and before the summary": Strike(
+    "in the middle of an update": InjectedFault(
+        at="selfplay.learner.learner.Learner.update", call=2
+    ),
+    "after the last step and before the summary": InjectedFault(
         at="selfplay.run.directory.Run.write_summary"
     ),
-    "after the summary and before the report": Strike(
+    "after the summary and before the report": InjectedFault(
         at="selfplay.run.report.run_report.write_report"
     ),
 }
@@ -63,44 +67,46 @@ def place(tmp_path: Path) -> Path:
     return tmp_path / "runs" / "struck"
 
 
-def train(place: Path, strike: Strike | None = None, *, background: bool = True) -> Outcome:
-    """A run whose checkpoints are written in a thread, unlike those of `finished`."""
+def train(
+    place: Path, injected: InjectedFault | None = None, *, background: bool = True
+) -> Outcome:
+    """Train; `background` writes checkpoints in a thread, unlike the run of `finished`."""
     kind = f"run.async_checkpoints={background}"
     name = f"run.name={place.name}"
-    return run("train", SMOKE, name, kind, cwd=place.parent.parent, strike=strike)
+    return run("train", SMOKE, name, kind, cwd=place.parent.parent, injected=injected)
 
 
-def resume(place: Path, strike: Strike | None = None) -> Outcome:
-    return run("train", f"resume=runs/{place.name}", cwd=place.parent.parent, strike=strike)
+def resume(place: Path, injected: InjectedFault | None = None) -> Outcome:
+    return run("train", f"resume=runs/{place.name}", cwd=place.parent.parent, injected=injected)
 
 
 @pytest.mark.parametrize("when", KILLS)
 @pytest.mark.parametrize(
     "background",
     [True, pytest.param(False, marks=pytest.mark.slow)],
-    ids=["in a thread", "at once"],
+    ids=["in a thread", "synchronous"],
 )
-def test_a_killed_run_goes_on_as_if_nothing_had_happened(
+def test_a_killed_and_resumed_run_equals_an_uninterrupted_one(
     background: bool, when: str, place: Path
 ) -> None:
-    finished()  # has made the warm start
+    finished()  # puts the warm start into the cache
     assert train(place, KILLS[when], background=background).code == -signal.SIGKILL
     outcome = resume(place)
     assert outcome.code == 0, outcome.err
     assert_alike(place, finished())
-    assert not list(place.glob("checkpoints/.*")), "something half written stayed"
+    assert not list(place.glob("checkpoints/.*")), "a partly written checkpoint is left"
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGQUIT])
 def test_a_run_that_another_signal_ended_goes_on(number: signal.Signals, place: Path) -> None:
     finished()
-    strike = Strike(at="selfplay.train.Trainer.save", call=3, number=number)
-    assert train(place, strike).code == -number
+    injected = InjectedFault(at="selfplay.train.Trainer.save", call=3, number=number)
+    assert train(place, injected).code == -number
     assert resume(place).code == 0
     assert_alike(place, finished())
 
 
-def test_a_run_that_was_stopped_and_continued_is_as_if_nothing_had_happened(place: Path) -> None:
+def test_a_stopped_and_continued_run_equals_an_uninterrupted_one(place: Path) -> None:
     finished()
 
     def wake() -> None:
@@ -115,26 +121,26 @@ def test_a_run_that_was_stopped_and_continued_is_as_if_nothing_had_happened(plac
 
     waker = threading.Thread(target=wake)
     waker.start()
-    strike = Strike(at="selfplay.train.Trainer.save", call=2, number=signal.SIGSTOP)
-    assert train(place, strike).code == 0
+    injected = InjectedFault(at="selfplay.train.Trainer.save", call=2, number=signal.SIGSTOP)
+    assert train(place, injected).code == 0
     waker.join()
     assert_alike(place, finished())
 
 
-def test_of_three_resumes_at_once_the_run_comes_out_whole(place: Path) -> None:
+def test_three_resumes_at_once_leave_a_complete_run(place: Path) -> None:
     finished()
-    train(place, Strike(at="selfplay.train.Trainer.save", call=2))
+    train(place, InjectedFault(at="selfplay.train.Trainer.save", call=2))
     with ThreadPoolExecutor(3) as pool:
         outcomes = list(pool.map(lambda _: resume(place), range(3)))
     assert 0 in [outcome.code for outcome in outcomes]
-    for outcome in outcomes:  # one that came when the first had ended finds nothing left to do
+    for outcome in outcomes:  # after the end of the first resume, another has nothing to do
         assert outcome.code == 0 or "another process" in one_line(outcome.err)
     assert_alike(place, finished())
 
 
-def test_a_damaged_line_of_metrics_is_told_and_costs_no_other(place: Path) -> None:
+def test_a_damaged_metrics_line_is_reported_and_other_lines_stay(place: Path) -> None:
     finished()
-    train(place, Strike(at="selfplay.train.Trainer.save", call=4))
+    train(place, InjectedFault(at="selfplay.train.Trainer.save", call=4))
     path = place / "metrics.jsonl"
     lines = path.read_text().splitlines(keepends=True)
     path.write_text(lines[0] + "{broken\n" + "".join(lines[2:]))
@@ -159,12 +165,12 @@ def test_a_record_whose_checkpoints_are_gone_is_not_begun_again(place: Path) -> 
 
 def test_killed_again_and_again(place: Path) -> None:
     finished()
-    train(place, Strike(at="selfplay.train.Trainer.save", call=2))
-    for strike in (
-        Strike(at="selfplay.train.Trainer.save"),
-        Strike(at=SYNC, call=9),
+    train(place, InjectedFault(at="selfplay.train.Trainer.save", call=2))
+    for injected in (
+        InjectedFault(at="selfplay.train.Trainer.save"),
+        InjectedFault(at=SYNC, call=9),
     ):
-        assert resume(place, strike).code == -signal.SIGKILL
+        assert resume(place, injected).code == -signal.SIGKILL
     assert resume(place).code == 0
     assert_alike(place, finished())
 
@@ -187,7 +193,7 @@ def test_an_interrupt_is_one_line_and_loses_nothing(
     at: str, number: signal.Signals, place: Path
 ) -> None:
     finished()
-    outcome = train(place, Strike(at=at, call=2, number=number))
+    outcome = train(place, InjectedFault(at=at, call=2, number=number))
     assert outcome.code == 130
     assert one_line(outcome.err).startswith("selfplay: interrupted; ")
     assert f"selfplay train resume=runs/{place.name}" in outcome.err
@@ -201,7 +207,7 @@ def test_an_interrupt_is_one_line_and_loses_nothing(
 
 def test_a_run_killed_before_its_first_checkpoint_begins_again_and_says_so(place: Path) -> None:
     finished()
-    train(place, Strike(at="selfplay.train.Trainer.save"))
+    train(place, InjectedFault(at="selfplay.train.Trainer.save"))
     assert "beginning again" in resume(place).err
 
 
@@ -216,7 +222,7 @@ def test_resuming_a_finished_run_writes_the_same_summary(place: Path) -> None:
 
 def test_a_metrics_line_that_was_cut_short_is_written_again(place: Path) -> None:
     finished()
-    train(place, Strike(at="selfplay.train.Trainer.save", call=3))
+    train(place, InjectedFault(at="selfplay.train.Trainer.save", call=3))
     path = place / "metrics.jsonl"
     path.write_bytes(path.read_bytes()[:-40])
     assert resume(place).code == 0
@@ -248,7 +254,7 @@ def test_a_kill_between_the_last_checkpoint_and_the_removal_of_an_older_one(
 
 def test_no_process_outlives_a_killed_run(place: Path) -> None:
     finished()
-    train(place, Strike(at="selfplay.train.Trainer.save", call=3))
+    train(place, InjectedFault(at="selfplay.train.Trainer.save", call=3))
     deadline = time.monotonic() + LONGEST
     while (left := _processes_in(place.parent.parent)) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -264,7 +270,7 @@ def _processes_in(folder: Path) -> list[str]:
 
 
 def _numbers_in(folder: Path) -> list[int]:
-    """The numbers of the processes whose current folder this is."""
+    """Return the ids of the processes whose current folder is `folder`."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""The error for a folder that is no run names the run that may be meant."""
+"""Tests of the error for a folder that is not a run: it names the run that may be meant."""
 
 from pathlib import Path
 

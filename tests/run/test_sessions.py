@@ -1,4 +1,4 @@
-"""Sessions of a run: the code that each process ran, and damaged files."""
+"""Tests of the sessions of a run: the code and the ending of each process, and damaged files."""
 
 import json
 import subprocess
@@ -106,7 +106,7 @@ def test_a_damaged_file_is_one_line_and_does_not_stop_training(tmp_path: Path, t
     assert (tmp_path / "sessions.damaged-2.json").read_text() == "{again"
 
 
-def test_the_error_that_ends_a_process_is_in_its_session_alone(tmp_path: Path) -> None:
+def test_the_error_that_ends_a_process_is_only_in_its_own_session(tmp_path: Path) -> None:
     assert ending(tmp_path) == ""
     end_session(tmp_path, RunError("no session"))
     assert not (tmp_path / "sessions.json").exists()

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM at any moment end in one line and the exit code of an interruption."""
+"""Tests of Ctrl-C and SIGTERM: the command ends with one line and a fixed exit code."""
 
 import os
 import signal
@@ -25,7 +25,7 @@ done = True
 
 @pytest.fixture
 def slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of modules, one of which takes a while to import."""
+    """Return a folder with a module that takes 0.5 s to import."""
     (tmp_path / "slow_module.py").write_text(SLOW.format(seconds=0.5))
     monkeypatch.syspath_prepend(str(tmp_path))
     return tmp_path
@@ -51,7 +51,7 @@ def test_an_import_is_finished_before_the_interrupt(number: int, slow: Path) -> 
 
 
 class Closing:
-    """An object whose removal takes a while."""
+    """An object that interrupts the process in its finalizer, which takes 0.3 s."""
 
     removed = False
 
@@ -80,7 +80,7 @@ def test_an_import_that_does_not_end_is_interrupted(
         import endless_module  # noqa: F401
 
 
-def test_outside_of_imports_the_interrupt_is_at_once_and_not_forgotten() -> None:
+def test_outside_of_imports_the_interrupt_is_immediate_and_remembered() -> None:
     signals.install()
     signals.check()
     assert signals.reason() == ""
@@ -113,7 +113,7 @@ def test_an_interrupt_that_became_another_error_is_an_interrupt(
 def test_a_command_that_still_imports_ends_in_one_line(
     module: str, number: int, tmp_path: Path
 ) -> None:
-    # A package that says when its import begins, and takes a while.
+    # Python loads this file at its start; it announces and delays the import of `module`.
     (tmp_path / "sitecustomize.py").write_text(
         "import sys, time\n"
         "class Finder:\n"
@@ -135,6 +135,6 @@ def test_a_command_that_still_imports_ends_in_one_line(
     assert process.stdout is not None
     assert process.stdout.readline() == "importing\n"
     process.send_signal(number)
-    _, said = process.communicate(timeout=300)
-    assert process.returncode == signals.EXIT_CODE, said
-    assert len(said.splitlines()) == 1 and said.startswith("selfplay: interrupted"), said
+    _, stderr = process.communicate(timeout=300)
+    assert process.returncode == signals.EXIT_CODE, stderr
+    assert len(stderr.splitlines()) == 1 and stderr.startswith("selfplay: interrupted"), stderr

@@ -1,4 +1,4 @@
-"""Sweeps: which runs they make, how they go on, and the table over them."""
+"""Tests of sweeps: their runs, their continuation, and the table of their results."""
 
 import json
 import os
@@ -22,7 +22,7 @@ from selfplay.types import Metric
 from tests.helpers.command_process import one_line
 
 
-def test_every_combination_the_last_key_fastest() -> None:
+def test_every_combination_is_a_run_and_the_last_key_changes_fastest() -> None:
     found = plan(["+experiment=tiny/smoke", "credit=trr,grpo", "run.steps=1", "seed=0,1"]).points
     assert [dict(point.choices) for point in found] == [
         {"credit": "trr", "seed": "0"},
@@ -35,7 +35,7 @@ def test_every_combination_the_last_key_fastest() -> None:
 
 
 @pytest.mark.parametrize("key", ["run.name", "run.folder"])
-def test_the_name_of_a_sweep_is_one_name(
+def test_a_sweep_has_only_one_name(
     key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -43,16 +43,18 @@ def test_the_name_of_a_sweep_is_one_name(
         plan(["seed=0,1", f"{key}=a,b"])
     for command in ("train", "check"):
         assert main([command, "+experiment=tiny/smoke", f"{key}=a,b"]) == 2
-        told = one_line(capsys.readouterr().err)
-        assert f"{key}=a,b: commas separate the values of a sweep, and a run has one {key}" in told
-        assert f"in quotes: '{key}=\"...\"'" in told and "-m" not in told
+        message = one_line(capsys.readouterr().err)
+        assert (
+            f"{key}=a,b: commas separate the values of a sweep, and a run has one {key}" in message
+        )
+        assert f"in quotes: '{key}=\"...\"'" in message and "-m" not in message
     quoted = ["+experiment=tiny/smoke", f'{key}="a,b"', "--cfg"]
     assert main(["train", *quoted]) == 0
     assert json.loads(capsys.readouterr().out)["run"][key.partition(".")[2]] == "a,b"
     assert not list(tmp_path.iterdir())
 
 
-def test_lists_and_ranges_are_hydras() -> None:
+def test_lists_and_ranges_are_read_as_hydra_reads_them() -> None:
     found = plan(
         ["learner.betas=[0.9,0.99]", "seed=range(0,3)", "+experiment=tiny/smoke,tiny/quickstart"]
     ).points
@@ -61,17 +63,17 @@ def test_lists_and_ranges_are_hydras() -> None:
     assert found[1].overrides[-1] == "+experiment=tiny/quickstart"
 
 
-def test_a_name_is_a_name_of_one_folder() -> None:
+def test_a_run_name_contains_no_path_separator() -> None:
     (first, second) = plan(["policy.model=/a/b,../c"]).points
     assert first.name == "000-policy.model__a_b" and "/" not in second.name
 
 
 @pytest.mark.parametrize(
-    ("overrides", "said"),
+    ("overrides", "message"),
     [(["seed=1"], "no argument lists several"), (["seed=,"], "cannot read 'seed=,'")],
 )
-def test_what_is_no_sweep_is_refused(overrides: list[str], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_arguments_without_a_sweep_are_refused(overrides: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         plan(overrides)
 
 
@@ -80,13 +82,13 @@ DECLARED = RunMetrics(evaluations={"e": ArenaMetrics(metrics={"accuracy": ACCURA
 
 
 class Runs:
-    """Stands for the processes: writes a summary, or fails where the seed is in `broken`."""
+    """A stand-in for `subprocess.Popen`: writes a summary, or fails if the seed is in `broken`."""
 
     def __init__(self, *broken: str) -> None:
         self.broken, self.commands = set(broken), list[list[str]]()
 
     def __call__(self, command: list[str], **_: Any) -> Any:
-        assert command[1] == "-P", "a file of the current folder hides no module of Python"
+        assert command[1] == "-P", "without -P, a file of the current folder could hide a module"
         words = command[command.index("train") + 1 :]
         self.commands.append(words)
         settings = dict(argument.split("=", 1) for argument in words)
@@ -102,10 +104,10 @@ class Runs:
             _["stdout"].write("warming up\nselfplay: the loss is nan\n")
             return SimpleNamespace(wait=lambda: 2)
         value = int(seed) / 10 + (0.5 if "grpo" in place.name else 0.0)
-        figures = {
+        evaluations = {
             "e": {"before": {"accuracy": 0.0}, "after": {"accuracy": value, "x/accuracy": 1}}
         }
-        (place / "summary.json").write_text(json.dumps({"evaluations": figures}))
+        (place / "summary.json").write_text(json.dumps({"evaluations": evaluations}))
         return SimpleNamespace(wait=lambda: 0)
 
 
@@ -113,19 +115,19 @@ WANTED = plan(["credit=trr,grpo", "seed=0,1"])
 
 
 def test_a_sweep_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, said = tmp_path / "sweep", list[str]()
+    folder, lines = tmp_path / "sweep", list[str]()
     monkeypatch.setattr(subprocess, "Popen", Runs("1"))
-    failed = sweep.run(folder, WANTED, tell=said.append)
+    failed = sweep.run(folder, WANTED, report=lines.append)
     assert failed == ["001-credit_trr-seed_1", "003-credit_grpo-seed_1"]
-    assert "run 2 of 4: 001-credit_trr-seed_1 failed: selfplay: the loss is nan" in said
+    assert "run 2 of 4: 001-credit_trr-seed_1 failed: selfplay: the loss is nan" in lines
     again = Runs()
     monkeypatch.setattr(subprocess, "Popen", again)
-    assert not sweep.run(folder, WANTED, tell=said.append)
+    assert not sweep.run(folder, WANTED, report=lines.append)
     assert again.commands == [[f"resume={folder / name}"] for name in failed]
     assert sweep.read(folder) == WANTED
 
 
-def test_a_run_of_a_sweep_that_goes_on_trusts_what_the_sweep_names(
+def test_resumed_runs_of_a_sweep_trust_the_modules_of_the_sweep(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "sweep"
@@ -142,7 +144,7 @@ def test_a_run_of_a_sweep_that_goes_on_trusts_what_the_sweep_names(
     assert commands == [[f"resume={folder / name}", "--trust", "my_games"] for name in failed]
 
 
-def test_an_interruption_ends_what_was_started_and_starts_no_more(
+def test_an_interruption_ends_started_runs_and_starts_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[subprocess.Popen[bytes]] = []
@@ -152,22 +154,22 @@ def test_an_interruption_ends_what_was_started_and_starts_no_more(
         started.append(launch(["sleep", "600"]))
         return started[-1]
 
-    def tell(line: str) -> None:
+    def report(line: str) -> None:
         if line == "run 2 of 4: 001-credit_trr-seed_1":
             while not started:
                 time.sleep(0.01)
-            # Python drops an interruption that falls into a destructor, of what other tests left.
+            # Python drops a KeyboardInterrupt in a destructor, such as that of an older object.
             while started[0].poll() is None:
                 os.kill(os.getpid(), signal.SIGINT)
                 with suppress(subprocess.TimeoutExpired):
-                    started[0].wait(30)  # a second one would interrupt what deals with the first
+                    started[0].wait(30)  # a second signal would interrupt the handling of the first
 
     monkeypatch.setattr(subprocess, "Popen", hang)
     # A worker of pytest-xdist ignores the signal.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
-            sweep.run(tmp_path / "sweep", WANTED, tell=tell, jobs=2)
+            sweep.run(tmp_path / "sweep", WANTED, report=report, jobs=2)
     finally:
         signal.signal(signal.SIGINT, before)
     assert started and len(started) <= 2
@@ -180,9 +182,9 @@ def test_a_kill_before_the_record_leaves_the_name_free(
     monkeypatch.setattr(subprocess, "Popen", Runs())
     with monkeypatch.context() as killed, pytest.raises(KeyboardInterrupt):
         killed.setattr(os, "fsync", interrupt)
-        sweep.run(tmp_path / "sweep", WANTED, tell=lambda line: None)
+        sweep.run(tmp_path / "sweep", WANTED, report=lambda line: None)
     assert not list(tmp_path.iterdir())
-    assert not sweep.run(tmp_path / "sweep", WANTED, tell=lambda line: None)
+    assert not sweep.run(tmp_path / "sweep", WANTED, report=lambda line: None)
 
 
 def interrupt(descriptor: int) -> None:
@@ -193,7 +195,7 @@ def test_another_sweep_is_never_overwritten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subprocess, "Popen", Runs())
-    sweep.run(tmp_path / "sweep", WANTED, tell=lambda line: None)
+    sweep.run(tmp_path / "sweep", WANTED, report=lambda line: None)
     with pytest.raises(RunError, match="another"):
         sweep.run(tmp_path / "sweep", plan(["credit=trr,grpo"]))
     (tmp_path / "mine").mkdir()
@@ -203,12 +205,12 @@ def test_another_sweep_is_never_overwritten(
         sweep.run(tmp_path / "other", WANTED, jobs=0)
 
 
-def test_the_table_takes_seeds_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_table_averages_over_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subprocess, "Popen", Runs())
-    sweep.run(tmp_path / "s", WANTED, tell=lambda line: None, jobs=2)
+    sweep.run(tmp_path / "s", WANTED, report=lambda line: None, jobs=2)
     trr, grpo = sweep_report.lines(tmp_path / "s")
     assert trr.choices == {"credit": "trr"} and trr.runs == 2 and not trr.missing
-    assert trr.values == {"e/accuracy": (0.0, 0.1)}  # parts of an evaluation are no column
+    assert trr.values == {"e/accuracy": (0.0, 0.1)}  # task types of an evaluation are not columns
     assert grpo.shown("e/accuracy") == "55.0% \u00b1 7.1%" and grpo.shown("other") == "-"
     table = sweep_report.text([trr, grpo]).splitlines()
     assert table[0].split() == ["credit", "runs", "e,", "accuracy"]
@@ -219,11 +221,11 @@ def test_the_table_takes_seeds_together(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_runs_that_did_not_end_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subprocess, "Popen", Runs("0", "1"))
-    sweep.run(tmp_path / "s", WANTED, tell=lambda line: None)
+    sweep.run(tmp_path / "s", WANTED, report=lambda line: None)
     with pytest.raises(RunError, match="no run of this sweep has ended"):
         sweep_report.lines(tmp_path / "s")
     monkeypatch.setattr(subprocess, "Popen", Runs("1"))
-    sweep.run(tmp_path / "s", WANTED, tell=lambda line: None)
+    sweep.run(tmp_path / "s", WANTED, report=lambda line: None)
     lines = sweep_report.lines(tmp_path / "s")
     assert [(line.runs, line.missing) for line in lines] == [(1, 1), (1, 1)]
     assert "1 of 2" in sweep_report.text(lines)
@@ -233,7 +235,7 @@ def test_a_damaged_summary_is_one_line_of_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subprocess, "Popen", Runs())
-    sweep.run(tmp_path / "s", WANTED, tell=lambda line: None)
+    sweep.run(tmp_path / "s", WANTED, report=lambda line: None)
     summaries = sorted((tmp_path / "s").glob("*/summary.json"))
     summaries[0].write_text("{")
     line = f"eft out a damaged file: {summaries[0].parent.name}/summary.json: not valid JSON"
@@ -251,7 +253,7 @@ def test_without_evaluations_the_last_rewards_are_the_outcome(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subprocess, "Popen", Runs())
-    sweep.run(tmp_path / "s", plan(["seed=0,1"]), tell=lambda line: None)
+    sweep.run(tmp_path / "s", plan(["seed=0,1"]), report=lambda line: None)
     for place in (tmp_path / "s").glob("*/"):
         (place / "summary.json").write_text("{}")
         rows = [json.dumps({"step": s, "role/player/reward": float(s)}) for s in range(1, 21)]
@@ -288,10 +290,13 @@ def test_the_command_runs_reports_and_names_what_failed(
     made = ["+experiment=tiny/smoke", "credit=trr,grpo", "seed=0,1", "run.name=s"]
     command = ["train", "-m", "--config-dir=mine", *made]
     assert main(command) == 2
-    said = capsys.readouterr()
+    captured = capsys.readouterr()
     page = Path("runs/s/report.html").read_text()
     assert f"selfplay train -m --config-dir=mine {' '.join(made)}" in page
-    assert "2 of 4 runs did not finish" in said.err and "report   runs/s/report.html" in said.out
+    assert (
+        "2 of 4 runs did not finish" in captured.err
+        and "report   runs/s/report.html" in captured.out
+    )
     monkeypatch.setattr(subprocess, "Popen", Runs())
     assert main(command) == 0 and main(["report", "runs/s"]) == 0
     assert "grpo" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Tags of runs: their file, and what is refused."""
+"""Tests of the tags of runs: their file, and the refusal of invalid tags and damaged files."""
 
 import json
 from pathlib import Path
@@ -57,7 +57,7 @@ def test_a_damaged_file_is_one_line_and_stays(run: Path, text: str) -> None:
     assert (run / "tags.json").read_text() == text
 
 
-def test_no_link_leads_out_of_the_run(run: Path, tmp_path: Path) -> None:
+def test_a_tags_file_that_is_a_link_is_refused(run: Path, tmp_path: Path) -> None:
     outside = tmp_path / "outside.json"
     outside.write_text('["secret"]')
     (run / "tags.json").symlink_to(outside)

@@ -1,4 +1,4 @@
-"""Tool calls in metrics, on pages, in the export and in damaged records."""
+"""Tests of tool calls in metrics, on pages, in the export and in damaged records."""
 
 import json
 from pathlib import Path
@@ -36,7 +36,7 @@ MADE_UP = ToolCall(name="invented", result="error: ...", error="unknown_tool")
 
 
 def played() -> Episode:
-    """Three calls in two completions, then an answer with 4 and 5 tokens of results."""
+    """Return an episode: two completions with calls, results of 4 and 5 tokens, an answer."""
     return episode(
         call(GOOD, BAD, text="<calculator>2 + 2</calculator>"),
         call(MADE_UP, prompt=(1, 7, 8, 0, 0, 0, 0), text="<invented>"),

@@ -1,4 +1,4 @@
-"""Trackers: what TensorBoard, W&B and MLflow hold afterwards is what metrics.jsonl holds."""
+"""Tests of trackers: TensorBoard, W&B and MLflow get the values of metrics.jsonl."""
 
 import json
 import struct
@@ -21,7 +21,7 @@ SECOND = {"role/solver/reward": 0.75, "arena/odd name?/x": 1.0}
 
 
 def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    """Every curve that TensorBoard would draw."""
+    """Return the curves in TensorBoard's event files, as (step, value) pairs."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(folder / "trackers" / "tensorboard"))
@@ -33,7 +33,7 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def history(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    """Every figure in the run's MLflow database."""
+    """Return the history of each metric in the run's MLflow database."""
     from mlflow.tracking import MlflowClient
 
     place = folder / "trackers"
@@ -47,25 +47,25 @@ def history(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def chunks(data: bytes) -> Iterator[bytes]:
-    """The records of a W&B file: a header of 7 bytes, then LevelDB's log format."""
+    """Yield the records of a W&B file: a header of 7 bytes, then LevelDB's log format."""
     place, whole = 7, b""
     while place + 7 <= len(data):
-        if (left := 32768 - place % 32768) < 7:  # too little of a block for a header is padding
+        if (left := 32768 - place % 32768) < 7:  # a rest too short for a header is padding
             place += left
             continue
         _, length, kind = struct.unpack("<IHB", data[place : place + 7])
         whole += data[place + 7 : place + 7 + length]
         place += 7 + length
-        if kind in (1, 4):  # whole, or the last part
+        if kind in (1, 4):  # a complete record, or its last part
             yield whole
             whole = b""
 
 
 def sent(folder: Path) -> list[dict[str, Any]]:
-    """The lines of history in W&B's offline files, in the order in which they were sent.
+    """Return the history lines in W&B's offline files, in the order in which they were sent.
 
-    W&B's own process writes the files and may not be through when a run is finished; a training
-    waits for it as it exits. Runs of one second have folders whose names do not sort.
+    W&B writes the files in its own process, so this function first waits for its end. The lines
+    are sorted by time, because runs that start in the same second have folders without an order.
     """
     import_module("wandb").teardown()
     record_type = import_module("wandb.proto.wandb_internal_pb2").Record
@@ -80,7 +80,7 @@ def sent(folder: Path) -> list[dict[str, Any]]:
 
 
 def recorded(tracker: Any, folder: Path) -> None:
-    """Two steps; a resume behind the first; the second again."""
+    """Record two steps, resume after the first one, and record the second one again."""
     folder.mkdir()
     notes: list[str] = []
     with Tracking({"it": tracker}, folder, CONFIG, note=notes.append) as tracking:
@@ -141,10 +141,10 @@ class Broken:
         self.steps.append(step)
 
     def end(self, *, failed: bool) -> None:
-        raise AssertionError("a tracker that broke is asked nothing more")
+        raise AssertionError("a tracker that failed must not be called again")
 
 
-def test_a_tracker_that_breaks_is_told_of_once_and_the_others_go_on(tmp_path: Path) -> None:
+def test_a_failed_tracker_is_reported_once_and_the_others_continue(tmp_path: Path) -> None:
     folder, notes, broken = tmp_path / "run", list[str](), Broken()
     folder.mkdir()
     both: dict[str, Tracker] = {"down": broken, "up": TensorBoard()}

@@ -1,4 +1,4 @@
-"""Reading and writing in a folder that somebody else made."""
+"""Tests of reading and writing in an untrusted folder."""
 
 import os
 import socket
@@ -66,7 +66,7 @@ def test_a_link_inside_the_folder_is_followed_and_one_out_of_it_is_not(run: Path
         open_regular(run / "far", root=run)
 
 
-def test_what_is_confined(run: Path) -> None:
+def test_paths_inside_a_folder_are_confined(run: Path) -> None:
     (run / "loop").symlink_to("loop")
     (run / "up").symlink_to("..")
     (run.parent / "alias").symlink_to(run)
@@ -79,7 +79,7 @@ def test_what_is_confined(run: Path) -> None:
     assert not is_confined(run, run / "up" / "x")
     assert not is_confined(run, run.parent / "run2")
     assert not is_confined(run, run / "a\0b")
-    assert is_confined(run, run / "loop")  # leads nowhere, so it leads nowhere outside
+    assert is_confined(run, run / "loop")  # a link to itself does not lead out
 
 
 def test_a_file_is_written_whole(run: Path) -> None:
@@ -122,12 +122,12 @@ def test_links_under_names_of_drafts_are_not_followed(run: Path) -> None:
     assert (run.parent / "outside").read_text() == "mine"
 
 
-def test_what_a_kill_left_of_the_same_file_is_removed(run: Path) -> None:
+def test_drafts_that_a_kill_left_are_removed(run: Path) -> None:
     (run.parent / "outside").write_text("mine")
     old, fresh, link = (f".a.{digit * 16}.partial" for digit in "0af")
     for name in (old, fresh, f".b.{'0' * 16}.partial", ".a.partial"):
         (run / name).write_text("half")
-        if name != fresh:  # another process writes it now
+        if name != fresh:  # another process may still write `fresh`
             os.utime(run / name, (0, 0))
     (run / link).symlink_to(run.parent / "outside")
     write_text_confined(run, run / "a", "text")

@@ -1,4 +1,4 @@
-"""Runs on an existing cluster of several machines, one of which dies."""
+"""Tests of runs on an existing cluster of several nodes, one of which dies."""
 
 import json
 import os
@@ -27,10 +27,10 @@ JOINED = ("runtime=ray", "runtime.address=auto")
 
 
 class Machine:
-    """A node of a cluster, as `ray start` starts it: a raylet of its own, on this machine."""
+    """A node of a cluster: `ray start` starts it on this machine, with its own raylet."""
 
     def __init__(self, *arguments: str) -> None:
-        ports = ("--min-worker-port=0", "--max-worker-port=0")  # whatever is free
+        ports = ("--min-worker-port=0", "--max-worker-port=0")  # any free port
         self.process = subprocess.Popen(
             [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", *ports, *arguments],
             env={**os.environ, "RAY_AUTH_MODE": "token"},
@@ -39,12 +39,12 @@ class Machine:
             text=True,
         )
         assert self.process.stdout is not None
-        said = []
+        output = []
         for line in self.process.stdout:
-            said.append(line)
+            output.append(line)
             if "Ray runtime started" in line:
                 return
-        raise AssertionError("".join(said))
+        raise AssertionError("".join(output))
 
     def die(self) -> None:
         """Kill all processes of the node at once."""
@@ -57,7 +57,7 @@ class Machine:
         self.process.communicate()
 
 
-class Site:
+class Cluster:
     """A head node and the nodes that join it."""
 
     def __init__(self) -> None:
@@ -76,22 +76,22 @@ class Site:
 
 
 @pytest.fixture
-def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    # A folder of its own, whose name is short because sockets are in it; and a token.
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    # Ray gets its own folder, with a short name because sockets are in it, and a token.
     folder = tempfile.mkdtemp(prefix="ray-")
     monkeypatch.setenv("RAY_TMPDIR", folder)
     monkeypatch.setenv("RAY_AUTH_TOKEN", "0123456789abcdef0123456789abcdef")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
-    made = Site()
+    made = Cluster()
     yield made
     for machine in reversed(made.machines):
         machine.end()
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def taken(site: Site) -> float:
-    """Number of cores of the cluster in use."""
+def cores_in_use(cluster: Cluster) -> float:
+    """Return the number of cores of the cluster that are in use."""
     script = (
         "import ray; ray.init('auto', logging_level='error', log_to_driver=False); "
         "print(ray.cluster_resources()['CPU'] - ray.available_resources().get('CPU', 0.0))"
@@ -100,30 +100,30 @@ def taken(site: Site) -> float:
 
 
 def refused(folder: Path, *more: str) -> str:
-    """Return the one line of a run that ends before it starts."""
+    """Return the one line of a run that is refused before it starts."""
     process = Command("train", SMOKE, *JOINED, *more, cwd=folder).process
-    _, said = process.communicate(timeout=LONGEST)
-    assert process.returncode == 2 and said.count("\n") == 1
-    return said
+    _, output = process.communicate(timeout=LONGEST)
+    assert process.returncode == 2 and output.count("\n") == 1
+    return output
 
 
-def test_a_cluster_is_joined_used_and_left_as_it_was(site: Site, tmp_path: Path) -> None:
+def test_a_cluster_is_joined_used_and_left_as_it_was(cluster: Cluster, tmp_path: Path) -> None:
     for name in ("first", "second"):
         more = ("runtime.workers=1", f"run.name={name}")
         Command("train", SMOKE, *JOINED, *more, cwd=tmp_path).end()
         assert_alike(tmp_path / "runs" / name, finished())
-        wait(lambda: taken(site) == 0)
+        wait(lambda: cores_in_use(cluster) == 0)
     line = refused(tmp_path, "runtime.workers=1", "runtime.worker_gpus=1")
     assert line.startswith("selfplay: runtime: 1 GPUs are needed, the cluster has 0; lower ")
     line = refused(tmp_path, "runtime.workers=1", "runtime.worker_cpus=2")
     assert line.startswith("selfplay: runtime: 2 cores are needed, the cluster has 1; lower ")
 
 
-def test_ranks_on_two_nodes_have_a_copy_each_and_a_run_goes_on_without_them(
-    site: Site, tmp_path: Path
+def test_ranks_on_two_nodes_have_one_copy_each_and_a_local_resume_works(
+    cluster: Cluster, tmp_path: Path
 ) -> None:
-    site.join()
-    # A node has one core, and so room for one rank.
+    cluster.join()
+    # A node has one core, so it has room for one rank.
     cores = ("runtime.worker_cpus=0.1", "runtime.learner_cpus=0.9")
     ranks = (*JOINED, "runtime.workers=1", "runtime.learners=2", *cores)
     place = tmp_path / "runs/two"
@@ -131,26 +131,30 @@ def test_ranks_on_two_nodes_have_a_copy_each_and_a_run_goes_on_without_them(
     wait(step(place, 2))
     wait(lambda: (place / "checkpoints/000001/manifest.json").exists())
     command.process.kill()
-    said = "".join(command.process.communicate())
-    assert "runtime: 2 copies of the learners' state, each on one rank" in said
+    output = "".join(command.process.communicate())
+    assert "runtime: 2 copies of the learners' state, each on one rank" in output
     Command("train", "resume=runs/two", "runtime=local", cwd=tmp_path).end()
     for line, wanted in zip(metrics(place), metrics(finished()), strict=True):
         assert learned(line) == pytest.approx(learned(wanted), rel=1e-3, abs=1e-5)
 
 
-def test_a_run_outlives_a_machine_if_another_comes(site: Site, tmp_path: Path) -> None:
-    second = site.join()
+def test_a_run_survives_a_lost_machine_if_another_one_joins(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    second = cluster.join()
     place = tmp_path / "runs/hurt"
     longer = (SMOKE, *JOINED, "run.steps=6")
     command = Command("train", *longer, "run.name=hurt", cwd=tmp_path, hold=4)
     wait(step(place, 1))
     second.die()
-    third = site.join()
+    third = cluster.join()
     command.go()
-    said = command.end()
+    output = command.end()
     # Each of the two nodes, which share a host and an address here, has one core for one worker.
-    placed = re.findall(r"runtime: node (.+): 1 worker\(s\)$", said, re.MULTILINE)
-    assert len(set(placed)) == 2 and sum(name.endswith("(this one)") for name in placed) == 1, said
+    placed = re.findall(r"runtime: node (.+): 1 worker\(s\)$", output, re.MULTILINE)
+    assert len(set(placed)) == 2 and sum(name.endswith("(this one)") for name in placed) == 1, (
+        output
+    )
     lines = metrics(place)
     assert [line["step"] for line in lines] == list(range(7))
     # The first replacement may die with the machine too, before Ray knows that the machine is dead.
@@ -163,8 +167,8 @@ def test_a_run_outlives_a_machine_if_another_comes(site: Site, tmp_path: Path) -
     wait(step(tmp_path / "runs/lost", 1))
     third.die()
     command.go()
-    _, said = command.process.communicate(timeout=LONGEST)
+    _, output = command.process.communicate(timeout=LONGEST)
     assert command.process.returncode == 2
-    assert "no room for the actors of this run: 2 cores are needed, the cluster has 1; " in said
+    assert "no room for the actors of this run: 2 cores are needed, the cluster has 1; " in output
     Command("train", "resume=runs/lost", "runtime=local", cwd=tmp_path).end()
     assert [line["step"] for line in metrics(tmp_path / "runs/lost")] == list(range(7))

@@ -1,4 +1,4 @@
-"""A Ray that does not start, and the end of a run's waits when Ray or a machine of it dies."""
+"""Tests of cluster health: a Ray that does not start, and waits that end when Ray dies."""
 
 import os
 import signal
@@ -33,7 +33,7 @@ SIZES = {"hidden": 32, "layers": 1, "heads": 2, "intermediate": 64, "positions":
 
 
 class Waiting(threading.Thread):
-    """A wait in its own thread, and its result."""
+    """A wait in its own thread, and its error."""
 
     def __init__(self, wait: Callable[[], object]) -> None:
         super().__init__(daemon=True)
@@ -82,9 +82,9 @@ def test_every_wait_ends_when_ray_dies_or_is_stopped(
         assert waits[0].is_alive(), waits[0].error
         time.sleep(0.1)
 
-    beside, crowded = (RayCluster(address=None, cpus=1, timeout=600) for _ in range(2))
-    beside.reserve([{"CPU": 0.5}])
-    ranks = LearnerWorkerGroup(beside, bundles=[0], gpu=False, timeout=600, max_restarts=3)
+    other, crowded = (RayCluster(address=None, cpus=1, timeout=600) for _ in range(2))
+    other.reserve([{"CPU": 0.5}])
+    ranks = LearnerWorkerGroup(other, bundles=[0], gpu=False, timeout=600, max_restarts=3)
     learning = compose.load(["+experiment=tiny/smoke", f"policy.model={model}"])
     learners: Any = SimpleNamespace(config=learning, saved=None, learner_settings={})
     waits += [
@@ -99,8 +99,8 @@ def test_every_wait_ends_when_ray_dies_or_is_stopped(
         assert isinstance(wait.error, RunError)
         assert str(wait.error).startswith(f"runtime: Ray died under this run: its {name} at ")
         assert "selfplay train resume=RUN" in str(wait.error)
-    crowded.connected_here = True  # so that Ray ends with it
-    closing = Waiting(lambda: [each.close() for each in (ranks, runtime, beside, crowded)])
+    crowded.connected_here = True  # so that its end also ends Ray
+    closing = Waiting(lambda: [each.close() for each in (ranks, runtime, other, crowded)])
     closing.join(LONGEST)
     assert not closing.is_alive() and closing.error is None and not ray.is_initialized()
     players.close()
@@ -130,7 +130,7 @@ def node(cpus: float, *, gpus: float = 0.0, alive: bool = True) -> dict[str, Any
             "no machine of the cluster has 4 CPU and 1 GPU for one actor",
         ),
         ([{"CPU": 0.01}], [], "0.01 cores are needed, the cluster has 0"),
-        ([{"CPU": 1.0, "GPU": 0.2}] * 15, [node(16, gpus=3)], None),  # 0.2 * 15 is 3 and a little
+        ([{"CPU": 1.0, "GPU": 0.2}] * 15, [node(16, gpus=3)], None),  # as floats, above 3
         (
             [{"CPU": 1.0, "GPU": 0.875}] * 8 + [{"CPU": 1.0, "GPU": 1.0}],
             [node(16, gpus=8)],
@@ -140,13 +140,13 @@ def node(cpus: float, *, gpus: float = 0.0, alive: bool = True) -> dict[str, Any
         ([{"CPU": 1.0, "GPU": 0.5}] * 8 + [{"CPU": 1.0, "GPU": 1.0}], [node(16, gpus=5)], None),
     ],
 )
-def test_what_a_cluster_lacks_is_said(
+def test_missing_resources_of_a_cluster_are_named(
     bundles: list[dict[str, float]], nodes: list[dict[str, Any]], line: str | None
 ) -> None:
     assert shortage(bundles, nodes) == line
 
 
-def test_lost_places_are_waited_for_as_long_as_they_may_come(
+def test_a_run_waits_for_lost_nodes_while_they_may_come_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now, state, nodes = 100.0, "CREATED", [node(1), node(1)]
@@ -156,7 +156,7 @@ def test_lost_places_are_waited_for_as_long_as_they_may_come(
     )
     places.look()
     state, nodes = "RESCHEDULING", [node(1), node(1, alive=False)]
-    now = 900.0  # the time of the loss is unknown: there was no probe
+    now = 900.0  # the time of the loss is unknown, because nothing was checked
     places.look()
     now = 919.0
     places.look()
@@ -173,8 +173,7 @@ def test_lost_places_are_waited_for_as_long_as_they_may_come(
 
 
 class Process:
-    """A stand-in for a process of Ray; the kernel accepts connections also for one that is
-    stopped."""
+    """A stand-in for a process of Ray; it accepts connections also while it is stopped."""
 
     def __init__(self) -> None:
         self.listener = socket.create_server(("127.0.0.1", 0))
@@ -184,7 +183,7 @@ class Process:
 
 @pytest.fixture
 def rays(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Process, Process, RayHealthCheck]]:
-    """A raylet, a head, and their health check."""
+    """Yield a raylet, a head, and their health check."""
     raylet, head = Process(), Process()
     stopped = {each.port: each for each in (raylet, head)}
     monkeypatch.setattr(
@@ -205,7 +204,7 @@ def test_a_head_that_is_away_for_a_moment_is_not_dead(
     raylet, head, found = rays
     assert not found.due() and found.look()
     head.listener.close()
-    away = cluster_health.time.monotonic() + 60  # time without a probe
+    away = cluster_health.time.monotonic() + 60  # time without a check
     for seconds in (0.0, 9.9):
         monkeypatch.setattr(cluster_health.time, "monotonic", lambda: away + seconds)  # noqa: B023
         assert not found.look() and found.dead is None
@@ -219,7 +218,7 @@ def test_a_head_that_is_away_for_a_moment_is_not_dead(
 
 
 @pytest.mark.parametrize("name", ["raylet", "gcs_server"])
-def test_what_takes_connections_and_answers_nothing_is_named(
+def test_a_process_that_connects_and_does_not_answer_is_named(
     name: str, rays: tuple[Process, Process, RayHealthCheck], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     raylet, head, found = rays
@@ -241,14 +240,14 @@ def test_what_takes_connections_and_answers_nothing_is_named(
         found.look()
 
 
-def test_who_says_anything_answers() -> None:
+def test_any_reply_or_close_counts_as_an_answer() -> None:
     ours, theirs = socket.socketpair()
     ours.settimeout(0.05)
     assert not cluster_health._answers(ours)
     theirs.sendall(b"x")
     assert cluster_health._answers(ours)
     theirs.close()
-    assert cluster_health._answers(ours)  # it is alive and refuses
+    assert cluster_health._answers(ours)  # a closed connection shows a living process
     ours.close()
 
 
@@ -266,7 +265,7 @@ def test_a_head_that_is_away_is_waited_for_before_it_is_called(
 
 
 def test_a_ray_that_does_not_start_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy machine Ray raises an error without a class of its own."""
+    """On a busy machine Ray raises a plain `Exception`."""
 
     def init(*_: Any, **__: Any) -> None:
         raise Exception("The current node timed out during startup.\nA second line")

@@ -1,4 +1,4 @@
-"""Whole runs that learn on ranks, are killed in the middle and resumed in another process."""
+"""Tests of whole runs on learner ranks, which are killed and resumed in another process."""
 
 import json
 import os
@@ -16,9 +16,9 @@ pytestmark = pytest.mark.slow
 RANKS = ("runtime=ray", "runtime.workers=1", "runtime.learners=1")
 
 
-@pytest.mark.parametrize("beside", [False, True], ids=["at once", "in threads"])
-def test_a_run_outlives_its_learner_and_learns_nothing_twice(beside: bool, tmp_path: Path) -> None:
-    place, kind = tmp_path / "runs/hurt", f"run.async_checkpoints={beside}"
+@pytest.mark.parametrize("background", [False, True], ids=["synchronous", "in threads"])
+def test_a_run_survives_its_learner_and_repeats_no_update(background: bool, tmp_path: Path) -> None:
+    place, kind = tmp_path / "runs/hurt", f"run.async_checkpoints={background}"
     command = Command("train", SMOKE, *RANKS, kind, "run.name=hurt", cwd=tmp_path, hold=3)
     wait(step(place, 1))
     (rank,) = command.started("ray::LearnerWorker")
@@ -33,22 +33,22 @@ def test_a_run_outlives_its_learner_and_learns_nothing_twice(beside: bool, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("begun", "gone_on"),
+    ("before", "after"),
     [((), ("runtime=ray", "runtime.workers=1", "runtime.learners=2")), (RANKS, ("runtime=local",))],
     ids=["from one process to ranks", "from a rank to one process"],
 )
-def test_a_run_goes_on_elsewhere(
-    begun: tuple[str, ...], gone_on: tuple[str, ...], tmp_path: Path
+def test_a_run_continues_on_another_runtime(
+    before: tuple[str, ...], after: tuple[str, ...], tmp_path: Path
 ) -> None:
     place = tmp_path / "runs/moved"
-    command = Command("train", SMOKE, *begun, "run.name=moved", cwd=tmp_path, hold=3)
+    command = Command("train", SMOKE, *before, "run.name=moved", cwd=tmp_path, hold=3)
     wait(step(place, 2))
     wait(lambda: (place / "checkpoints/000001/manifest.json").exists())
     command.process.kill()
     command.process.communicate()
     wait(lambda: not command.started())
-    Command("train", "resume=runs/moved", *gone_on, cwd=tmp_path).end()
-    if "runtime=local" in gone_on:
+    Command("train", "resume=runs/moved", *after, cwd=tmp_path).end()
+    if "runtime=local" in after:
         assert_alike(place, finished(), counts=False)
         return
     for line, wanted in zip(metrics(place), metrics(finished()), strict=True):

@@ -1,4 +1,4 @@
-"""The number of GPUs that actors with parts of GPUs need."""
+"""Tests of the number of GPUs that actors with fractions of GPUs need."""
 
 import pytest
 import torch
@@ -27,7 +27,7 @@ pytest.importorskip("ray")
         ([2.0, 2.0, 0.3333, 0.3333, 0.3333], 5),
     ],
 )
-def test_a_part_of_a_gpu_lies_on_one_gpu(parts: list[float], wanted: int) -> None:
+def test_a_fraction_of_a_gpu_is_on_one_gpu(parts: list[float], wanted: int) -> None:
     assert gpus_needed(parts) == gpus_needed(parts[::-1]) == wanted
 
 

@@ -1,4 +1,4 @@
-"""A learner rank in this process: how it loads the learners."""
+"""Tests of the loading of learners by a learner rank, in this process."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -30,7 +30,7 @@ def first_of_two() -> Iterator[None]:
 def test_the_first_rank_loads_models_with_all_cores(
     chosen: int, wanted: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All other ranks wait for the first one. `run.threads` limits its cores."""
+    """All other ranks wait for the first one. `run.threads` limits the cores that it uses."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # as Ray sets it for a rank with one core
     monkeypatch.setattr(learner_worker, "cores", lambda: 3)
     found: list[int] = []

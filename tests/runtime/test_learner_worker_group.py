@@ -1,4 +1,4 @@
-"""Learner ranks as actors of a real Ray on this machine: they learn, die, hang and come back."""
+"""Tests of learner ranks as actors of a real Ray on this machine: learning, deaths, restarts."""
 
 import os
 import signal
@@ -36,7 +36,7 @@ pytest.importorskip("ray")
 SAMPLES = [sample([5 + n, 6, 7], [8, 9 + n, 10], 1.0 - n) for n in range(5)]
 
 
-class Home:
+class Driver:
     """A driver with a cluster, the policies of a config, and ranks if a test needs them."""
 
     def __init__(self, folder: Path) -> None:
@@ -93,15 +93,15 @@ class Home:
     def trainer(self, ranks: LearnerWorkerGroup) -> DistributedLearner:
         return ranks.trainers(self.players(), self.objective)["base"]
 
-    def strike(self, ranks: LearnerWorkerGroup, rank: int, number: int) -> None:
+    def send_signal(self, ranks: LearnerWorkerGroup, rank: int, number: int) -> None:
         """Send a signal to the process of a rank."""
         call = ranks._actors[rank].__ray_call__.options(concurrency_group="listen")
         os.kill(self.cluster.ray.get(call.remote(lambda _: os.getpid())), number)
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
-    made = Home(tmp_path_factory.mktemp("model"))
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
+    made = Driver(tmp_path_factory.mktemp("model"))
     yield made
     made.cluster.close()
 
@@ -109,7 +109,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
 def test_ranks_get_the_whole_path_of_a_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They run in other folders than the driver."""
+    """Ranks run in other folders than the driver."""
     monkeypatch.chdir(tmp_path)
     given: list[Path | None] = []
     unused: Any = None
@@ -126,11 +126,11 @@ def test_ranks_get_the_whole_path_of_a_checkpoint(
     assert given == [tmp_path / "run/000001", tmp_path / "run/000002"]
 
 
-def test_a_rank_that_is_killed_is_named_and_new_ones_go_on_from_the_checkpoint(
-    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_killed_rank_is_named_and_new_ranks_load_the_checkpoint(
+    driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    alone, ranks = home.alone(), home.ranks(2)
-    trainer = home.trainer(ranks)
+    alone, ranks = driver.alone(), driver.ranks(2)
+    trainer = driver.trainer(ranks)
     # On a busy machine a death may be known long after its effect on the other rank.
     monkeypatch.setattr("selfplay.runtime.learner_worker_group.GRACE", 120.0)
     try:
@@ -140,12 +140,12 @@ def test_a_rank_that_is_killed_is_named_and_new_ones_go_on_from_the_checkpoint(
         trainer.save_shards(tmp_path)
         kept, sent = weights(fetched(trainer)), trainer.weights()
         assert trainer.weights() == {}, "the same weights are sent once"
-        home.strike(ranks, 1, signal.SIGKILL)
+        driver.send_signal(ranks, 1, signal.SIGKILL)
         with pytest.raises(LearnersLost, match=r"^learner rank 1 died \(optimize\): "):
             trainer.update(SAMPLES, step=2)
         assert same(weights(trainer.policy.model), kept)
         assert isinstance(sent, RemoteWeights)
-        stored = unpack(ranks.read(sent.packed))  # without the rank that stored them
+        stored = unpack(ranks.read(sent.packed))  # the rank that stored them is dead
         assert same([stored[name] for name in learned(trainer.policy.model)], kept)
         assert {name: checksum(tensor) for name, tensor in stored.items()} == sent.checksums
         with pytest.raises(LearnersLost, match="were ended"):
@@ -162,17 +162,17 @@ def test_a_rank_that_is_killed_is_named_and_new_ones_go_on_from_the_checkpoint(
         ranks.close()
 
 
-def test_a_rank_that_is_killed_while_it_writes_is_named(home: Home, tmp_path: Path) -> None:
-    ranks = home.ranks(2)
-    trainer = home.trainer(ranks)
+def test_a_rank_that_is_killed_while_it_writes_is_named(driver: Driver, tmp_path: Path) -> None:
+    ranks = driver.ranks(2)
+    trainer = driver.trainer(ranks)
     try:
         trainer.update(SAMPLES, step=1)
         (tmp_path / "whole").mkdir()
         assert len(trainer.begin_shards(tmp_path / "whole")()) == 3
         hold = ranks._actors[0].__ray_call__.options(concurrency_group="listen")
-        home.cluster.ray.get(hold.remote(lambda rank: rank._thread.submit(time.sleep, 600) and 0))
+        driver.cluster.ray.get(hold.remote(lambda rank: rank._thread.submit(time.sleep, 600) and 0))
         written = trainer.begin_shards(tmp_path)
-        home.strike(ranks, 1, signal.SIGKILL)
+        driver.send_signal(ranks, 1, signal.SIGKILL)
         with pytest.raises(LearnersLost, match=r"^learner rank 1 died \(end_save\): "):
             written()
     finally:
@@ -180,9 +180,11 @@ def test_a_rank_that_is_killed_while_it_writes_is_named(home: Home, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_one_rank_is_the_learner_of_this_process_bit_for_bit(home: Home, tmp_path: Path) -> None:
-    alone, ranks = home.alone(), home.ranks(1)
-    trainer = home.trainer(ranks)
+def test_one_rank_equals_the_learner_of_this_process_bit_for_bit(
+    driver: Driver, tmp_path: Path
+) -> None:
+    alone, ranks = driver.alone(), driver.ranks(1)
+    trainer = driver.trainer(ranks)
     try:
         for step in (1, 2):
             assert trainer.update(SAMPLES, step=step) == alone.update(SAMPLES, step=step)
@@ -202,12 +204,12 @@ def test_one_rank_is_the_learner_of_this_process_bit_for_bit(home: Home, tmp_pat
 
 
 @pytest.mark.slow
-def test_a_rank_that_hangs_is_named_and_replaced(home: Home) -> None:
-    ranks = home.ranks(2)
-    trainer = home.trainer(ranks)
+def test_a_rank_that_hangs_is_named_and_replaced(driver: Driver) -> None:
+    ranks = driver.ranks(2)
+    trainer = driver.trainer(ranks)
     try:
         ranks.timeout = 5
-        home.strike(ranks, 1, signal.SIGSTOP)
+        driver.send_signal(ranks, 1, signal.SIGSTOP)
         with pytest.raises(
             LearnersLost,
             match=r"^learner rank 1 does not answer after 5 s without progress \(optim",
@@ -222,7 +224,7 @@ def test_a_rank_that_hangs_is_named_and_replaced(home: Home) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class SlowLoss(PolicyLoss):
-    """A loss that takes a while for each micro-batch."""
+    """A loss that takes 3 s for each micro-batch."""
 
     def loss(
         self, scores: LossInputs, totals: BatchCounts
@@ -232,13 +234,15 @@ class SlowLoss(PolicyLoss):
 
 
 @pytest.mark.slow
-def test_work_that_goes_on_is_no_hang(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An update takes longer than the limit, each of its micro-batches does not."""
-    settings = {**home.config["learner"], "max_tokens": 6}
-    monkeypatch.setattr(home, "config", {**home.config, "learner": settings})
-    monkeypatch.setattr(home, "objective", SlowLoss())
-    ranks = home.ranks(1, load_timeout=300)
-    trainer = home.trainer(ranks)
+def test_progress_within_the_limit_is_not_a_hang(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The update takes longer than the limit, but each of its micro-batches does not."""
+    settings = {**driver.config["learner"], "max_tokens": 6}
+    monkeypatch.setattr(driver, "config", {**driver.config, "learner": settings})
+    monkeypatch.setattr(driver, "objective", SlowLoss())
+    ranks = driver.ranks(1, load_timeout=300)
+    trainer = driver.trainer(ranks)
     try:
         ranks.timeout = 9
         began = time.monotonic()
@@ -248,12 +252,12 @@ def test_work_that_goes_on_is_no_hang(home: Home, monkeypatch: pytest.MonkeyPatc
         ranks.close()
 
 
-def test_ranks_of_one_machine_follow_each_other(
-    home: Home, monkeypatch: pytest.MonkeyPatch
+def test_ranks_of_one_machine_have_consecutive_numbers(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They share a copy of the state, wherever Ray has put them."""
-    ranks = home.ranks(4)
-    ranks._players, ranks._objective = home.players(), home.objective
+    """The ranks of a machine share a copy of the state, wherever Ray places them."""
+    ranks = driver.ranks(4)
+    ranks._players, ranks._objective = driver.players(), driver.objective
     joined: list[str] = []
     nodes = [(name, 0.0) for name in ("b", "a", "b", "a")]
     answers: dict[str, list[Any]] = {"node": nodes, "open": [("host", 1)]}
@@ -269,7 +273,7 @@ def test_ranks_of_one_machine_follow_each_other(
         return answers.get(method, [None])
 
     made = iter(["b0", "a0", "b1", "a1"])
-    monkeypatch.setattr(home.cluster, "actor", lambda kind, **settings: next(made))
+    monkeypatch.setattr(driver.cluster, "actor", lambda kind, **settings: next(made))
     monkeypatch.setattr(ranks, "_ask", ask)
     monkeypatch.setattr(ranks, "ask", begin)
     ranks._start(None)
@@ -282,10 +286,10 @@ def test_ranks_of_one_machine_follow_each_other(
 
 @pytest.mark.slow
 def test_a_blocked_port_is_named_with_its_address(
-    home: Home, monkeypatch: pytest.MonkeyPatch
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ranks = home.ranks(2)
-    ranks._players, ranks._objective = home.players(), home.objective
+    ranks = driver.ranks(2)
+    ranks._players, ranks._objective = driver.players(), driver.objective
     ask = ranks._ask
 
     def blocked(method: str, each: Any, named: Any) -> list[Any]:
@@ -307,12 +311,12 @@ def test_a_blocked_port_is_named_with_its_address(
 
 
 @pytest.mark.slow
-def test_a_full_gpu_ends_the_run_and_no_rank_is_started_again(home: Home) -> None:
-    ranks = home.ranks(1)
-    trainer = home.trainer(ranks)
+def test_a_full_gpu_ends_the_run_and_no_rank_is_started_again(driver: Driver) -> None:
+    ranks = driver.ranks(1)
+    trainer = driver.trainer(ranks)
     actor = ranks._actors[0].__ray_call__.options(concurrency_group="listen")
     try:
-        home.cluster.ray.get(actor.remote(_fill_gpu))
+        driver.cluster.ray.get(actor.remote(_fill_gpu))
         with pytest.raises(RunError, match=r"^learning at step 1: CUDA out of memory; lower learn"):
             trainer.update(SAMPLES, step=1)
         assert ranks.counts() == {"runtime/learner_restarts": 0}
@@ -328,46 +332,48 @@ def _fill_gpu(rank: Any) -> None:
 
 
 @pytest.mark.slow
-def test_a_rank_without_the_model_is_one_line(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    ranks = home.ranks(1)
-    policy = {**home.config["policy"], "model": "/nowhere/at/all"}
-    gone = {**home.config, "policy": policy, "population": _pointing(home, "/nowhere/at/all")}
-    players = home.players()
+def test_a_rank_without_the_model_is_one_line(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranks = driver.ranks(1)
+    policy = {**driver.config["policy"], "model": "/nowhere/at/all"}
+    gone = {**driver.config, "policy": policy, "population": _pointing(driver, "/nowhere/at/all")}
+    players = driver.players()
     players.config = gone
     try:
         with pytest.raises(ConfigError, match="no folder '/nowhere/at/all'"):
-            ranks.trainers(players, home.objective)
+            ranks.trainers(players, driver.objective)
     finally:
         ranks.close()
 
 
-def _pointing(home: Home, model: str) -> Any:
-    population = dict(home.config["population"])
+def _pointing(driver: Driver, model: str) -> Any:
+    population = dict(driver.config["population"])
     population["policy"] = {**population["policy"], "model": model}
     return population
 
 
 @pytest.mark.gpu
 def test_on_a_gpu_ranks_learn_what_one_learner_learns(
-    home: Home, monkeypatch: pytest.MonkeyPatch
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One test of both precisions: the GPUs of a cluster can be reserved once."""
+    """Test both precisions here, because the GPUs of a cluster can be reserved only once."""
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
     count = min(2, torch.cuda.device_count())
-    home.cluster.reserve([{"CPU": 1.0, "GPU": 1.0}] * count)
-    plain = home.config
+    driver.cluster.reserve([{"CPU": 1.0, "GPU": 1.0}] * count)
+    plain = driver.config
     for precision, close in (("float32", 1e-4), ("bfloat16", 2e-2)):
         settings = {**plain["learner"], "precision": precision}
-        monkeypatch.setattr(home, "config", {**plain, "learner": settings})
+        monkeypatch.setattr(driver, "config", {**plain, "learner": settings})
         ranks = LearnerWorkerGroup(
-            home.cluster,
+            driver.cluster,
             bundles=range(count),
             gpu=True,
             timeout=300,
             max_restarts=0,
         )
-        alone, trainer = home.alone(), home.trainer(ranks)
+        alone, trainer = driver.alone(), driver.trainer(ranks)
         try:
             wanted, found = alone.update(SAMPLES, step=1), trainer.update(SAMPLES, step=1)
             assert found["surprisal"] == pytest.approx(wanted["surprisal"], rel=close)

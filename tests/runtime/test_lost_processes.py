@@ -1,4 +1,4 @@
-"""The lines and errors about workers and ranks that are lost, without Ray's processes."""
+"""Tests of the lines and errors about lost workers and ranks, without Ray's processes."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -43,7 +43,7 @@ def died(pid: int = 9763) -> Exception:
 
 
 class Answers:
-    """A cluster whose workers give the answers of the test by reference; others give none."""
+    """A stand-in for a cluster; `given` maps the reference of a call to its answer, if any."""
 
     exceptions = ray.exceptions
     log_hint = LOGS
@@ -64,13 +64,13 @@ class Answers:
         return answer
 
     def check(self, *, now: bool = False) -> None:
-        """Ray lives."""
+        """Do nothing, as if Ray were alive."""
 
     def kill(self, actor: Any) -> None:
         self.ended.append(actor)
 
 
-def test_a_reason_is_left_of_what_ray_says_of_a_death() -> None:
+def test_the_reason_is_extracted_from_a_death_message_of_ray() -> None:
     reason = death_reason(died())
     assert reason.startswith("process 9763 on 10.0.0.2: its worker process has died. Worker exit")
     assert "killed by the OOM killer" in reason and len(reason) == 300 and "\n" not in reason
@@ -79,11 +79,11 @@ def test_a_reason_is_left_of_what_ray_says_of_a_death() -> None:
     assert death_reason(OSError("no\nraylet")) == "OSError: no raylet"
 
 
-def test_workers_that_do_not_rest_are_told_with_their_reasons() -> None:
+def test_workers_that_do_not_rest_are_reported_with_reasons() -> None:
     cluster: Any = Answers()
-    said: list[str] = []
+    notes: list[str] = []
     workers = RolloutWorkers(
-        cluster, count=4, chunks=1, timeout=0.01, max_restarts=1, note=said.append
+        cluster, count=4, chunks=1, timeout=0.01, max_restarts=1, note=notes.append
     )
     for number, member in enumerate(workers._members):
         member.actor = number
@@ -92,19 +92,19 @@ def test_workers_that_do_not_rest_are_told_with_their_reasons() -> None:
     cluster.given = {0: None, 1: died(), 2: broken}
     workers.rest()
     assert cluster.ended == [1, 2, 3]
-    assert [line.partition(" and is")[0] for line in said] == [
+    assert [line.partition(" and is")[0] for line in notes] == [
         f"runtime: worker {number} was lost" for number in (1, 2, 3)
     ]
-    reasons = [line.removesuffix(LOGS).partition("replaced: ")[2] for line in said]
+    reasons = [line.removesuffix(LOGS).partition("replaced: ")[2] for line in notes]
     assert reasons[0].startswith("process 9763 on 10.0.0.2: its worker process has died")
     assert reasons[1] == "ValueError: no room"
     assert reasons[2] == "it did not rest within 0.01 s (runtime.load_timeout)"
     assert workers.counts()["runtime/worker_deaths"] == 3
 
 
-def test_a_worker_of_a_policy_that_dies_is_told_until_there_were_too_many() -> None:
+def test_a_dead_worker_of_a_policy_is_reported_up_to_the_restart_limit() -> None:
     cluster: Any = Answers()
-    said: list[str] = []
+    notes: list[str] = []
     workers = SamplingWorkers(
         cluster,
         [PolicyGroup(policies=("judge",), workers=1)],
@@ -112,7 +112,7 @@ def test_a_worker_of_a_policy_that_dies_is_told_until_there_were_too_many() -> N
         load_timeout=1,
         max_restarts=1,
         in_step=True,
-        note=said.append,
+        note=notes.append,
     )
     (member,) = workers._members
 
@@ -124,23 +124,23 @@ def test_a_worker_of_a_policy_that_dies_is_told_until_there_were_too_many() -> N
     cluster.given = {"sample": died()}
     workers.add(Request(id=0, policy="judge", prompt_ids=(1,), seed=0, max_tokens=1))
     workers.step()
-    (line,) = said
+    (line,) = notes
     assert line.startswith("runtime: worker 0 was lost and is replaced: process 9763 on 10.0.0.2: ")
     assert line.endswith(LOGS)
     with pytest.raises(RunError, match=rf"2 workers of policy judge died .*{re.escape(LOGS)}$"):
         workers.step()
-    assert len(said) == 1 and member.actor is None
+    assert len(notes) == 1 and member.actor is None
 
 
 # Ranks -----------------------------------------------------------------------------------------
 
 
 class Start:
-    """A group of ranks whose starts have the outcomes of the test."""
+    """A group of ranks whose starts have the given outcomes, one after another."""
 
     def __init__(self, *outcomes: Exception | None, max_restarts: int = 5) -> None:
         self.outcomes = list(outcomes)
-        self.said: list[str] = []
+        self.notes: list[str] = []
         unused: Any = None
         self.ranks = LearnerWorkerGroup(
             unused,
@@ -149,7 +149,7 @@ class Start:
             timeout=10,
             load_timeout=100,
             max_restarts=max_restarts,
-            note=self.said.append,
+            note=self.notes.append,
         )
         self.ranks._start = self.start  # type: ignore[method-assign]
 
@@ -175,10 +175,10 @@ def silent(ranks: str, method: str) -> LearnersLost:
     return LearnersLost(f"learner {ranks} is not done after 10 s without progress ({method})")
 
 
-def test_a_loss_at_the_start_is_told_and_the_ranks_start_again() -> None:
+def test_a_loss_at_the_start_is_reported_and_the_ranks_start_again() -> None:
     group = Start(refused(1, 4000), silent("ranks [0, 1]", "begin"), None)
     group.first()
-    assert group.said == [
+    assert group.notes == [
         f"runtime: the learner ranks did not start, and start again: {lost}"
         for lost in (refused(1, 4000), silent("ranks [0, 1]", "begin"))
     ]
@@ -197,7 +197,7 @@ def test_a_loss_at_the_start_is_told_and_the_ranks_start_again() -> None:
     ],
     ids=["port", "silence", "death"],
 )
-def test_a_first_start_that_fails_twice_alike_ends_the_run(
+def test_a_first_start_that_fails_twice_in_the_same_way_ends_the_run(
     first: LearnersLost, second: LearnersLost
 ) -> None:
     group = Start(first, silent("rank 0", "node"), second, None)
@@ -206,14 +206,14 @@ def test_a_first_start_that_fails_twice_alike_ends_the_run(
     assert str(raised.value) == (
         f"runtime: the learner ranks did not start: twice the same loss: {second}"
     )
-    assert len(group.said) == 2 and len(group.outcomes) == 1
+    assert len(group.notes) == 2 and len(group.outcomes) == 1
 
 
-def test_ranks_that_have_worked_may_be_lost_alike_more_often() -> None:
+def test_ranks_that_worked_before_may_be_lost_more_often() -> None:
     group = Start(None, *(refused(1, port) for port in (1, 2, 3)), None)
     group.first()
     group.ranks.restart(LearnersLost("rank 1"), None)
-    assert len(group.said) == 3 and not group.outcomes
+    assert len(group.notes) == 3 and not group.outcomes
     few = Start(None, refused(1, 1), refused(1, 2), max_restarts=2)
     few.first()
     with pytest.raises(RunError, match=r"lost 3 times .*max_restarts is 2"):
@@ -224,7 +224,7 @@ def test_an_error_of_the_settings_is_no_loss() -> None:
     group = Start(ConfigError("no folder"), None)
     with pytest.raises(ConfigError):
         group.first()
-    assert group.said == [] and len(group.outcomes) == 1
+    assert group.notes == [] and len(group.outcomes) == 1
 
 
 def test_other_losses_have_other_reasons() -> None:
@@ -232,7 +232,7 @@ def test_other_losses_have_other_reasons() -> None:
     assert reason_of(refused(1, 4000)) != reason_of(silent("rank 1", "connect"))
 
 
-def test_ranks_that_connect_have_the_ordinary_time_and_a_late_one_is_told_where_to_look() -> None:
+def test_connecting_ranks_have_the_normal_timeout_and_errors_name_the_port() -> None:
     """The line names the address and the port that a blocked rank could not reach."""
     ranks = Start().ranks
     cluster: Any = Answers()
@@ -261,7 +261,7 @@ def test_ranks_that_connect_have_the_ordinary_time_and_a_late_one_is_told_where_
     assert dead.endswith(LOGS)
 
 
-# The way to the user ---------------------------------------------------------------------------
+# Output to the user ----------------------------------------------------------------------------
 
 
 VLLM = {"_target_": "selfplay.engines.vllm.engine.VLLMEngine", "eager": False}
@@ -278,7 +278,7 @@ VLLM = {"_target_": "selfplay.engines.vllm.engine.VLLMEngine", "eager": False}
         ({}, 1.0, False),
     ],
 )
-def test_the_driver_says_before_it_waits_that_vllm_compiles(
+def test_the_driver_announces_that_vllm_compiles_before_it_waits(
     engine: dict[str, Any], gpus: float, slow: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     line = slow_start({"engine": engine}, gpus=gpus)
@@ -307,13 +307,13 @@ def test_the_command_shows_the_lines_of_a_runtime_while_it_loads(
     if ray_too:
         runtime._note("worker 1 \n was lost")
     assert capsys.readouterr().err == ("worker 1 was lost\n" if ray_too else "")
-    said: list[str] = []
+    notes: list[str] = []
 
     def load(saved: object) -> None:
         if ray_too:
             runtime._note("worker 2 was lost")
 
-    stage: Any = SimpleNamespace(open=lambda: None, progress=SimpleNamespace(note=said.append))
+    stage: Any = SimpleNamespace(open=lambda: None, progress=SimpleNamespace(note=notes.append))
     _load(SimpleNamespace(runtime=runtime, load=load, config={}), stage)
-    assert said == (["worker 2 was lost"] if ray_too else [])
+    assert notes == (["worker 2 was lost"] if ray_too else [])
     assert capsys.readouterr().err == ""

@@ -1,4 +1,4 @@
-"""Jobs of several steps on rollout workers at the same time, without Ray's processes."""
+"""Tests of rollout workers that play jobs of several steps at the same time, without Ray."""
 
 import threading
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ ray = pytest.importorskip("ray")
 
 
 class Ask:
-    """A question to a worker, and what the test lets it answer."""
+    """A call of a worker, and the answer that the test gives."""
 
     def __init__(self, member: Any, specs: Sequence[EpisodeSpec]) -> None:
         self.member, self.specs = member, specs
@@ -35,8 +35,8 @@ class Ask:
         self.answer = RolloutResult(episodes=played, counts={"played": float(len(played))})
 
 
-class Office:
-    """The driver side of two workers whose answers the test gives."""
+class Driver:
+    """The driver's side of two workers whose answers the test gives."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked: list[Ask] = []
@@ -45,9 +45,9 @@ class Office:
         cluster: Any = SimpleNamespace(
             ray=package, check=lambda now=False: None, kill=self.kill, log_hint="; see its log"
         )
-        self.said: list[str] = []
+        self.notes: list[str] = []
         self.workers = RolloutWorkers(
-            cluster, count=2, chunks=1, timeout=300, max_restarts=1, note=self.said.append
+            cluster, count=2, chunks=1, timeout=300, max_restarts=1, note=self.notes.append
         )
         monkeypatch.setattr(self.workers, "_ask", self.ask)
         monkeypatch.setattr(self.workers, "_start", self.start)
@@ -63,7 +63,7 @@ class Office:
         member.actor = object()
 
     def kill(self, actor: object) -> None:
-        """The actor is gone."""
+        """Do nothing."""
 
     def wait(self, asked: list[Any], **how: Any) -> tuple[list[Any], list[Any]]:
         threading.Event().wait(0.001)
@@ -88,105 +88,105 @@ def ids(call: "Future[list[Episode]]") -> list[str]:
 
 
 @pytest.fixture
-def office(monkeypatch: pytest.MonkeyPatch) -> Office:
-    return Office(monkeypatch)
+def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
+    return Driver(monkeypatch)
 
 
-def test_a_later_step_goes_to_workers_that_still_play(office: Office) -> None:
+def test_a_later_step_goes_to_workers_that_still_play(driver: Driver) -> None:
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(office.workers.run, specs(1))
-        until(lambda: len(office.of(1)) == 2)
-        later = pool.submit(office.workers.run, specs(2))
-        until(lambda: len(office.of(2)) == 2)
-        assert {len(member.playing) for member in office.workers._members} == {2}
-        for each in office.of(2):
+        first = pool.submit(driver.workers.run, specs(1))
+        until(lambda: len(driver.of(1)) == 2)
+        later = pool.submit(driver.workers.run, specs(2))
+        until(lambda: len(driver.of(2)) == 2)
+        assert {len(member.playing) for member in driver.workers._members} == {2}
+        for each in driver.of(2):
             each.play()
         assert ids(later) == ["2-0", "2-1", "2-2", "2-3"] and not first.done()
-        for each in office.of(1):
+        for each in driver.of(1):
             each.play()
         assert ids(first) == ["1-0", "1-1", "1-2", "1-3"]
-    assert office.workers.counts()["played"] == 8
+    assert driver.workers.counts()["played"] == 8
 
 
-def test_an_evaluation_has_the_workers_for_itself(office: Office) -> None:
+def test_an_evaluation_has_the_workers_for_itself(driver: Driver) -> None:
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(office.workers.run, specs(1))
-        until(lambda: len(office.of(1)) == 2)
-        evaluation = pool.submit(office.workers.run, specs(0), "held_out")
+        first = pool.submit(driver.workers.run, specs(1))
+        until(lambda: len(driver.of(1)) == 2)
+        evaluation = pool.submit(driver.workers.run, specs(0), "held_out")
         threading.Event().wait(0.05)
-        assert not office.of(0)
-        for each in office.of(1):
+        assert not driver.of(0)
+        for each in driver.of(1):
             each.play()
-        until(lambda: len(office.of(0)) == 2)
+        until(lambda: len(driver.of(0)) == 2)
         assert first.done()
-        for each in office.of(0):
+        for each in driver.of(0):
             each.play()
         assert len(evaluation.result(LONG)) == 4
-    assert office.workers.counts()["played"] == 4
+    assert driver.workers.counts()["played"] == 4
 
 
-def test_a_worker_that_dies_loses_its_chunks_of_all_steps(office: Office) -> None:
+def test_a_worker_that_dies_loses_its_chunks_of_all_steps(driver: Driver) -> None:
     with ThreadPoolExecutor(2) as pool:
-        calls = [pool.submit(office.workers.run, specs(step)) for step in (1, 2)]
-        until(lambda: len(office.asked) == 4)
-        victim, before = office.asked[0].member, office.started
-        lost = [each for each in office.asked if each.member is victim]
+        calls = [pool.submit(driver.workers.run, specs(step)) for step in (1, 2)]
+        until(lambda: len(driver.asked) == 4)
+        victim, before = driver.asked[0].member, driver.started
+        lost = [each for each in driver.asked if each.member is victim]
         for each in lost:
             each.answer = ray.exceptions.RayActorError()
-        until(lambda: len(office.asked) == 6)
-        assert office.started == before + 1
-        for each in office.asked:
+        until(lambda: len(driver.asked) == 6)
+        assert driver.started == before + 1
+        for each in driver.asked:
             if each not in lost:
                 each.play()
         assert [ids(call) for call in calls] == [[f"{s}-{n}" for n in range(4)] for s in (1, 2)]
-    counts = office.workers.counts()
+    counts = driver.workers.counts()
     assert (counts["runtime/worker_deaths"], counts["runtime/resubmitted_episodes"]) == (1, 4)
     assert counts["played"] == 8
-    (line,) = office.said
+    (line,) = driver.notes
     assert line.startswith(f"runtime: worker {victim.bundle} was lost and is replaced: RayActorErr")
     assert line.endswith("; see its log")
 
 
-def test_the_death_that_ends_a_run_is_told_once(office: Office) -> None:
-    office.workers.max_restarts = 0
+def test_the_death_that_ends_a_run_is_reported_once(driver: Driver) -> None:
+    driver.workers.max_restarts = 0
     with ThreadPoolExecutor(1) as pool:
-        call = pool.submit(office.workers.run, specs(1))
-        until(lambda: len(office.asked) == 2)
-        office.asked[0].answer = ray.exceptions.RayActorError()
+        call = pool.submit(driver.workers.run, specs(1))
+        until(lambda: len(driver.asked) == 2)
+        driver.asked[0].answer = ray.exceptions.RayActorError()
         with pytest.raises(RunError, match=r"the last one: RayActorError: .*; see its log$"):
             call.result(LONG)
-    assert office.said == []
+    assert driver.notes == []
 
 
-def test_an_error_of_the_jobs_ends_all_calls_and_others_can_be_played(office: Office) -> None:
+def test_an_error_of_the_jobs_ends_all_calls_and_others_can_be_played(driver: Driver) -> None:
     with ThreadPoolExecutor(2) as pool:
-        calls = [pool.submit(office.workers.run, specs(step)) for step in (1, 2)]
-        until(lambda: len(office.asked) == 4)
+        calls = [pool.submit(driver.workers.run, specs(step)) for step in (1, 2)]
+        until(lambda: len(driver.asked) == 4)
         fault = ray.exceptions.RayTaskError("run", "", ConfigError("a wrong setting; change it"))
-        office.asked[3].answer = fault
+        driver.asked[3].answer = fault
         for call in calls:
             assert isinstance(call.exception(LONG), ConfigError)
-        office.asked.clear()
-        again = pool.submit(office.workers.run, specs(3))
-        until(lambda: len(office.asked) == 2)
-        for each in office.asked:
+        driver.asked.clear()
+        again = pool.submit(driver.workers.run, specs(3))
+        until(lambda: len(driver.asked) == 2)
+        for each in driver.asked:
             each.play()
         assert len(again.result(LONG)) == 4
 
 
-def test_a_runtime_that_was_closed_plays_no_more(office: Office) -> None:
+def test_a_runtime_that_was_closed_plays_no_more(driver: Driver) -> None:
     with ThreadPoolExecutor(1) as pool:
-        call = pool.submit(office.workers.run, specs(1))
-        until(lambda: len(office.asked) == 2)
-        office.workers._closed = True
+        call = pool.submit(driver.workers.run, specs(1))
+        until(lambda: len(driver.asked) == 2)
+        driver.workers._closed = True
         assert isinstance(call.exception(LONG), RunError)
 
 
 # The worker's side -----------------------------------------------------------------------------
 
 
-class Shop:
-    """A worker whose rollouts last as long as the test says."""
+class HeldWorker:
+    """A worker whose rollouts last until the test ends them."""
 
     def __init__(self) -> None:
         self.worker = RolloutWorker()
@@ -235,36 +235,36 @@ def weights(number: int) -> UpdateWeights:
 def test_jobs_join_unless_they_need_an_update_that_waits(
     changes: Sequence[Change], joins: bool
 ) -> None:
-    shop = Shop()
+    held_worker = HeldWorker()
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(shop.worker.run, specs(1), None, 0)
-        until(lambda: "1-0" in shop.playing)
+        first = pool.submit(held_worker.worker.run, specs(1), None, 0)
+        until(lambda: "1-0" in held_worker.playing)
         for number, change in enumerate(changes, start=1):
-            shop.inbox.put(number, change)
-        later = pool.submit(shop.worker.run, specs(2), None, len(changes))
+            held_worker.inbox.put(number, change)
+        later = pool.submit(held_worker.worker.run, specs(2), None, len(changes))
         if joins:
-            until(lambda: "2-0" in shop.playing)
+            until(lambda: "2-0" in held_worker.playing)
         else:
             threading.Event().wait(0.05)
-            assert "2-0" not in shop.playing
-        shop.end("1-0")
+            assert "2-0" not in held_worker.playing
+        held_worker.end("1-0")
         first.result(LONG)
-        until(lambda: "2-0" in shop.playing)
-        assert joins or shop.applied == len(changes)
-        shop.end("2-0")
+        until(lambda: "2-0" in held_worker.playing)
+        assert joins or held_worker.applied == len(changes)
+        held_worker.end("2-0")
         later.result(LONG)
-    assert shop.applied == len(changes)
+    assert held_worker.applied == len(changes)
 
 
-def test_an_evaluation_does_not_play_beside_training() -> None:
-    shop = Shop()
+def test_an_evaluation_does_not_play_during_training() -> None:
+    held_worker = HeldWorker()
     with ThreadPoolExecutor(2) as pool:
-        pool.submit(shop.worker.run, specs(1), None, 0)
-        until(lambda: "1-0" in shop.playing)
-        evaluation = pool.submit(shop.worker.run, specs(0), "now", 0)
+        pool.submit(held_worker.worker.run, specs(1), None, 0)
+        until(lambda: "1-0" in held_worker.playing)
+        evaluation = pool.submit(held_worker.worker.run, specs(0), "now", 0)
         threading.Event().wait(0.05)
-        assert list(shop.playing) == ["1-0"]
-        shop.end("1-0")
-        until(lambda: "0-0" in shop.playing)
-        shop.end("0-0")
+        assert list(held_worker.playing) == ["1-0"]
+        held_worker.end("1-0")
+        until(lambda: "0-0" in held_worker.playing)
+        held_worker.end("0-0")
         evaluation.result(LONG)

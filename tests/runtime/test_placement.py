@@ -1,4 +1,4 @@
-"""The GPUs of a run on Ray, proved with resources that Ray only believes in."""
+"""Tests of the placement of a run on GPUs with Ray; the GPUs are declared and need not exist."""
 
 import os
 import sys
@@ -59,7 +59,7 @@ DEFAULT: dict[str, Any] = {"learners": None, "worker_gpus": None, "learner_gpus"
         (2, 0, {"colocated": True}, (2, 0.0, 0.0)),
     ],
 )
-def test_gpus_are_used_where_there_are_some(
+def test_gpus_are_used_if_there_are_any(
     workers: int, available: float, given: dict[str, Any], wanted: tuple[int, float, float]
 ) -> None:
     made = placed(workers=workers, available=available, **{**DEFAULT, **given})
@@ -110,9 +110,9 @@ def test_a_worker_has_a_gpu_for_each_shard_and_its_policies_in_main_memory(
 def test_shards_without_a_gpu_each_are_one_line(
     available: float, given: dict[str, Any], line: str
 ) -> None:
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as raised:
         placed(workers=1, available=available, shards=2, **{**DEFAULT, **given})
-    assert line in str(told.value) and "\n" not in str(told.value)
+    assert line in str(raised.value) and "\n" not in str(raised.value)
 
 
 def test_the_number_of_shards_is_that_of_the_engine() -> None:
@@ -137,7 +137,7 @@ def test_pairs_without_a_gpu_each_are_one_line() -> None:
         placed(workers=4, available=2, colocated=True, **DEFAULT)
 
 
-def test_an_engine_that_stays_awake_beside_ranks_is_one_line() -> None:
+def test_an_engine_without_sleep_on_the_gpus_of_ranks_is_one_line() -> None:
     pairs = placed(workers=2, available=2, colocated=True, **DEFAULT)
     with pytest.raises(ConfigError, match=r"^runtime.colocated: .* set engine.sleep=true$"):
         check_engine({"engine": {"sleep": False}}, pairs)
@@ -148,7 +148,7 @@ def test_an_engine_that_stays_awake_beside_ranks_is_one_line() -> None:
 
 def test_several_engines_that_measure_one_gpu_are_one_line() -> None:
     vllm: dict[str, Any] = {"memory": None, "cache": None, "sleep": False}
-    for workers, available in ((2, 1), (4, 2), (3, 2)):  # 2 and 4 or 3 workers on a GPU
+    for workers, available in ((2, 1), (4, 2), (3, 2)):  # workers share a GPU
         several = placed(workers=workers, available=available, **DEFAULT)
         with pytest.raises(ConfigError, match=r"^runtime.workers: .* share .*engine.memory=null$"):
             check_engine({"engine": vllm}, several)
@@ -164,11 +164,11 @@ def test_several_engines_that_measure_one_gpu_are_one_line() -> None:
     for workers, available in ((1, 1), (1, 2), (3, 4), (2, 0)):
         check_engine({"engine": vllm}, placed(workers=workers, available=available, **DEFAULT))
     alone = load(["+experiment=tiny/smoke", "engine=vllm", "engine.sleep=true", "runtime=ray"])
-    with pytest.raises(ConfigError, match=r"^engine.sleep: engines of workers sleep only beside"):
+    with pytest.raises(ConfigError, match=r"^engine.sleep: engines of workers can sleep only if"):
         RayRuntime().check(RolloutSetup(alone))
 
 
-def test_a_line_says_who_is_where() -> None:
+def test_a_note_states_the_resources_of_workers_and_ranks() -> None:
     (line,) = placed(workers=2, available=2, colocated=True, **DEFAULT).notes()
     assert line.startswith("runtime: 2 GPU(s), each of one worker and one learner rank")
     assert placed(workers=2, available=0, **DEFAULT).notes() == []
@@ -178,16 +178,16 @@ def test_a_line_says_who_is_where() -> None:
     assert "this process learns on the CPU; runtime.learners=1" in line
 
 
-def test_a_line_says_how_many_workers_would_use_all_gpus() -> None:
+def test_a_note_states_how_many_workers_would_use_all_gpus() -> None:
     for workers, idle in ((8, 3), (2, 5), (14, 0), (7, 0)):
         _, *lines = placed(workers=workers, available=8, **DEFAULT).notes()
         wanted = f"runtime: {idle} of 8 GPUs have no actor; 7 workers (runtime.workers) would use"
         assert [line.startswith(wanted) for line in lines] == [True] * bool(idle)
     _, *lines = placed(workers=2, available=8, **{**DEFAULT, "worker_gpus": 0.5}).notes()
-    assert not lines, "the number of GPUs was chosen"
+    assert not lines, "the user chose the number of GPUs"
 
 
-def test_a_line_for_each_node_says_which_actors_it_has() -> None:
+def test_a_note_for_each_node_states_its_actors() -> None:
     made = placed(workers=2, available=8, **{**DEFAULT, "learners": 2})
     assert made.node_notes(["a", "a", "a", "b"]) == [
         "runtime: node a: 2 worker(s), 1 learner rank(s)",
@@ -207,7 +207,7 @@ def test_a_line_for_each_node_says_which_actors_it_has() -> None:
     ]
 
 
-def test_a_node_has_the_name_of_its_host_and_what_tells_it_from_others() -> None:
+def test_a_node_has_the_name_of_its_host_and_what_distinguishes_it() -> None:
     def node(name: str, host: str, address: str, alive: bool = True) -> dict[str, Any]:
         known = {"NodeManagerHostname": host, "NodeManagerAddress": address, "Alive": alive}
         return {"NodeID": name * 4, **known}
@@ -242,7 +242,7 @@ def test_a_store_that_new_weights_do_not_fit_into_is_one_line() -> None:
     assert line.startswith("runtime: /dev/shm has 0.1 GB and Ray's object store 10.0 GB, so that ")
 
 
-def test_actors_get_what_models_and_networks_need_and_nothing_of_one_machine(
+def test_actors_get_shared_variables_and_none_of_a_single_machine(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     needed = ("HF_TOKEN", "NCCL_IB_HCA", "PYTORCH_CUDA_ALLOC_CONF", "VLLM_LOGGING_LEVEL")
@@ -257,7 +257,7 @@ def test_actors_get_what_models_and_networks_need_and_nothing_of_one_machine(
     assert environment()["RAY_worker_niceness"] == "5"
 
 
-def test_actors_get_folders_of_the_user_beside_an_installation(
+def test_actors_get_folders_of_the_user_next_to_an_installation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The libraries of an installation are left out, and its other folders are sent."""
@@ -315,7 +315,7 @@ def test_a_run_may_need_more_gpus_than_the_machine_of_its_driver(
 
 
 @pytest.mark.parametrize("device", ["cuda:7", "cuda"])
-def test_a_device_of_a_policy_is_not_chosen_beside_ray(device: str) -> None:
+def test_the_device_of_a_policy_cannot_be_chosen_with_ray(device: str) -> None:
     config = load([SMOKE, "runtime=ray", f"policy.device={device}"])
     with pytest.raises(ConfigError, match=rf"^policy\.device: .*not '{device}'.*device=auto$"):
         check_devices(config)
@@ -332,7 +332,7 @@ def test_a_critic_of_the_driver_takes_no_gpu(monkeypatch: pytest.MonkeyPatch) ->
 
 
 class Seeing:
-    """An actor that tells which GPUs it sees."""
+    """An actor that returns the GPUs that it sees, and its priority."""
 
     def visible(self) -> str | None:
         return os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -365,14 +365,14 @@ def test_an_actor_without_a_gpu_sees_none_and_others_their_own(cluster: RayClust
     assert blind == ""
     assert sorted(seen) == ["0", "1"]
     found = cluster.get([actor.priority.remote() for actor in actors], "actors")
-    assert found == [os.nice(0)] * 3  # Ray's own is 15 more: nearly nothing beside busy processes
+    assert found == [os.nice(0)] * 3  # Ray's default is 15 higher, too slow next to busy work
     assert "CUDA_VISIBLE_DEVICES" not in environment(gpu=True)
 
 
 def test_the_default_parts_of_gpus_can_be_reserved(cluster: RayCluster) -> None:
     cluster.timeout = 60.0
     three = placed(workers=3, available=cluster.gpus(), **{**DEFAULT, "learners": 0})
-    assert three.worker_gpus == 0.5, "and not 2/3, which a GPU holds once"
+    assert three.worker_gpus == 0.5, "not 2/3, because a GPU has room for only one of these"
     cluster.reserve(three.bundles(0.1, 0.1))
     with pytest.raises(ConfigError, match=r"^runtime: 3 GPUs are needed, because an actor with a "):
         cluster.reserve([{"CPU": 0.1, "GPU": 0.6}] * 3)
@@ -407,7 +407,7 @@ def test_the_driver_stays_on_the_cpu() -> None:
 def test_workers_that_share_a_gpu_with_ranks_start_with_their_first_jobs(
     monkeypatch: pytest.MonkeyPatch, gpus: tuple[float, float], colocated: bool, later: bool
 ) -> None:
-    """Memory that a rank takes while vLLM starts beside it would count as vLLM's own."""
+    """vLLM would count memory that a rank allocates on the same GPU during its start."""
 
     class Ranks:
         rest = None
@@ -441,5 +441,5 @@ def test_workers_that_share_a_gpu_with_ranks_start_with_their_first_jobs(
     objective: Any = None
     runtime.trainers(players, objective)
     assert len(started) == (0 if later else 2)
-    workers._fill()  # as the first specs do
+    workers._fill()  # the first specs call this method
     assert len(started) == 2

@@ -1,4 +1,4 @@
-"""Workers by policy in a config: groups, and what is refused."""
+"""Tests of workers by policy: their groups, and the refusal of wrong settings."""
 
 import re
 from typing import Any
@@ -74,7 +74,7 @@ def test_policies_that_are_unknown_or_left_out_are_one_line() -> None:
     )
 
 
-def test_the_placement_names_who_holds_what() -> None:
+def test_the_notes_name_the_workers_of_each_policy() -> None:
     made = placed(
         workers=3, learners=None, worker_gpus=None, learner_gpus=None, available=4, groups=DEBATE
     )

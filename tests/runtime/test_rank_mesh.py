@@ -1,4 +1,4 @@
-"""The mesh of learner ranks with several copies of the state."""
+"""Tests of the mesh of learner ranks with several copies of the state."""
 
 from collections.abc import Iterator
 from datetime import timedelta

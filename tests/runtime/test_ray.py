@@ -1,4 +1,4 @@
-"""The parts of the Ray runtime that need no cluster, and whole runs from the command line."""
+"""Tests of the parts of the Ray runtime that need no cluster, and of a run on one worker."""
 
 import math
 import socket
@@ -76,10 +76,10 @@ class Driver:
 
     def __init__(self) -> None:
         self.changes: list[Change] = []
-        self.engine = RemoteEngine(tell=self.changes.append, put=lambda packed: packed)
+        self.engine = RemoteEngine(send=self.changes.append, put=lambda packed: packed)
 
 
-def test_only_what_learns_is_sent() -> None:
+def test_only_trained_weights_are_sent() -> None:
     base = llama()
     whole, frozen = llama(1), llama(2).requires_grad_(False)
     adapter = adapted(base, Lora(rank=2, alpha=4), seed=0, where="policy")
@@ -106,7 +106,7 @@ def test_only_what_learns_is_sent() -> None:
         driver.engine.add(Request(id=0, policy="whole", prompt_ids=(1,), seed=0, max_tokens=1))
 
 
-def test_a_new_worker_is_told_what_all_changes_came_to() -> None:
+def test_a_new_worker_gets_the_net_effect_of_all_changes() -> None:
     present = SyncState()
     old, new = pack(llama().state_dict(), ["lm_head.weight"]), pack({}, [])
     changes: list[Change] = [
@@ -134,7 +134,7 @@ def test_a_new_worker_is_told_what_all_changes_came_to() -> None:
 
 
 class Recording(Engine):
-    """An engine that records its calls."""
+    """An engine that records its steps and fails at other calls."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -156,31 +156,31 @@ class Recording(Engine):
         raise RunError("it did not arrive")
 
 
-def test_changes_are_followed_between_steps_but_for_those_that_must_wait() -> None:
-    inbox, followed = UpdateQueue(), list[Change]()
+def test_changes_are_applied_between_steps_except_those_that_must_wait() -> None:
+    inbox, applied = UpdateQueue(), list[Change]()
     inner = Recording()
     inner.in_flight_updates = True
-    engine = UpdatableEngine(inner, inbox, followed.append)
+    engine = UpdatableEngine(inner, inbox, applied.append)
     first = UpdateWeights(policy="base", weights=None, version=1)
     leaves, back = RemovePolicy(policy="base@1"), AddPolicy(policy="base@1", player="base")
-    comes = AddPolicy(policy="base@2", player="base")
+    added = AddPolicy(policy="base@2", player="base")
     weights = UpdateWeights(policy="base@2", weights=None, version=2)
     last = LoadState(service="buffer", state=b"")
-    inbox.begin(6, [first, leaves, back, comes, weights, last])
+    inbox.begin(6, [first, leaves, back, added, weights, last])
     inbox.wait(6, timeout=0.1)
     engine.step()
-    assert followed == [first, last] and engine.steps == 1
+    assert applied == [first, last] and engine.steps == 1
     engine.catch_up()
-    assert followed == [first, last, leaves, back, comes, weights]
-    whole = UpdatableEngine(Recording(), inbox, followed.append)
+    assert applied == [first, last, leaves, back, added, weights]
+    whole = UpdatableEngine(Recording(), inbox, applied.append)
     inbox.put(7, first)
     whole.step()
-    assert len(followed) == 6
+    assert len(applied) == 6
     with pytest.raises(EngineDied, match=r"^ValueError: no room on the device$"):
         engine.publish("base", {}, 1)
     with pytest.raises(EngineDied, match=r"^out of memory$"):
         engine.withdraw("base")
-    with pytest.raises(RunError, match=r"^it did not arrive$"):  # another engine would do no better
+    with pytest.raises(RunError, match=r"^it did not arrive$"):  # a new engine would not help
         engine.release("base")
     with pytest.raises(StalledError, match=r"waited 0\.01 s"):
         inbox.wait(8, timeout=0.01)
@@ -189,9 +189,9 @@ def test_changes_are_followed_between_steps_but_for_those_that_must_wait() -> No
 def test_a_worker_without_jobs_keeps_only_the_newest_weights() -> None:
     inbox = UpdateQueue()
     other = UpdateWeights(policy="other", weights={"a": 0}, version=1)
-    comes = AddPolicy(policy="base@1", player="base")
+    added = AddPolicy(policy="base@1", player="base")
     inbox.put(1, other)
-    inbox.put(2, comes)
+    inbox.put(2, added)
     for version in range(1, 4):
         inbox.put(2 * version + 1, UpdateWeights(policy="base", weights={}, version=version))
         inbox.put(2 * version + 2, LoadState(service="buffer", state=bytes(version)))
@@ -200,14 +200,14 @@ def test_a_worker_without_jobs_keeps_only_the_newest_weights() -> None:
     inbox.wait(9, timeout=0.1)
     assert inbox.take() == [
         other,
-        comes,
+        added,
         UpdateWeights(policy="base", weights={}, version=3),
         LoadState(service="buffer", state=bytes(3)),
         named,
     ]
 
 
-def test_a_worker_without_jobs_keeps_nothing_of_policies_that_left() -> None:
+def test_a_worker_without_jobs_drops_updates_of_removed_policies() -> None:
     inbox = UpdateQueue()
     served = AddPolicy(policy="base@1", player="base")
     inbox.begin(1, [served])
@@ -228,7 +228,7 @@ def test_a_worker_without_jobs_keeps_nothing_of_policies_that_left() -> None:
     assert inbox.take() == [RemovePolicy(policy="base@3")]
 
 
-def test_what_the_rollout_asks_of_an_engine_is_asked_of_the_wrapped_one() -> None:
+def test_the_wrapper_passes_on_attributes_of_its_engine() -> None:
     class Endpoint(Engine):
         renderer = ByteRenderer()
         awaiting = True
@@ -241,7 +241,7 @@ def test_what_the_rollout_asks_of_an_engine_is_asked_of_the_wrapped_one() -> Non
 def test_an_engine_that_rests_twice_comes_back_to_its_device(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A worker without specs between two updates is asked twice to rest."""
+    """A worker that gets no specs between two updates is asked to rest twice."""
     place, done = ["cuda"], list[str]()
 
     def offload(modules: object) -> Callable[[], None]:
@@ -262,7 +262,7 @@ def test_an_engine_that_rests_twice_comes_back_to_its_device(
     assert place == ["cpu"] and done == ["offload"] * 2
 
 
-def test_what_came_while_a_worker_began_is_followed_after_what_it_began_with() -> None:
+def test_updates_during_a_start_are_applied_after_the_initial_ones() -> None:
     inbox = UpdateQueue()
     old = UpdateWeights(policy="base", weights=None, version=5)
     new = UpdateWeights(policy="base", weights=None, version=6)
@@ -330,7 +330,7 @@ def test_a_cluster_with_too_few_gpus_is_left_and_named(monkeypatch: pytest.Monke
 
 @pytest.fixture
 def closed_port() -> Iterator[int]:
-    """A port without a listener."""
+    """Yield a port without a listener."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield taken.getsockname()[1]
@@ -344,7 +344,7 @@ def refused(*overrides: str) -> str:
     return line
 
 
-def test_a_cluster_that_is_not_there_is_told_of_before_anything_is_loaded(
+def test_a_missing_cluster_is_reported_before_anything_is_loaded(
     closed_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     line = refused(f"runtime.address='127.0.0.1:{closed_port}'")
@@ -361,12 +361,14 @@ def test_a_cluster_that_is_not_there_is_told_of_before_anything_is_loaded(
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_gpu_that_is_not_there_is_told_of_before_anything_is_loaded() -> None:
+def test_a_missing_gpu_is_reported_before_anything_is_loaded() -> None:
     line = refused("runtime.worker_gpus=1")
     assert line.startswith("runtime: 2 GPUs are needed, this machine has 0 ")
 
 
-def test_a_machine_without_ray_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_ray_package_is_reported_with_the_install_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("selfplay.errors.find_spec", lambda name: None)
     assert refused() == "runtime: needs the package 'ray'; pip install 'selfplay[ray]'"
 

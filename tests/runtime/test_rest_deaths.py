@@ -1,4 +1,4 @@
-"""Workers that die while they rest or wake, without Ray's processes."""
+"""Tests of workers that die while they rest or wake, without Ray's processes."""
 
 import re
 from collections.abc import Sequence
@@ -19,10 +19,10 @@ LOGS = "; its log is in /tmp/ray/session_1/logs on its machine"
 
 
 class Worker:
-    """A worker that dies in a phase of the test: rest, wake or play."""
+    """A worker that dies in the phases that the test chooses: rest, wake or play."""
 
-    def __init__(self, office: "Office", bundle: int) -> None:
-        self.office, self.bundle = office, bundle
+    def __init__(self, driver: "Driver", bundle: int) -> None:
+        self.driver, self.bundle = driver, bundle
         self.count, self.resting, self.dead = 0, False, False
 
     def rest(self) -> int:
@@ -43,24 +43,24 @@ class Worker:
         return RolloutResult(episodes=played, counts={})
 
     def reach(self, phase: str) -> None:
-        self.dead = self.dead or (self.bundle, phase) in self.office.deadly
+        self.dead = self.dead or (self.bundle, phase) in self.driver.deaths
         if self.dead:
             # A death costs only one worker: its replacement plays the same specs to their end.
-            self.office.deadly -= {(self.bundle, "wake"), (self.bundle, "play")}
+            self.driver.deaths -= {(self.bundle, "wake"), (self.bundle, "play")}
             raise ray.exceptions.RayActorError()
 
 
-class Office:
-    """The driver side of two workers, whose methods are called when their results are read."""
+class Driver:
+    """The driver's side of two workers; `wait` runs the methods of the workers."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.deadly = set[tuple[int, str]]()
-        """Worker and phase of each death to come."""
-        self.said: list[str] = []
+        self.deaths = set[tuple[int, str]]()
+        """Pairs (index of a worker, phase) in which a worker dies."""
+        self.notes: list[str] = []
         self.ray, self.exceptions, self.log_hint = self, ray.exceptions, LOGS
         cluster: Any = self
         self.workers = RolloutWorkers(
-            cluster, count=2, chunks=1, timeout=300, max_restarts=2, note=self.said.append
+            cluster, count=2, chunks=1, timeout=300, max_restarts=2, note=self.notes.append
         )
         monkeypatch.setattr(self.workers, "_ask", self.ask)
         monkeypatch.setattr(self.workers, "_start", self.start)
@@ -81,10 +81,10 @@ class Office:
         return question.answer
 
     def check(self, *, now: bool = False) -> None:
-        """Ray lives."""
+        """Do nothing, as if Ray were alive."""
 
     def kill(self, actor: Any) -> None:
-        """The actor is gone."""
+        """Do nothing."""
 
     def turn(self, step: int) -> None:
         """Let the workers play a step, and then rest."""
@@ -98,72 +98,72 @@ class Office:
 
 
 class Question:
-    """A call of a worker, and its answer from the third look on."""
+    """A call of a worker; it is answered at the third check, and `steps` at the first."""
 
     def __init__(self, actor: Worker, method: str, given: Sequence[Any]) -> None:
         self.actor, self.method, self.given = actor, method, given
-        self.looks, self.answer = 0, None
+        self.checks, self.answer = 0, None
 
     def is_answered(self) -> bool:
-        self.looks += 1
-        if self.looks == 1:
+        self.checks += 1
+        if self.checks == 1:
             try:
                 self.answer = getattr(self.actor, self.method)(*self.given)
             except ray.exceptions.RayError as error:
                 self.answer = error
-        return self.looks > 2 or self.method == "steps"
+        return self.checks > 2 or self.method == "steps"
 
 
 @pytest.fixture
-def office(monkeypatch: pytest.MonkeyPatch) -> Office:
-    return Office(monkeypatch)
+def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
+    return Driver(monkeypatch)
 
 
 @pytest.mark.parametrize("phase", ["rest", "wake"])
 def test_a_worker_that_dies_at_each_rest_ends_the_run_in_one_line(
-    office: Office, phase: str
+    driver: Driver, phase: str
 ) -> None:
-    """Its replacements play every step to the end in between."""
-    office.turn(0)
+    """Between the deaths, its replacements finish every step."""
+    driver.turn(0)
     with pytest.raises(RunError) as raised:
         for step in range(1, 9):
-            office.deadly = {(1, phase)}
-            office.turn(step)
+            driver.deaths = {(1, phase)}
+            driver.turn(step)
     assert re.fullmatch(
         r"runtime: worker 1 died 3 times in a row while it rested or woke \(runtime.max_restarts "
         rf"is 2\); the last time: RayActorError: .+{re.escape(LOGS)}",
         str(raised.value),
     )
-    assert step == 3 and office.workers.counts()["runtime/worker_deaths"] == 3
-    assert [line.partition(" and is")[0] for line in office.said] == [
+    assert step == 3 and driver.workers.counts()["runtime/worker_deaths"] == 3
+    assert [line.partition(" and is")[0] for line in driver.notes] == [
         "runtime: worker 1 was lost"
     ] * 2
 
 
 @pytest.mark.parametrize("phase", ["rest", "wake"])
-def test_rare_deaths_in_a_long_run_are_not_added_up(office: Office, phase: str) -> None:
+def test_rare_deaths_in_a_long_run_are_not_added_up(driver: Driver, phase: str) -> None:
     rows = []
     for step in range(24):
-        # Each worker dies twice in a row, and then comes through a rest.
-        office.deadly = set() if step % 4 in (0, 3) else {(1, phase), (0, phase)}
-        office.turn(step)
-        rows.append(office.row())
-    assert max(map(max, rows)) == 2 == office.workers.max_restarts
-    assert office.workers.counts()["runtime/worker_deaths"] == 24
+        # Each worker dies twice in a row, and then survives two steps.
+        driver.deaths = set() if step % 4 in (0, 3) else {(1, phase), (0, phase)}
+        driver.turn(step)
+        rows.append(driver.row())
+    assert max(map(max, rows)) == 2 == driver.workers.max_restarts
+    assert driver.workers.counts()["runtime/worker_deaths"] == 24
 
 
-def test_a_worker_that_dies_in_its_games_does_not_count_as_resting(office: Office) -> None:
-    """Only deaths with the same specs count then, also if the worker has rested before."""
+def test_a_worker_that_dies_during_play_does_not_count_as_resting(driver: Driver) -> None:
+    """A death during play does not count as one at rest, also if the worker rested before."""
     for step in range(8):
-        office.deadly = {(1, "play")}
-        office.turn(step)
-        assert office.row() == [0, 0]
-    assert office.workers.counts()["runtime/worker_deaths"] == 8
+        driver.deaths = {(1, "play")}
+        driver.turn(step)
+        assert driver.row() == [0, 0]
+    assert driver.workers.counts()["runtime/worker_deaths"] == 8
 
 
-def test_deaths_of_different_workers_are_counted_apart(office: Office) -> None:
-    office.turn(0)
+def test_deaths_of_different_workers_are_counted_apart(driver: Driver) -> None:
+    driver.turn(0)
     for step in range(1, 6):
-        office.deadly = {(step % 2, "rest")}
-        office.turn(step)
-    assert office.workers.counts()["runtime/worker_deaths"] == 5
+        driver.deaths = {(step % 2, "rest")}
+        driver.turn(step)
+    assert driver.workers.counts()["runtime/worker_deaths"] == 5

@@ -1,4 +1,4 @@
-"""Rollout workers of a real Ray: their episodes, their updates, and their deaths."""
+"""Tests of rollout workers of a real Ray: their episodes, their updates, and their deaths."""
 
 import os
 import shutil
@@ -30,8 +30,8 @@ SIZES = {"hidden": 32, "layers": 1, "heads": 2, "intermediate": 64, "positions":
 LORA = {"rank": 2, "alpha": 4}
 
 
-class Room:
-    """The driver side of two workers."""
+class Driver:
+    """The driver's side of two workers."""
 
     def __init__(self, folder: Path) -> None:
         self.mark = folder / "mark"
@@ -57,10 +57,10 @@ class Room:
 
 
 @pytest.fixture(scope="module")
-def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Room]:
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
     ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     try:
-        made = Room(tmp_path_factory.mktemp("room"))
+        made = Driver(tmp_path_factory.mktemp("driver"))
         try:
             yield made
         finally:
@@ -71,8 +71,8 @@ def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Room]:
 
 
 @pytest.fixture(autouse=True)
-def nothing_counted(room: Room) -> None:
-    room.runtime.counts()
+def nothing_counted(driver: Driver) -> None:
+    driver.runtime.counts()
 
 
 def tasks(episodes: list[Episode]) -> list[str]:
@@ -83,7 +83,9 @@ def processes(episodes: list[Episode]) -> list[float]:
     return [episode.metrics["process"] for episode in episodes]
 
 
-def thought(room: Room, seating: dict[str, str] | None = None, groups: int = 4) -> list[Turn]:
+def thinker_turns(
+    driver: Driver, seating: dict[str, str] | None = None, groups: int = 4
+) -> list[Turn]:
     """Return turns of the policy, or of a snapshot of it, from both workers."""
     asked = [
         EpisodeSpec(
@@ -93,13 +95,13 @@ def thought(room: Room, seating: dict[str, str] | None = None, groups: int = 4) 
         )
         for number in range(groups)
     ]
-    episodes = room.play(asked)
+    episodes = driver.play(asked)
     assert len(set(processes(episodes))) == 2
     return [turn for episode in episodes for turn in episode.turns]
 
 
 def difference(turns: list[Turn], model: Any) -> float:
-    """Return the differences per token between sampled and recomputed log-probabilities."""
+    """Return the mean difference per token of sampled and recomputed log-probabilities."""
     apart = []
     for turn in turns:
         request = Request(
@@ -119,167 +121,167 @@ def difference(turns: list[Turn], model: Any) -> float:
     return float(torch.cat(apart).mean())
 
 
-def test_episodes_come_in_the_order_of_their_jobs_and_siblings_from_one_worker(room: Room) -> None:
+def test_episodes_keep_the_order_of_jobs_and_siblings_share_a_worker(driver: Driver) -> None:
     asked = specs(6, size=3)
-    played = room.play(asked)
+    played = driver.play(asked)
     assert tasks(played) == [spec.task.id for spec in asked]
     assert [episode.seed for episode in played] == [spec.seed for spec in asked]
     assert len(set(processes(played))) == 2 and os.getpid() not in processes(played)
     for first in range(0, 18, 3):
         assert len(set(processes(played[first : first + 3]))) == 1
-    again = room.play(asked)
+    again = driver.play(asked)
     assert [episode.turns for episode in again] == [episode.turns for episode in played]
-    assert room.play([]) == []
+    assert driver.play([]) == []
 
 
-def kill_one(room: Room) -> None:
-    """A worker dies in the middle: its specs are played again, and each is taken once."""
-    before = room.play(specs(4))
-    room.runtime.counts()
-    mark = room.mark.with_name("deadly")
+def kill_one(driver: Driver) -> None:
+    """Kill a worker during play; its specs are played again, and each gives one episode."""
+    before = driver.play(specs(4))
+    driver.runtime.counts()
+    mark = driver.mark.with_name("deadly")
     mark.touch()
-    played = room.play(specs(4, trouble="die", mark=str(mark)))
+    played = driver.play(specs(4, trouble="die", mark=str(mark)))
     assert tasks(played) == tasks(before) == ["t0", "t0", "t1", "t1", "t2", "t2", "t3", "t3"]
     assert [episode.turns for episode in played] == [episode.turns for episode in before]
-    counts = room.runtime.counts()
+    counts = driver.runtime.counts()
     assert (counts["runtime/worker_deaths"], counts["runtime/resubmitted_episodes"]) == (1, 4)
 
 
-def test_workers_that_rested_play_as_before(room: Room) -> None:
-    before = room.play(specs(4))
-    room.workers.rest()
-    room.workers.rest()
-    room.publish(7)  # arrives while they rest
-    assert [e.turns for e in room.play(specs(4))] == [e.turns for e in before]
-    room.runtime.counts()
+def test_workers_that_rested_play_as_before(driver: Driver) -> None:
+    before = driver.play(specs(4))
+    driver.workers.rest()
+    driver.workers.rest()
+    driver.publish(7)  # arrives while they rest
+    assert [e.turns for e in driver.play(specs(4))] == [e.turns for e in before]
+    driver.runtime.counts()
     os.kill(int(processes(before)[0]), signal.SIGKILL)
-    room.workers.rest()  # the dead worker is given up, and the other one rests
-    assert sorted(member.rest_deaths for member in room.workers._members) == [0, 1]
-    assert [e.turns for e in room.play(specs(4))] == [e.turns for e in before]
-    assert room.runtime.counts()["runtime/worker_deaths"] == 1
-    room.workers.rest()
-    room.play(specs(4))
-    assert [member.rest_deaths for member in room.workers._members] == [0, 0]
+    driver.workers.rest()  # the dead worker is dropped, and the other one rests
+    assert sorted(member.rest_deaths for member in driver.workers._members) == [0, 1]
+    assert [e.turns for e in driver.play(specs(4))] == [e.turns for e in before]
+    assert driver.runtime.counts()["runtime/worker_deaths"] == 1
+    driver.workers.rest()
+    driver.play(specs(4))
+    assert [member.rest_deaths for member in driver.workers._members] == [0, 0]
 
 
 @pytest.mark.slow
-def test_an_engine_that_breaks_takes_its_worker_with_it(room: Room) -> None:
-    before = room.play(specs(4))
-    room.mark.touch()
-    assert [e.turns for e in room.play(specs(4))] == [e.turns for e in before]
-    counts = room.runtime.counts()
+def test_a_broken_engine_ends_its_worker(driver: Driver) -> None:
+    before = driver.play(specs(4))
+    driver.mark.touch()
+    assert [e.turns for e in driver.play(specs(4))] == [e.turns for e in before]
+    counts = driver.runtime.counts()
     assert (counts["runtime/worker_deaths"], counts["runtime/resubmitted_episodes"]) == (1, 4)
 
 
 @pytest.mark.slow
-def test_a_worker_that_hangs_is_given_up(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
-    mark = room.mark.with_name("hanging")
+def test_a_worker_that_hangs_is_given_up(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    mark = driver.mark.with_name("hanging")
     mark.touch()
-    replace = room.workers._replace_lost
+    replace = driver.workers._replace_lost
 
-    def patiently(member: Any, why: str) -> None:  # a replacement loads for longer
-        room.workers.timeout = 300
+    def patiently(member: Any, why: str) -> None:  # a replacement needs time to load
+        driver.workers.timeout = 300
         replace(member, why)
 
-    monkeypatch.setattr(room.workers, "_replace_lost", patiently)
+    monkeypatch.setattr(driver.workers, "_replace_lost", patiently)
     # On a busy machine a worker that only starts late must not count as hanging.
-    room.workers.timeout = 20
-    played = room.play(specs(1, trouble="hang", mark=str(mark)))
+    driver.workers.timeout = 20
+    played = driver.play(specs(1, trouble="hang", mark=str(mark)))
     assert tasks(played) == ["t0", "t0"]
-    assert room.runtime.counts()["runtime/resubmitted_episodes"] == 2
+    assert driver.runtime.counts()["runtime/resubmitted_episodes"] == 2
 
 
-def test_our_errors_arrive_as_they_were_and_the_others_play_on(room: Room) -> None:
+def test_errors_of_the_library_arrive_unchanged_and_others_play_on(driver: Driver) -> None:
     with pytest.raises(ConfigError) as raised:
-        room.play(specs(2, trouble="refuse"))
+        driver.play(specs(2, trouble="refuse"))
     assert type(raised.value) is ConfigError
     assert str(raised.value) == "the arena: a setting that only play finds wrong; change it"
     with pytest.raises(ConfigError, match="no agent 'talker_0' to be seated"):
-        room.play([EpisodeSpec(task=Task(id="t"), seed=0, policy_map={"talker_0": "thinker"})])
-    assert len(room.play(specs(2))) == 4
-    assert room.runtime.counts()["runtime/worker_deaths"] == 0
+        driver.play([EpisodeSpec(task=Task(id="t"), seed=0, policy_map={"talker_0": "thinker"})])
+    assert len(driver.play(specs(2))) == 4
+    assert driver.runtime.counts()["runtime/worker_deaths"] == 0
 
 
 @pytest.mark.slow
-def test_deaths_one_after_another_end_in_one_line(room: Room) -> None:
-    room.workers.max_restarts = 0
+def test_deaths_one_after_another_end_in_one_line(driver: Driver) -> None:
+    driver.workers.max_restarts = 0
     with pytest.raises(
         RunError,
         match=r"^runtime: 1 workers died while they played the same episodes .*max_restarts",
     ) as raised:
-        room.play(specs(2, trouble="die"))
+        driver.play(specs(2, trouble="die"))
     assert "\n" not in str(raised.value)
-    room.workers.max_restarts = 3
-    assert len(room.play(specs(2))) == 4
+    driver.workers.max_restarts = 3
+    assert len(driver.play(specs(2))) == 4
 
 
-def test_a_task_is_played_by_workers_who_know_it(room: Room) -> None:
-    buffer = room.players.services["buffer"]
+def test_workers_know_the_tasks_of_the_buffer(driver: Driver) -> None:
+    buffer = driver.players.services["buffer"]
     for number in (1, 2):
         buffer.add(Task(id=f"new {number}"), step=0)
-        assert {episode.metrics["known"] for episode in room.play(specs(4))} == {float(number)}
+        assert {episode.metrics["known"] for episode in driver.play(specs(4))} == {float(number)}
 
 
-def test_new_weights_arrive_whole_and_snapshots_keep_theirs(room: Room) -> None:
+def test_new_weights_arrive_whole_and_snapshots_keep_theirs(driver: Driver) -> None:
     """Adapters are sent without their base. After a death the new worker has the same snapshots."""
     from selfplay.league import Snapshot
     from selfplay.league.snapshots import Snapshots
 
-    model = room.policy.model
-    assert difference(thought(room), model) < 1e-5
-    room.change(0.5)
-    assert difference(thought(room), model) > 1e-2  # nothing was published
-    room.publish(4)
-    room.policy.version = 4
-    turns = thought(room)
+    model = driver.policy.model
+    assert difference(thinker_turns(driver), model) < 1e-5
+    driver.change(0.5)
+    assert difference(thinker_turns(driver), model) > 1e-2  # nothing was published
+    driver.publish(4)
+    driver.policy.version = 4
+    turns = thinker_turns(driver)
     assert difference(turns, model) < 1e-5 and {turn.version for turn in turns} == {4}
 
-    snapshots = Snapshots(room.players.policies, room.players.policy_pool, room.engine)
+    snapshots = Snapshots(driver.players.policies, driver.players.policy_pool, driver.engine)
     snapshots.add(Snapshot(player="thinker", updates=4))
     copy = snapshots._copies["thinker@4"].model
-    room.change(0.7)
-    room.publish(5)
+    driver.change(0.7)
+    driver.publish(5)
     past = {"thinker_0": "thinker@4"}
     for again in (False, True):
         if again:
-            kill_one(room)
-        turns = thought(room, past)
+            kill_one(driver)
+        turns = thinker_turns(driver, past)
         assert difference(turns, copy) < 1e-5 < 1e-2 < difference(turns, model)
         assert {(turn.policy, turn.version) for turn in turns} == {("thinker@4", 4)}
-        turns = thought(room)
+        turns = thinker_turns(driver)
         assert difference(turns, model) < 1e-5 and {turn.version for turn in turns} == {5}
     snapshots.rest()
-    assert difference(thought(room, past), copy) < 1e-5
+    assert difference(thinker_turns(driver, past), copy) < 1e-5
     snapshots.remove("thinker@4")
     with pytest.raises(ConfigError, match="no policy 'thinker@4'"):
-        room.play([EpisodeSpec(task=Task(id="t"), seed=0, policy_map={"speaker_0": "thinker@4"})])
-    buffer = room.players.services["buffer"]
-    assert {episode.metrics["known"] for episode in room.play(specs(4))} == {float(buffer.size)}
+        driver.play([EpisodeSpec(task=Task(id="t"), seed=0, policy_map={"speaker_0": "thinker@4"})])
+    buffer = driver.players.services["buffer"]
+    assert {episode.metrics["known"] for episode in driver.play(specs(4))} == {float(buffer.size)}
 
 
-def test_weights_reach_workers_that_play(room: Room) -> None:
-    """The update waits for the end of the episodes, because this engine has none in flight."""
-    mark = room.mark.with_name("waiting")
+def test_weights_reach_workers_that_play(driver: Driver) -> None:
+    """The update waits for the end of the episodes: the engine has no in-flight updates."""
+    mark = driver.mark.with_name("waiting")
     mark.touch()
     payload = {"agents": ["thinker_0"], "rounds": 4, "trouble": "wait", "mark": str(mark)}
     task = Task(id="long", payload=payload)
-    room.publish(6)
+    driver.publish(6)
     found: list[Episode] = []
     thread = threading.Thread(
-        target=lambda: found.extend(room.play([EpisodeSpec(task=task, seed=0)]))
+        target=lambda: found.extend(driver.play([EpisodeSpec(task=task, seed=0)]))
     )
     thread.start()
     while mark.exists():  # until the first round is played
         assert thread.is_alive()
         time.sleep(0.02)
-    room.change(0.3)
-    room.publish(7)
-    workers = [member.actor for member in room.workers._members]
-    ray.get([each.steps.options(concurrency_group="fetch").remote() for each in workers])  # heard
+    driver.change(0.3)
+    driver.publish(7)
+    workers = [member.actor for member in driver.workers._members]
+    ray.get([each.steps.options(concurrency_group="fetch").remote() for each in workers])  # arrived
     mark.with_suffix(".go").touch()
     thread.join(LONGEST)
     assert [turn.version for turn in found[0].turns] == [6] * 4
-    assert {turn.version for turn in thought(room)} == {7}
+    assert {turn.version for turn in thinker_turns(driver)} == {7}
 
 
 def test_workers_take_no_checkpoint_that_is_damaged(tmp_path: Path) -> None:
@@ -294,9 +296,9 @@ def test_workers_take_no_checkpoint_that_is_damaged(tmp_path: Path) -> None:
 
 
 def test_workers_start_from_published_weights_without_files(
-    tmp_path: Path, room: Room, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So they do on a GPU. The files of weights are gone before the workers start."""
+    """Workers on GPUs start like this. The weight files are removed before the start."""
     monkeypatch.setattr(RayRuntime, "_workers_receive", staticmethod(lambda placement: True))
     folder = save_tiny(tmp_path / "model", **SIZES)
     players = RolloutSetup(settings(folder, tmp_path / "mark"))

@@ -1,4 +1,4 @@
-"""Whole runs on Ray workers, undisturbed and with processes killed in the middle."""
+"""Tests of whole runs on Ray workers, with and without killed processes."""
 
 import json
 import os
@@ -26,7 +26,7 @@ PAST = (
 )
 
 
-def test_a_league_on_workers_is_the_league_of_one_process(tmp_path: Path) -> None:
+def test_a_league_on_workers_equals_the_league_of_one_process(tmp_path: Path) -> None:
     for name, more in (("here", ()), ("there", ALONE)):
         words = Command("train", *GAME, *PAST, f"run.name={name}", *more, cwd=tmp_path).end()
         assert "WARNING" not in words and "ray" not in words.replace("array", "").lower()
@@ -36,7 +36,7 @@ def test_a_league_on_workers_is_the_league_of_one_process(tmp_path: Path) -> Non
     assert any(name.startswith("base@") for each in seatings for name in each.values())
 
 
-def test_a_run_outlives_its_worker(tmp_path: Path) -> None:
+def test_a_run_survives_the_death_of_its_worker(tmp_path: Path) -> None:
     place = tmp_path / "runs/hurt"
     command = Command("train", SMOKE, *ALONE, "run.name=hurt", cwd=tmp_path, hold=3)
     wait(step(place, 1))
@@ -49,7 +49,7 @@ def test_a_run_outlives_its_worker(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("victim", ["", "ray::RolloutWorker", "ray::LearnerWorker"])
-def test_a_pair_of_worker_and_rank_is_one_process(tmp_path: Path, victim: str) -> None:
+def test_a_pair_of_worker_and_rank_learns_like_one_process(tmp_path: Path, victim: str) -> None:
     place = tmp_path / "runs/pair"
     given = (*ALONE, "runtime.colocated=true", "run.checkpoint_every=1")
     command = Command(
@@ -71,9 +71,9 @@ def test_a_pair_of_worker_and_rank_is_one_process(tmp_path: Path, victim: str) -
 def test_two_pairs_learn_what_one_process_learns_to_rounding(tmp_path: Path) -> None:
     """The batches of two workers and two ranks have other sizes, so that sums round differently.
 
-    A sample depends on its seed and the log-probabilities, which differ by a few millionths: all
-    games of three steps must be equal, token by token. The weights of a rank that lost one sample
-    would differ by 0.16 of the distance that the weights move in two steps.
+    A sample depends on its seed and the log-probabilities, which differ by a few millionths, so
+    all games of three steps must be equal, token by token. If a rank lost one sample, the weights
+    would differ by 0.16 of the distance that they move in two steps.
     """
     place, alone = tmp_path / "runs/pairs", finished()
     pairs = ("runtime=ray", "runtime.workers=2", "runtime.colocated=true")
@@ -90,7 +90,7 @@ def test_two_pairs_learn_what_one_process_learns_to_rounding(tmp_path: Path) -> 
     moved = float((_flat(alone, 3) - _flat(alone, 1)).norm())
     for number in (1, 2, 3):
         apart = float((_flat(place, number) - _flat(alone, number)).norm())
-        assert apart < 1e-3 * moved  # rounding: 7e-6
+        assert apart < 1e-3 * moved  # rounding alone gives 7e-6
 
 
 def _played(record: Path) -> tuple[list[Any], list[float]]:
@@ -112,7 +112,7 @@ def _flat(run: Path, number: int) -> torch.Tensor:
     return torch.cat([weights[name].flatten() for name in sorted(weights)])
 
 
-def test_a_killed_driver_leaves_nothing_behind_and_can_be_resumed(tmp_path: Path) -> None:
+def test_a_killed_driver_leaves_no_process_and_can_be_resumed(tmp_path: Path) -> None:
     place = tmp_path / "runs/hurt"
     command = Command("train", SMOKE, *ALONE, "run.name=hurt", cwd=tmp_path, hold=3)
     wait(step(place, 2))

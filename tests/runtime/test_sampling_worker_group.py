@@ -1,4 +1,4 @@
-"""Workers that hold one policy each, on a real Ray, beside one process that holds all."""
+"""Tests of workers that hold one policy each, on a real Ray, against one process with all."""
 
 import os
 import signal
@@ -31,7 +31,7 @@ ROLES = ("speaker", "thinker")
 
 
 def both(folder: Path, engine: str) -> dict[str, Any]:
-    """A config with two policies of weights of their own."""
+    """Return a config with two policies that have separate weights."""
     made = settings(save_tiny(folder / "model", **SIZES), folder / "mark")
     made["population"] |= {"sharing": "separate", "roles": {}, "opponents": {}}
     made["run"] |= {"deterministic": True}
@@ -40,7 +40,7 @@ def both(folder: Path, engine: str) -> dict[str, Any]:
 
 
 def games(groups: int = 4, size: int = 2, **payload: Any) -> list[EpisodeSpec]:
-    """Two agents of different policies in two rounds: at once, so that the stage asks both."""
+    """Return specs in which two agents of different policies act together, for two rounds."""
     shared = {"agents": ["speaker_0", "thinker_0"], "rounds": 2, **payload}
     return [
         EpisodeSpec(task=Task(id=f"t{group}", payload=shared), seed=group, member=member)
@@ -72,8 +72,8 @@ class Side:
         self.players.close()
 
 
-class Room(Side):
-    """One worker for the speaker, two for the thinker."""
+class RaySide(Side):
+    """A Ray runtime with one worker for the speaker and two for the thinker."""
 
     def __init__(self, folder: Path) -> None:
         self.mark = folder / "mark"
@@ -83,7 +83,7 @@ class Room(Side):
         self.workers = self.runtime._workers
 
     def asked(self, what: Any) -> list[Any]:
-        """Return the answers of all workers to a function of the actor."""
+        """Call a function of the actor on all workers, and return its results."""
         actors = [member.actor for member in self.workers._members]
         calls = [actor.__ray_call__.options(concurrency_group="play") for actor in actors]
         return ray.get([call.remote(what) for call in calls])
@@ -91,15 +91,15 @@ class Room(Side):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("room")
+    return tmp_path_factory.mktemp("ray_side")
 
 
 @pytest.fixture(scope="module")
-def room(folder: Path) -> Iterator[Room]:
+def ray_side(folder: Path) -> Iterator[RaySide]:
     torch.use_deterministic_algorithms(True)
     ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     try:
-        made = Room(folder)
+        made = RaySide(folder)
         try:
             yield made
         finally:
@@ -110,19 +110,19 @@ def room(folder: Path) -> Iterator[Room]:
 
 
 @pytest.fixture(scope="module")
-def here(room: Room, folder: Path) -> Iterator[Side]:
+def here(ray_side: RaySide, folder: Path) -> Iterator[Side]:
     made = Side(Local(), both(folder, "whole"))
     yield made
     made.close()
 
 
 @pytest.fixture(autouse=True)
-def nothing_counted(room: Room) -> None:
-    room.runtime.counts()
+def nothing_counted(ray_side: RaySide) -> None:
+    ray_side.runtime.counts()
 
 
 def close_to(found: list[Episode], wanted: list[Episode]) -> None:
-    """Equal tokens and rewards; log-probabilities to rounding, because batches have other sizes."""
+    """Check equal tokens and rewards, and log-probabilities up to rounding (other batch sizes)."""
     for one, other in zip(found, wanted, strict=True):
         assert [t.completion_ids for t in one.turns] == [t.completion_ids for t in other.turns]
         assert [t.version for t in one.turns] == [t.version for t in other.turns]
@@ -131,107 +131,107 @@ def close_to(found: list[Episode], wanted: list[Episode]) -> None:
             assert list(mine.logprobs) == pytest.approx(list(yours.logprobs), abs=1e-5)
 
 
-def test_each_worker_holds_only_the_policies_of_its_group(room: Room) -> None:
-    held = room.asked(lambda worker: sorted(worker._models))
+def test_each_worker_holds_only_the_policies_of_its_group(ray_side: RaySide) -> None:
+    held = ray_side.asked(lambda worker: sorted(worker._models))
     assert held == [["speaker"], ["thinker"], ["thinker"]]
-    served = room.asked(lambda worker: sorted(worker._engine.engine._batches))
+    served = ray_side.asked(lambda worker: sorted(worker._engine.engine._batches))
     assert served == held
-    assert "speaker on 1 worker(s), thinker on 2 worker(s)" in room.runtime.notes[0]
+    assert "speaker on 1 worker(s), thinker on 2 worker(s)" in ray_side.runtime.notes[0]
 
 
-def test_samples_are_those_of_one_process(room: Room, here: Side) -> None:
+def test_samples_are_those_of_one_process(ray_side: RaySide, here: Side) -> None:
     asked = games()
-    found, wanted = room.play(asked), here.play(asked)
+    found, wanted = ray_side.play(asked), here.play(asked)
     close_to(found, wanted)
     assert [e.task for e in found] == [spec.task for spec in asked]
     assert {turn.policy for e in found for turn in e.turns} == set(ROLES)
-    # Two workers share the thinker's requests, and answer the same again, bit for bit.
-    assert [e.turns for e in room.play(asked)] == [e.turns for e in found]
-    counts = room.runtime.counts()
+    # Two workers divide the thinker's requests, and repeat their answers bit for bit.
+    assert [e.turns for e in ray_side.play(asked)] == [e.turns for e in found]
+    counts = ray_side.runtime.counts()
     assert counts["engine/speaker/completion_tokens"] > 0 < counts["engine/thinker/prompt_tokens"]
-    assert room.play([]) == []
+    assert ray_side.play([]) == []
 
 
-def test_siblings_are_sampled_by_one_worker(room: Room) -> None:
-    room.play(games(4, 3))
-    chosen = room.workers._chosen
-    assert len(chosen) == 8  # of each group of episodes, one worker for each policy
+def test_siblings_are_sampled_by_one_worker(ray_side: RaySide) -> None:
+    ray_side.play(games(4, 3))
+    chosen = ray_side.workers._chosen
+    assert len(chosen) == 8  # one worker for each group of episodes and policy
     thinkers = [chosen[1, seed].bundle for seed in range(4)]
     assert sorted(thinkers) == [1, 1, 2, 2]
 
 
-def test_weights_arrive_only_where_the_policy_is(room: Room, here: Side) -> None:
-    before = room.asked(lambda worker: worker._inbox._number)
-    for side in (room, here):
+def test_weights_arrive_only_where_the_policy_is(ray_side: RaySide, here: Side) -> None:
+    before = ray_side.asked(lambda worker: worker._inbox._number)
+    for side in (ray_side, here):
         side.publish("thinker", 3)
     asked = games()
-    close_to(room.play(asked), here.play(asked))
-    after = room.asked(lambda worker: worker._inbox._number)
+    close_to(ray_side.play(asked), here.play(asked))
+    after = ray_side.asked(lambda worker: worker._inbox._number)
     assert [now - then for now, then in zip(after, before, strict=True)] == [0, 1, 1]
     with pytest.raises(RuntimeError, match="services are in the process that plays"):
-        room.workers.tell(LoadState(service="buffer", state=b""))
+        ray_side.workers.send(LoadState(service="buffer", state=b""))
 
 
-def kill_one(room: Room, asked: list[EpisodeSpec]) -> None:
-    """A worker of a group dies: another one takes its place, with its policies and no others."""
-    before, held = room.play(asked), room.asked(lambda worker: sorted(worker._models))
-    room.runtime.counts()
-    pids = room.asked(lambda worker: os.getpid())
+def kill_one(ray_side: RaySide, asked: list[EpisodeSpec]) -> None:
+    """Kill a worker of a group; its replacement holds the same policies and no others."""
+    before, held = ray_side.play(asked), ray_side.asked(lambda worker: sorted(worker._models))
+    ray_side.runtime.counts()
+    pids = ray_side.asked(lambda worker: os.getpid())
     os.kill(pids[1], signal.SIGKILL)
-    close_to(room.play(asked), before)
-    counts = room.runtime.counts()
+    close_to(ray_side.play(asked), before)
+    counts = ray_side.runtime.counts()
     assert counts["runtime/worker_deaths"] == 1 and counts["runtime/resubmitted_requests"] >= 1
-    now = room.asked(lambda worker: os.getpid())
+    now = ray_side.asked(lambda worker: os.getpid())
     assert [one == other for one, other in zip(pids, now, strict=True)] == [True, False, True]
-    assert room.asked(lambda worker: sorted(worker._models)) == held
+    assert ray_side.asked(lambda worker: sorted(worker._models)) == held
 
 
-def test_a_snapshot_is_with_its_player(room: Room, here: Side) -> None:
+def test_a_snapshot_is_held_by_the_workers_of_its_player(ray_side: RaySide, here: Side) -> None:
     asked = [replace(spec, policy_map={"thinker_0": "thinker@3"}) for spec in games()]
-    for side in (room, here):
+    for side in (ray_side, here):
         players = side.players
         past = Snapshots(players.policies, players.policy_pool, side.engine)
         past.add(Snapshot(player="thinker", updates=3))
         side.publish("thinker", 4)
-    close_to(room.play(asked), here.play(asked))
-    assert room.asked(lambda worker: sorted(worker._models)) == [
+    close_to(ray_side.play(asked), here.play(asked))
+    assert ray_side.asked(lambda worker: sorted(worker._models)) == [
         ["speaker"],
         ["thinker", "thinker@3"],
         ["thinker", "thinker@3"],
     ]
-    kill_one(room, asked)
-    for side in (room, here):
+    kill_one(ray_side, asked)
+    for side in (ray_side, here):
         side.engine.withdraw("thinker@3")
         side.players.policy_pool.remove("thinker@3")
-    room.play(games())
-    assert room.asked(lambda worker: len(worker._models)) == [1, 1, 1]
+    ray_side.play(games())
+    assert ray_side.asked(lambda worker: len(worker._models)) == [1, 1, 1]
 
 
 @pytest.mark.slow
-def test_an_engine_that_breaks_in_a_game_is_replaced(room: Room) -> None:
-    before = room.play(games())
-    room.runtime.counts()
-    room.mark.touch()
-    close_to(room.play(games()), before)
-    assert room.runtime.counts()["runtime/worker_deaths"] == 1
-    room.workers.max_restarts = 0
-    room.mark.touch()
+def test_an_engine_that_breaks_in_a_game_is_replaced(ray_side: RaySide) -> None:
+    before = ray_side.play(games())
+    ray_side.runtime.counts()
+    ray_side.mark.touch()
+    close_to(ray_side.play(games()), before)
+    assert ray_side.runtime.counts()["runtime/worker_deaths"] == 1
+    ray_side.workers.max_restarts = 0
+    ray_side.mark.touch()
     with pytest.raises(RunError, match=r"^runtime: 1 workers of policy \w+ died with the same"):
-        room.play(games())
-    room.workers.max_restarts = 3
-    close_to(room.play(games()), before)
+        ray_side.play(games())
+    ray_side.workers.max_restarts = 3
+    close_to(ray_side.play(games()), before)
 
 
-def test_errors_of_a_game_leave_no_requests_behind(room: Room) -> None:
-    before = room.play(games())
+def test_errors_of_a_game_leave_no_open_requests(ray_side: RaySide) -> None:
+    before = ray_side.play(games())
     trouble = games(1, 1, trouble="refuse")
     with pytest.raises(ConfigError, match="a setting that only play finds wrong"):
-        room.play([*games(2), *trouble])
-    assert [e.turns for e in room.play(games())] == [e.turns for e in before]
+        ray_side.play([*games(2), *trouble])
+    assert [e.turns for e in ray_side.play(games())] == [e.turns for e in before]
 
 
 @pytest.mark.slow
-def test_a_run_with_a_worker_for_each_policy_is_that_of_one_process(tmp_path: Path) -> None:
+def test_a_run_with_a_worker_per_policy_equals_that_of_one_process(tmp_path: Path) -> None:
     more = ("runtime=ray", "runtime.workers={proposer: 1, solver: 1}")
     for name, runtime in (("here", ()), ("there", more)):
         outcome = run(

@@ -1,4 +1,4 @@
-"""Weights on their way to a worker: they arrive whole, or the run ends."""
+"""Tests of weight synchronization: an update arrives completely, or the run ends."""
 
 import threading
 from dataclasses import replace
@@ -49,12 +49,12 @@ def test_a_checksum_sees_the_last_bit() -> None:
 
 
 PIECE = 64
-"""Bytes of a piece in the tests, so that small tensors have several."""
+"""Bytes of a piece in the tests; it is small so that small tensors have several pieces."""
 
 
 @pytest.mark.parametrize("size", [0, 1, 7, 16, 17, 1000])
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.float64])
-def test_what_a_copy_returns_is_the_checksum_of_the_target(
+def test_a_copy_returns_the_checksum_of_the_target(
     monkeypatch: pytest.MonkeyPatch, size: int, kind: torch.dtype
 ) -> None:
     monkeypatch.setattr(weight_sync, "PIECE", PIECE)
@@ -82,7 +82,7 @@ def test_tensors_that_are_not_contiguous_or_aligned_are_copied_and_summed(
 
 
 class Engine:
-    """An engine that keeps what it was told, and samples nothing."""
+    """An engine that records the published weights and counts its steps."""
 
     def __init__(self) -> None:
         self.published: list[tuple[dict[str, torch.Tensor], int]] = []
@@ -111,14 +111,14 @@ class Place:
         players: Any = SimpleNamespace(engine=self.engine)
         self.worker._setup = players
         inner: Any = self.engine
-        self.attentive = UpdatableEngine(inner, self.worker._inbox, self.worker._apply)
+        self.updatable = UpdatableEngine(inner, self.worker._inbox, self.worker._apply)
         self.changes: list[Change] = []
-        self.driver = RemoteEngine(tell=self.changes.append, put=lambda sent: sent, dtype=dtype)
+        self.driver = RemoteEngine(send=self.changes.append, put=lambda sent: sent, dtype=dtype)
         self.driver.serve("base", self.learner, [2])
 
     def send(self, version: int) -> None:
         self.driver.publish("base", self.learner.state_dict(), version)
-        self.worker.tell(version, self.changes[-1])
+        self.worker.send(version, self.changes[-1])
 
 
 @pytest.fixture(autouse=True)
@@ -137,7 +137,7 @@ def change_a_little(model: torch.nn.Module) -> None:
 def test_weights_arrive_in_the_type_of_the_engine(dtype: torch.dtype | None) -> None:
     place = Place(dtype=dtype)
     place.send(1)
-    place.attentive.step()
+    place.updatable.step()
     sent = place.changes[-1]
     assert isinstance(sent, UpdateWeights)
     assert {tensor.dtype for tensor in unpack(sent.weights).values()} == {dtype or torch.float32}
@@ -145,10 +145,10 @@ def test_weights_arrive_in_the_type_of_the_engine(dtype: torch.dtype | None) -> 
         assert torch.equal(own, learned.to(own.dtype))
 
 
-def test_an_engine_is_told_of_the_tensors_that_its_model_has_already() -> None:
+def test_an_engine_gets_the_tensors_of_its_own_model() -> None:
     place = Place()
     place.send(3)
-    place.attentive.step()
+    place.updatable.step()
     ((weights, version),) = place.engine.published
     own = dict(place.served.named_parameters())
     assert version == 3
@@ -160,15 +160,15 @@ def test_an_engine_is_told_of_the_tensors_that_its_model_has_already() -> None:
 def test_an_update_without_a_tensor_ends_the_run_however_small_it_is(lost: str) -> None:
     place = Place()
     place.send(1)
-    place.attentive.step()
+    place.updatable.step()
     change_a_little(place.learner)
     place.driver.publish("base", place.learner.state_dict(), 2)
     sent = place.changes[-1]
     assert isinstance(sent, UpdateWeights)
     rest = {name: packed for name, packed in sent.weights.items() if name != lost}
-    place.worker.tell(2, replace(sent, weights=rest))
+    place.worker.send(2, replace(sent, weights=rest))
     with pytest.raises(RunError, match=rf"policy 'base': 1 of \d+ tensors of version 2 .*{lost}"):
-        place.attentive.step()
+        place.updatable.step()
     assert [version for _, version in place.engine.published] == [1]
 
 
@@ -176,7 +176,7 @@ def test_an_update_without_a_tensor_ends_the_run_however_small_it_is(lost: str) 
 def test_a_piece_that_is_not_written_ends_the_run(
     monkeypatch: pytest.MonkeyPatch, part: float
 ) -> None:
-    """The checksum is of the model's memory, not of what was sent."""
+    """The checksum is computed from the model's memory, not from the data that was sent."""
     place, copies, lost = Place(), 0, -1
     copy = torch.Tensor.copy_
 
@@ -188,13 +188,13 @@ def test_a_piece_that_is_not_written_ends_the_run(
     monkeypatch.setattr(weight_sync, "PIECE", PIECE)
     monkeypatch.setattr(torch.Tensor, "copy_", lossy)
     place.send(1)
-    place.attentive.step()
+    place.updatable.step()
     assert copies > len(list(place.served.parameters()))
     lost, copies = round(part * (copies - 1)), 0
     change_a_little(place.learner)
     place.send(2)
     with pytest.raises(RunError, match=r"1 of \d+ tensors of version 2 did not arrive"):
-        place.attentive.step()
+        place.updatable.step()
 
 
 @pytest.mark.parametrize("dtype", [None, torch.bfloat16])
@@ -211,22 +211,22 @@ def test_a_flipped_bit_of_any_piece_ends_the_run(
     for number, begin in enumerate(range(0, len(array), PIECE)):
         damaged = array.copy()
         damaged[begin + 37 * number % PIECE] ^= 1 << number % 8
-        place.worker.tell(1, replace(sent, weights={**sent.weights, name: (damaged, kind, shape)}))
+        place.worker.send(1, replace(sent, weights={**sent.weights, name: (damaged, kind, shape)}))
         with pytest.raises(RunError, match=rf"1 of \d+ tensors .* did not arrive, such as {name}"):
-            place.attentive.step()
-    place.worker.tell(1, sent)
-    place.attentive.step()
+            place.updatable.step()
+    place.worker.send(1, sent)
+    place.updatable.step()
 
 
-def test_an_update_that_arrives_as_an_older_one_is_lost() -> None:
+def test_an_update_that_arrives_with_older_weights_is_refused() -> None:
     place, name = Place(), "lm_head.weight"
     old = pack({name: place.learner.state_dict()[name].clone()}, [name])
     change_a_little(place.learner)
     sums = {name: checksum(place.learner.state_dict()[name])}
     place.driver.publish("base", RemoteWeights(packed=old, checksums=sums), 5)
-    place.worker.tell(1, place.changes[-1])
+    place.worker.send(1, place.changes[-1])
     with pytest.raises(RunError, match="1 of 1 tensors of version 5 did not arrive"):
-        place.attentive.step()
+        place.updatable.step()
 
 
 def test_the_engine_steps_on_while_weights_are_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,16 +243,16 @@ def test_the_engine_steps_on_while_weights_are_fetched(monkeypatch: pytest.Monke
     listening.start()
     assert asked.wait(LONGEST)
     for _ in range(5):
-        place.attentive.step()
+        place.updatable.step()
     assert place.engine.steps == 5
     assert [checksum(tensor) for tensor in place.served.parameters()] == before
     arrive.set()
     listening.join(LONGEST)
-    place.attentive.step()
+    place.updatable.step()
     assert [checksum(tensor) for tensor in place.served.parameters()] != before
 
 
-def test_weights_that_cannot_be_fetched_are_told_by_the_thread_that_plays(
+def test_weights_that_cannot_be_fetched_raise_in_the_playing_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def get(worker: RolloutWorker, reference: Any) -> Any:
@@ -264,4 +264,4 @@ def test_weights_that_cannot_be_fetched_are_told_by_the_thread_that_plays(
     with pytest.raises(LearnersLost, match="newest weights"):
         place.worker._inbox.wait(1, timeout=1)
     with pytest.raises(LearnersLost, match="newest weights"):
-        place.attentive.step()
+        place.updatable.step()

@@ -1,4 +1,4 @@
-"""Workers that cannot start, because files are missing or were removed in the meantime."""
+"""Tests of workers that cannot start, because files are missing or are removed meanwhile."""
 
 import re
 import socket
@@ -42,10 +42,10 @@ def test_a_worker_makes_no_warm_start_of_its_own(
 def test_a_worker_without_the_model_names_file_and_machine(tmp_path: Path) -> None:
     config = settings(tmp_path / "absent", tmp_path / "mark")
     worker = RolloutWorker()
-    brief = WorkerConfig(
+    worker_config = WorkerConfig(
         config=config, threads=1, saved=None, max_staleness=0, timeout=1, host="elsewhere"
     )
-    worker.begin(brief)
+    worker.begin(worker_config)
     with pytest.raises(ConfigError, match=rf"^worker on \S+: .*no folder .*{tmp_path}/absent"):
         worker.run([], None, 0)
     worker.close()
@@ -59,13 +59,13 @@ def sent(folder: Path, *, version: int = 0) -> tuple[UpdateWeights, dict[str, to
     checksums = {name: checksum(tensor) for name, tensor in weights.items()}
     packed = pack(weights, weights.keys())
     for array, _, _ in packed.values():
-        array.setflags(write=False)  # as Ray's store gives them
+        array.setflags(write=False)  # like arrays from Ray's store
     update = UpdateWeights(policy="thinker", weights=packed, version=version, checksums=checksums)
     return update, weights
 
 
 @pytest.mark.parametrize("version", [0, 3])
-def test_a_worker_makes_its_model_of_what_was_sent(
+def test_a_worker_builds_its_model_from_sent_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
 ) -> None:
     folder = save_tiny(tmp_path / "model")
@@ -75,7 +75,7 @@ def test_a_worker_makes_its_model_of_what_was_sent(
     worker = RolloutWorker()
     monkeypatch.setattr(worker, "_get", lambda reference: reference)
     config = settings(folder, tmp_path / "mark")
-    brief = WorkerConfig(
+    worker_config = WorkerConfig(
         config=config,
         threads=1,
         saved=None,
@@ -86,7 +86,7 @@ def test_a_worker_makes_its_model_of_what_was_sent(
         changes=[update],
         receives=True,
     )
-    worker.begin(brief)
+    worker.begin(worker_config)
     spec = EpisodeSpec(task=Task(id="one", payload={"agents": ["thinker_0"]}), seed=0, member=0)
     result = worker.run([spec], None, 1)
     own = dict(worker._models["thinker"].named_parameters())
@@ -95,7 +95,7 @@ def test_a_worker_makes_its_model_of_what_was_sent(
     later = {name: tensor + 1 for name, tensor in weights.items()}
     checksums = {name: checksum(tensor) for name, tensor in later.items()}
     packed = pack(later, later.keys())
-    worker.tell(2, UpdateWeights(policy="thinker", weights=packed, version=4, checksums=checksums))
+    worker.send(2, UpdateWeights(policy="thinker", weights=packed, version=4, checksums=checksums))
     worker.run([spec], None, 2)
     assert all(torch.equal(own[name], tensor) for name, tensor in later.items())
     worker.close()
@@ -110,7 +110,7 @@ def test_a_worker_does_not_sample_without_all_weights(
     rest = {name: packed for name, packed in update.weights.items() if name != lost}
     worker = RolloutWorker()
     monkeypatch.setattr(worker, "_get", lambda reference: reference)
-    brief = WorkerConfig(
+    worker_config = WorkerConfig(
         config=settings(folder, tmp_path / "mark"),
         threads=1,
         saved=None,
@@ -121,7 +121,7 @@ def test_a_worker_does_not_sample_without_all_weights(
         changes=[replace(update, weights=rest)],
         receives=True,
     )
-    worker.begin(brief)
+    worker.begin(worker_config)
     with pytest.raises(RunError, match=rf"^policy 'thinker': no weights of {re.escape(lost)} were"):
         worker.run([], None, 1)
     worker.close()
@@ -133,7 +133,7 @@ def whole() -> _Call:
     return _Call(specs=[], evaluation=None, first=lambda: None, tally=tally, chunks=[[]])
 
 
-def test_a_checkpoint_that_goes_while_a_worker_begins_costs_no_run(
+def test_a_checkpoint_removed_during_a_start_does_not_end_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The worker is replaced by another one, which gets the newest checkpoint."""
@@ -141,13 +141,13 @@ def test_a_checkpoint_that_goes_while_a_worker_begins_costs_no_run(
 
     saved = tmp_path / "checkpoints/000004"
     config = settings(save_tiny(tmp_path / "model"), tmp_path / "mark")
-    brief = WorkerConfig(
+    worker_config = WorkerConfig(
         config=config, threads=1, saved=saved, max_staleness=0, timeout=1, host="elsewhere"
     )
     faults = []
     for _ in range(2):
         worker = RolloutWorker()
-        worker.begin(brief)
+        worker.begin(worker_config)
         with pytest.raises(Exception, match="000004") as raised:
             worker.run([], None, 0)
         faults.append(raised.value)
@@ -164,14 +164,14 @@ def test_a_checkpoint_that_goes_while_a_worker_begins_costs_no_run(
     monkeypatch.setattr(workers, "_ask", lambda member, method, *given, thread: method)
     (member,) = workers._members
     workers._submit(member, whole(), 0)
-    said = workers._take(member, member.playing[0])
-    assert said == f"checkpoint {saved} was removed while it was read"
+    reason = workers._take(member, member.playing[0])
+    assert reason == f"checkpoint {saved} was removed while it was read"
 
 
-def test_weights_that_are_lost_end_all_workers_which_wait_for_them(
+def test_lost_weights_end_all_workers_that_wait_for_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Otherwise each of them would cost another restart of all ranks."""
+    """Otherwise each of these workers would cause another restart of all ranks."""
 
     def answer(result: object, timeout: float) -> None:
         raise ray.exceptions.RayTaskError("play", "", LearnersLost("the newest weights are lost"))
@@ -214,9 +214,9 @@ def test_a_worker_may_load_longer_than_it_may_be_silent(monkeypatch: pytest.Monk
     (member,) = workers._members
     workers._submit(member, whole(), 0)
 
-    def gone(at: float, *said: int) -> str | None:
+    def gone(at: float, *answered: int) -> str | None:
         now[0] = at
-        answers.extend(said)
+        answers.extend(answered)
         for _, assignment in workers._finished():
             return workers._take(member, assignment)
         return None
@@ -236,7 +236,7 @@ def test_a_worker_may_load_longer_than_it_may_be_silent(monkeypatch: pytest.Monk
         (ray.exceptions.ObjectLostError("it", None, ""), LearnersLost),
     ],
 )
-def test_a_worker_whose_machine_goes_is_lost_and_not_its_run(
+def test_a_lost_machine_ends_its_worker_but_not_the_run(
     error: Exception, reported: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def get(reference: object, timeout: float) -> None:

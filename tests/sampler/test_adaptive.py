@@ -1,4 +1,4 @@
-"""Adaptive sampling: rounds, balanced groups, and equality with independent sampling."""
+"""Tests of adaptive sampling: rounds, balanced groups, equality with independent sampling."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,7 +14,7 @@ from tests.helpers.walks import Listed
 
 
 class Arcade:
-    """Plays specs of two tasks; a rule gives the reward of each member."""
+    """A rollout function for two tasks; a rule gives the reward of each member."""
 
     def __init__(self, rule: Callable[[int, int], float | None]) -> None:
         self.rule = rule
@@ -37,7 +37,7 @@ class Arcade:
 def sampled(sampler: Any, rule: Callable[[int, int], float | None]) -> tuple[list[Group], Arcade]:
     arcade, curriculum = Arcade(rule), Listed()
     groups = sampler.sample(curriculum, arcade, step=2, seed=7)
-    assert curriculum.told == [(2, ["2.0.0", "2.0.1"])]
+    assert curriculum.observed == [(2, ["2.0.0", "2.0.1"])]
     return groups, arcade
 
 
@@ -95,7 +95,7 @@ def test_with_all_episodes_kept_the_groups_differ_in_size() -> None:
     assert [len(group.episodes) for group in groups] == [4, 12]
 
 
-def test_broken_episodes_are_of_no_kind() -> None:
+def test_failed_episodes_are_neither_success_nor_failure() -> None:
     sampler = Adaptive(group_size=4, round_size=4, rounds=2)
     (first, second), _ = sampled(sampler, lambda t, n: None if t or n < 4 else float(n % 2))
     assert kept(first) == [4, 5, 6, 7]
@@ -109,7 +109,7 @@ def test_one_round_is_independent_sampling() -> None:
     assert [kept(group) for group in one] == [kept(group) for group in other]
 
 
-def test_the_kept_episodes_follow_from_the_seed_and_are_drawn_uniformly() -> None:
+def test_the_kept_episodes_are_drawn_uniformly() -> None:
     counts = [0] * 16
     for seed in range(300):
         sampler = Adaptive(group_size=4, round_size=8, rounds=2)
@@ -119,7 +119,7 @@ def test_the_kept_episodes_follow_from_the_seed_and_are_drawn_uniformly() -> Non
             for n in kept(group):
                 counts[n] += 1
     assert counts[14] == counts[15] == 600
-    # 600 draws of two of fourteen: 85.7 expected of each, standard deviation 8.6.
+    # In 600 draws of two of fourteen each is expected 85.7 times, standard deviation 8.6.
     assert all(abs(count - 600 * 2 / 14) < 45 for count in counts[:14])
 
 
@@ -132,6 +132,6 @@ def test_the_kept_episodes_follow_from_the_seed_and_are_drawn_uniformly() -> Non
         ({"group_size": 1}, "a balanced group has a success and a failure"),
     ],
 )
-def test_wrong_settings_are_one_line(settings: dict[str, Any], problem: str) -> None:
+def test_wrong_settings_are_refused(settings: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         Adaptive(**settings)

@@ -1,4 +1,4 @@
-"""The defaults of samplers."""
+"""Tests of the defaults of samplers."""
 
 from typing import Any
 
@@ -16,19 +16,19 @@ from selfplay.sampler.prefetch import overlap_problem
 from selfplay.sampler.resample import Resample
 from selfplay.sampler.tree import Branch, Tree
 from selfplay.types import Task
-from tests.helpers.builders import episode, group, solos, turn
+from tests.helpers.builders import episode, group, single_turn_group, turn
 
 CURRICULUM = FixedTasks(tasks=[Task(id="a")], batch=1)
 OPPOSED = [group(episode(turn("player_0", 1.0), turn("player_1", -1.0)))]
 
 
 class Last(GroupSampler):
-    """Learns from the last of the groups that it plays; it has no constructor of its own."""
+    """A sampler without its own constructor that returns the last of the groups that it plays."""
 
     def sample(
         self, curriculum: Curriculum, rollout_fn: RolloutFn, *, step: int, seed: int
     ) -> list[Group]:
-        self._played = solos(0.0, step)
+        self._played = single_turn_group(0.0, step)
         return list(self._played[-1:])
 
 
@@ -37,7 +37,7 @@ def test_a_sampler_needs_only_sample() -> None:
     assert sampler.played() == [] and sampler.metrics() == {}
     for step in (1, 2):
         sampler.sample(CURRICULUM, lambda specs: [], step=step, seed=0)
-        assert sampler.played() == solos(0.0, step)
+        assert sampler.played() == single_turn_group(0.0, step)
     assert Last().played() == []
     assert not (sampler.tree or sampler.refills or sampler.drops_groups)
     assert overlap_problem(CURRICULUM, sampler) == ""
@@ -45,7 +45,7 @@ def test_a_sampler_needs_only_sample() -> None:
     assert not list(unmeasured({"sampler": sampler}, OPPOSED))
 
 
-def test_what_a_sampler_states_is_read() -> None:
+def test_the_attributes_of_a_sampler_are_read() -> None:
     class Judging(Last):
         judges_success = True
         metrics_read = {"penalty": "length"}

@@ -1,4 +1,4 @@
-"""Branching: where, how often, and what is left of the budget."""
+"""Tests of branching: the forks, their number, and the rest of the group."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -26,14 +26,14 @@ def test_a_group_has_its_size_and_branches_share_their_stems() -> None:
             assert episode.branch_of is not None and 1 <= episode.shared_turns <= 3
             parent = group.episodes[episode.branch_of]
             assert episode.turns[: episode.shared_turns] == parent.turns[: episode.shared_turns]
-        assert len(set(forks(group)[3:])) == 5  # no fork twice
+        assert len(set(forks(group)[3:])) == 5  # all forks are different
         assert len({e.seed for e in group.episodes}) == 1
     assert sampler.played() == groups
     stems = [episode.shared_turns for group in groups for episode in group.episodes]
     assert sampler.metrics() == {"branches": 10.0, "shared_turns": sum(stems) / 64}
 
 
-def test_the_same_seed_branches_alike_and_another_does_not() -> None:
+def test_branches_depend_on_the_seed() -> None:
     assert sampled(Branch()) == sampled(Branch())
     assert [forks(g) for g in sampled(Branch())] != [forks(g) for g in sampled(Branch(), seed=1)]
 
@@ -44,7 +44,8 @@ def test_uniform_forks_are_uniform() -> None:
         for group in sampled(Branch(group_size=3, initial=1), seed=seed):
             for _, stem in forks(group)[1:]:
                 counts[stem] = counts.get(stem, 0) + 1
-    # 240 draws, two of three each time: 80 expected, standard deviation sqrt(120 * 2/9) = 5.2.
+    # In 240 draws, two of three at a time, each is expected 80 times, with the standard deviation
+    # sqrt(120 * 2/9) = 5.2.
     assert sorted(counts) == [1, 2, 3] and all(abs(n - 80) < 5 * 5.2 for n in counts.values())
 
 
@@ -52,7 +53,8 @@ def test_surprisal_branches_before_the_most_surprising_stages() -> None:
     nats = {"0": 1.0, "1": 1.5, "2": 0.5, "3": 4.0}
     sampler = Branch(group_size=6, initial=1, where="surprisal")
     (first, _) = sampled(sampler, nats=nats)
-    # Rises of .5, -.5 and 3 nats: two forks are worth it, the rest begins anew.
+    # The surprisal changes by .5, -.5 and 3 nats: there are two forks, and the other episodes start
+    # from the beginning.
     assert forks(first) == [(None, 0), (0, 3), (0, 1), (None, 0), (None, 0), (None, 0)]
     assert len({episode.turns[0].text for episode in first.episodes[3:]}) > 1
     wide = Branch(group_size=6, initial=1, where="surprisal", width=2, threshold=1.0)
@@ -86,7 +88,7 @@ def test_only_the_first_tokens_are_read() -> None:
     assert more.metrics()["branches"] == 2
 
 
-def test_without_a_second_stage_all_begin_anew() -> None:
+def test_without_a_second_stage_all_start_from_the_beginning() -> None:
     sampler = Branch(group_size=5, initial=2)
     groups = sampled(sampler, steps=1)
     assert all(forks(group) == [(None, 0)] * 5 for group in groups)
@@ -110,7 +112,7 @@ def test_a_tree_credit_learns_every_played_turn_once() -> None:
     assert [sample.turn for sample in samples] == [turn for turns in played for turn in turns]
 
 
-def test_settings_that_cannot_be_are_refused() -> None:
+def test_invalid_settings_are_refused() -> None:
     refused: Sequence[tuple[dict[str, Any], str]] = (
         ({"where": "entropy"}, "where is one of uniform, surprisal, not 'entropy'"),
         ({"group_size": 4, "initial": 4}, "below group_size=4, not 4"),

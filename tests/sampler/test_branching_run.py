@@ -1,4 +1,4 @@
-"""Branching, replays and dropped groups in whole runs, executor and all."""
+"""Tests of branching, replays and dropped groups in whole runs with an executor."""
 
 import json
 from pathlib import Path
@@ -12,8 +12,8 @@ ONE_STEP = (SMOKE, "run.steps=1", "evaluations.held_out_sampled.every=0", "run.n
 
 
 def trained(folder: Path, *overrides: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The figures and the recorded episodes of one step."""
-    finished()  # has made the warm start
+    """Return the metrics and the recorded episodes of one step."""
+    finished()  # makes the warm start
     outcome = run("train", *ONE_STEP, *overrides, cwd=folder)
     assert outcome.code == 0, outcome.err
     place = folder / "runs/mine"
@@ -22,29 +22,27 @@ def trained(folder: Path, *overrides: str) -> tuple[dict[str, Any], list[dict[st
 
 
 def test_a_tree_is_played_credited_and_recorded(tmp_path: Path) -> None:
-    figures, records = trained(
-        tmp_path, "sampler=tree", "sampler.candidates=2", "credit=agent_turn"
-    )
+    values, records = trained(tmp_path, "sampler=tree", "sampler.candidates=2", "credit=agent_turn")
     branches = [one["episode"] for one in records if one["episode"]["branch_of"] is not None]
-    assert figures["sampler/branches"] == len(branches) > 0
-    assert figures["episodes/failed"] == figures["curriculum/same_step_duplicates"] == 0
-    # Proposals were branched from when valid; a branch solves the proposal of its parent.
+    assert values["sampler/branches"] == len(branches) > 0
+    assert values["episodes/failed"] == values["curriculum/same_step_duplicates"] == 0
+    # Valid proposals have branches; a branch solves the proposal of its parent.
     for branch in branches:
         assert branch["shared_turns"] == 1 and branch["created"] == []
         assert "valid_proposal" not in branch["metrics"] and branch["metrics"]["attempts"] == 2
     played = sum(len(one["episode"]["turns"]) - one["episode"]["shared_turns"] for one in records)
-    assert figures["policy/base/samples"] == played
+    assert values["policy/base/samples"] == played
     own = [a for one in records for a in one["advantages"][one["episode"]["shared_turns"] :]]
     assert len(own) == played and None not in own and any(own)
 
 
 @pytest.mark.slow
-def test_without_an_action_the_executor_is_asked_again(tmp_path: Path) -> None:
-    figures, records = trained(tmp_path, "credit=counterfactual", "credit.returns=own")
+def test_replays_without_an_action_ask_the_executor_again(tmp_path: Path) -> None:
+    values, records = trained(tmp_path, "credit=counterfactual", "credit.returns=own")
     turns = sum(len(one["episode"]["turns"]) for one in records)
-    assert figures["credit/replays"] == turns + len(records)
-    assert figures["credit/replays_failed"] == figures["credit/beyond_moves_share"] == 0
-    # An answer that is none costs -1, so any other is credited with what it got above that.
+    assert values["credit/replays"] == turns + len(records)
+    assert values["credit/replays_failed"] == values["credit/beyond_moves_share"] == 0
+    # A missing answer is paid -1, so an answer is credited with its reward plus 1.
     for one in records:
         for turn, advantage in zip(one["episode"]["turns"], one["advantages"], strict=True):
             if turn["role"] == "solver":

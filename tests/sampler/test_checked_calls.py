@@ -1,4 +1,4 @@
-"""The calls of a sampler of a user: faults are one line that names the class."""
+"""Tests of the calls of a custom sampler: an error is one line that names the class."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,7 +21,7 @@ def play(specs: Sequence[EpisodeSpec]) -> list[Episode]:
 
 
 class Mine(Independent):
-    """Plays as `Independent` does; functions replace its results."""
+    """A sampler that plays as `Independent` does; arguments replace its results."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ def test_a_group_that_played_lacks_is_refused() -> None:
 
 
 class Unfinished:
-    """Has `sample` alone."""
+    """A sampler that has `sample` alone."""
 
     def sample(self, *args: Any, **settings: Any) -> list[Group]:
         return []
@@ -125,7 +125,7 @@ def test_an_error_of_the_rollout_stays_as_it_is(sampler: Any) -> None:
 
 def test_a_sampler_may_catch_an_error_of_the_rollout() -> None:
     class Patient(Independent):
-        """Plays again after an error."""
+        """A sampler that plays again after an error."""
 
         def sample(self, *args: Any, **settings: Any) -> list[Group]:
             try:

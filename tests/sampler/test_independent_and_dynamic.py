@@ -1,4 +1,4 @@
-"""Samplers: siblings, seeds, and groups without signal."""
+"""Tests of the samplers Independent and Dynamic: siblings, seeds, groups without signal."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,7 +22,7 @@ from tests.helpers.walks import Listed
 def playing(
     reward: Callable[[EpisodeSpec], float], specs: list[EpisodeSpec]
 ) -> Callable[..., list[Episode]]:
-    """A play that pays by spec and notes the specs."""
+    """Return a rollout function that pays by spec and records the specs."""
 
     def play(asked: Sequence[EpisodeSpec]) -> list[Episode]:
         specs.extend(asked)
@@ -55,7 +55,7 @@ def test_siblings_share_task_and_seed_and_differ_in_member() -> None:
     assert len({spec.seed for spec in specs[:3]}) == 1
     assert specs[0].seed != specs[3].seed
     assert [e.turns[0].reward for e in groups[1].episodes] == [0, 1, 2]
-    assert curriculum.told == [(4, ["4.0.0", "4.0.1"])]
+    assert curriculum.observed == [(4, ["4.0.0", "4.0.1"])]
     assert sampler.played() == groups
 
 
@@ -72,13 +72,13 @@ def test_seeds_depend_on_run_and_step_alone() -> None:
 def test_groups_without_signal_are_dropped_and_refilled() -> None:
     specs: list[EpisodeSpec] = []
 
-    def reward(spec: EpisodeSpec) -> float:  # only the tasks numbered 1 tell siblings apart
+    def reward(spec: EpisodeSpec) -> float:  # siblings of the tasks with number 1 differ
         return float(spec.member) if spec.task.id.endswith("1") else 1.0
 
     curriculum, sampler = Listed(), Dynamic(group_size=2, rounds=5)
     groups = sampler.sample(curriculum, playing(reward, specs), step=3, seed=0)
     assert [one.id for one in groups] == ["3.0.1", "3.1.1"]
-    assert curriculum.told == [(3, ["3.0.0", "3.0.1"]), (3, ["3.1.0", "3.1.1"])]
+    assert curriculum.observed == [(3, ["3.0.0", "3.0.1"]), (3, ["3.1.0", "3.1.1"])]
     assert [one.id for one in sampler.played()] == ["3.0.0", "3.0.1", "3.1.0", "3.1.1"]
     assert sampler.metrics() == {"groups_played": 4, "groups_kept": 2, "rounds": 2}
     assert len({spec.seed for spec in specs}) == 4
@@ -105,7 +105,7 @@ def test_no_more_groups_than_the_step_has_tasks() -> None:
     assert [one.id for one in groups] == ["1.0.1", "1.1.0"]
 
 
-def test_refills_are_bounded_and_the_step_goes_on_with_what_there_is() -> None:
+def test_refills_are_bounded_and_the_step_uses_the_groups_it_has() -> None:
     def reward(spec: EpisodeSpec) -> float:
         return float(spec.member) if spec.task.id == "1-1-0" else 0.0
 
@@ -119,17 +119,17 @@ def test_nothing_to_learn_stops_the_run() -> None:
     curriculum, sampler = Listed(), Dynamic(group_size=2, rounds=3)
     with pytest.raises(NothingToLearn, match="step 1: none of 6 groups in 3 rounds"):
         sampler.sample(curriculum, playing(lambda spec: 1.0, []), step=1, seed=0)
-    assert len(curriculum.told) == 3 and len(sampler.played()) == 6
+    assert len(curriculum.observed) == 3 and len(sampler.played()) == 6
 
 
-def test_while_a_curriculum_gathers_nothing_is_dropped_or_refilled() -> None:
+def test_no_group_is_dropped_while_a_curriculum_gathers() -> None:
     curriculum, sampler = Listed(is_ready=False), Dynamic(group_size=2, rounds=3)
     groups = sampler.sample(curriculum, playing(lambda spec: 1.0, []), step=-1, seed=0)
     assert [one.id for one in groups] == ["-1.0.0", "-1.0.1"]
-    assert len(curriculum.told) == 1 and sampler.played() == groups
+    assert len(curriculum.observed) == 1 and sampler.played() == groups
 
 
-def test_what_is_a_signal() -> None:
+def test_a_signal_is_different_returns_of_a_role() -> None:
     high, low = turn("solver_0", 1.0), turn("solver_0", 0.0)
     assert returns_differ(group(episode(high), episode(low)))
     assert returns_differ(group(episode(high, turn("solver_1", 0.0))))
@@ -140,8 +140,8 @@ def test_what_is_a_signal() -> None:
     assert not returns_differ(group())
 
 
-def test_a_signal_is_one_within_what_the_credit_compares() -> None:
-    # The seats are paid differently, but every sibling the same.
+def test_a_signal_is_within_the_comparison_groups_of_the_credit() -> None:
+    # The agents are paid differently, but alike in all siblings.
     seats = episode(turn("solver_0", 1.0), turn("solver_1", 0.0))
     twice = group(seats, seats)
     assert returns_differ(twice) and not returns_differ(twice, "agent")
@@ -152,7 +152,7 @@ def test_a_signal_is_one_within_what_the_credit_compares() -> None:
     assert advantages(DrGRPO(group_by="prompt").assign([group(*apart)])) == [0, 0]
 
 
-def test_a_config_leaves_to_the_credit_what_it_does_not_say() -> None:
+def test_a_config_without_group_by_uses_that_of_the_credit() -> None:
     seats = episode(turn("solver_0", 1.0), turn("solver_1", 0.0))
     node = {"_target_": "selfplay.sampler.dynamic.Dynamic"}
     provided = {"credit": DrGRPO(group_by="agent")}
@@ -163,7 +163,7 @@ def test_a_config_leaves_to_the_credit_what_it_does_not_say() -> None:
 
 def test_a_team_credit_decides_which_groups_are_kept() -> None:
     def play(specs: Sequence[EpisodeSpec]) -> list[Episode]:
-        """The worker, which does not learn, is paid in one of two siblings of the first task."""
+        """Return episodes; the frozen worker is paid in one of two siblings of the first task."""
         return [
             episode(
                 turn("planner_0"),
@@ -199,9 +199,9 @@ def test_sizes_below_one_are_refused() -> None:
             make()
 
 
-def test_a_phase_that_begins_with_this_step_may_still_gather() -> None:
+def test_no_group_is_dropped_if_gathering_begins_with_the_step() -> None:
     class Later(Listed):
-        """Is not ready any more when it has made the tasks of a step."""
+        """A curriculum that is not ready after it has made the tasks of a step."""
 
         def tasks(self, step: int, attempt: int = 0) -> list[Task]:
             self.is_ready = False
@@ -211,4 +211,4 @@ def test_a_phase_that_begins_with_this_step_may_still_gather() -> None:
     groups = Dynamic(group_size=2, rounds=3).sample(
         curriculum, playing(lambda spec: 1.0, []), step=3, seed=0
     )
-    assert len(curriculum.told) == 1 and len(groups) == 2
+    assert len(curriculum.observed) == 1 and len(groups) == 2

@@ -1,4 +1,4 @@
-"""Steps that are sampled ahead while games of the step before are still in progress."""
+"""Tests of steps sampled ahead while games of the step before are still in progress."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -37,7 +37,7 @@ from tests.helpers.prefetched_batches import LONG, STEPS, Growing, learn, until
 
 
 class Player:
-    """Notes the version with which each step begins, and holds up the steps that a test names."""
+    """A rollout function that records the version of each step's start and delays given steps."""
 
     def __init__(self, *held: int) -> None:
         self.version = 0
@@ -59,11 +59,11 @@ class Player:
         ]
 
 
-class Told(FixedTasks):
-    """A subclass that takes note of episodes."""
+class Observing(FixedTasks):
+    """A subclass that reads the outcomes of episodes."""
 
     def observe(self, groups: Sequence[Group], step: int) -> None:
-        self.heard = len(groups)
+        self.seen = len(groups)
 
 
 def fixed(kind: type[FixedTasks] = FixedTasks) -> FixedTasks:
@@ -102,7 +102,7 @@ def test_a_step_begins_during_the_last_games_of_the_one_before(lag: int) -> None
         assert caught.typename == "StalledError"
         source.timeout = LONG
         until(lambda: len(play.begun) == 1 + lag)
-        time.sleep(0.05)  # one that went further would do it now
+        time.sleep(0.05)  # time in which a further step would begin
         assert play.begun == dict.fromkeys(range(1, 2 + lag), 0)
         play.gates[1].set()
         assert [batch.step for batch in learn(source, play, range(1, STEPS + 1))] == [
@@ -137,9 +137,7 @@ def test_a_batch_that_is_complete_early_waits_for_its_turn() -> None:
     ids=lambda sampler: type(sampler).__name__,
 )
 @pytest.mark.parametrize("lag", [1, 3])
-def test_overlapping_batches_are_those_that_would_be_sampled_on_the_spot(
-    lag: int, sampler: Any
-) -> None:
+def test_overlapping_batches_equal_batches_sampled_on_demand(lag: int, sampler: Any) -> None:
     plain, states = on_demand(Player(), sampler), []
     wanted = []
     for step in range(1, STEPS + 1):
@@ -155,14 +153,14 @@ def test_overlapping_batches_are_those_that_would_be_sampled_on_the_spot(
         found = first + learn(source, play, range(2, STEPS + 1))
     for one, other, state in zip(found, wanted, states, strict=True):
         assert (one.groups, one.played) == (other.groups, other.played)
-        figures = dict(one.metrics)
-        assert figures.pop("seconds/sampling") >= 0
-        assert figures == other.metrics
+        metrics = dict(one.metrics)
+        assert metrics.pop("seconds/sampling") >= 0
+        assert metrics == other.metrics
         assert one.curriculum_state == state
 
 
 @pytest.mark.parametrize("kept", [0, 1, 3])
-def test_a_resumed_run_samples_what_was_not_learned_from(kept: int) -> None:
+def test_a_resumed_run_samples_the_batches_not_learned_from(kept: int) -> None:
     wanted = learn(on_demand(Player()), Player(), range(1, STEPS + 1))
     play = Player(kept + 2)
     with ahead(play, 2) as source:
@@ -176,7 +174,7 @@ def test_a_resumed_run_samples_what_was_not_learned_from(kept: int) -> None:
     assert [batch.groups for batch in found] == [batch.groups for batch in wanted[kept:]]
 
 
-def test_an_error_is_raised_where_its_step_is_taken_and_no_later_step_begins() -> None:
+def test_an_error_is_raised_with_its_step_and_no_later_step_begins() -> None:
     play = Player(1)
     play.errors[2] = ZeroDivisionError("oops")
     with ahead(play, 2) as source:
@@ -203,7 +201,7 @@ def two_begun(source: PrefetchedBatches, play: Player) -> _Prefetcher:
     return old
 
 
-def test_stopping_waits_for_no_game_and_later_ones_begin_again() -> None:
+def test_stopping_waits_for_no_game_and_steps_begin_again() -> None:
     play = Player(1, 2)
     with ahead(play, 1) as source:
         old = two_begun(source, play)
@@ -239,20 +237,20 @@ def test_draining_waits_until_the_games_in_progress_have_ended() -> None:
 def test_curricula_and_samplers_say_whether_steps_may_overlap() -> None:
     independent = Independent()
     scheduled = partial(ScheduledTasks, key="p", start=0.0, end=1.0, steps=2)
-    silent: list[Curriculum] = [
+    without_outcomes: list[Curriculum] = [
         fixed(),
         scheduled(curriculum=fixed()),
         MixtureCurriculum(parts={"a": fixed(), "b": fixed()}, batch=2, shares={"a": 1, "b": 1}),
     ]
-    for curriculum in silent:
+    for curriculum in without_outcomes:
         assert overlap_problem(curriculum, independent) == ""
-    heard: list[Curriculum] = [
+    with_outcomes: list[Curriculum] = [
         Growing(),
-        fixed(Told),
+        fixed(Observing),
         scheduled(curriculum=Growing()),
         MixtureCurriculum(parts={"a": fixed(), "b": Growing()}, batch=2, shares={"a": 1, "b": 1}),
     ]
-    for curriculum in heard:
+    for curriculum in with_outcomes:
         assert "reads the outcomes" in overlap_problem(curriculum, independent)
     kinds: list[type[Any]] = [Ladder, LevelCurriculum, ProposalCurriculum]
     for kind in kinds:
@@ -262,7 +260,7 @@ def test_curricula_and_samplers_say_whether_steps_may_overlap() -> None:
     assert overlap_problem(fixed(), Dynamic()).startswith("Dynamic asks for tasks again")
 
 
-def test_a_sampler_that_refills_and_does_not_say_so_is_told() -> None:
+def test_a_sampler_that_refills_without_the_attribute_is_an_error() -> None:
     tasks = StepTasks(fixed(), 3)
     assert tasks.tasks(3) == tasks.tasks(3, 0)
     for asked in ((3, 1), (4, 0)):

@@ -1,4 +1,4 @@
-"""Batches that are sampled ahead: their order, how far ahead, and what a checkpoint keeps."""
+"""Tests of batches sampled ahead: their order, number, and state in a checkpoint."""
 
 import time
 from functools import partial
@@ -20,7 +20,7 @@ def reached(play: Player, batches: int) -> bool:
 
 
 @pytest.mark.parametrize("lag", [1, 2, 3, 9])
-def test_no_step_begins_with_weights_more_than_the_lag_behind(lag: int) -> None:
+def test_no_step_begins_with_weights_older_than_the_lag(lag: int) -> None:
     play = Player()
     with ahead(play, lag) as source:
         learn(source, play, range(1, STEPS + 1))
@@ -31,12 +31,12 @@ def test_no_step_begins_with_weights_more_than_the_lag_behind(lag: int) -> None:
 
 
 @pytest.mark.parametrize("lag", [1, 2, 3])
-def test_it_samples_as_far_ahead_as_it_may_and_no_further(lag: int) -> None:
+def test_it_samples_up_to_the_lag_ahead(lag: int) -> None:
     play = Player()
     with ahead(play, lag) as source:
         source.take(1)
         until(lambda: len(play.begun) == 1 + lag)
-        time.sleep(0.05)  # one that went further would do it now
+        time.sleep(0.05)  # time in which a further step would begin
         assert play.begun == [0] * (1 + lag)
         play.version = 1
         source.learned(1)
@@ -44,7 +44,7 @@ def test_it_samples_as_far_ahead_as_it_may_and_no_further(lag: int) -> None:
         assert play.begun[-1] == 1
 
 
-def test_nothing_is_sampled_behind_the_last_step() -> None:
+def test_nothing_is_sampled_after_the_last_step() -> None:
     play = Player()
     with ahead(play, 2, last=3) as source:
         learn(source, play, [1, 2, 3])
@@ -56,7 +56,7 @@ def test_nothing_is_sampled_behind_the_last_step() -> None:
 
 @pytest.mark.parametrize("lag", [1, 3])
 @pytest.mark.parametrize("kind", [Independent, Dynamic])
-def test_the_batches_are_those_that_would_be_sampled_on_the_spot(kind: Any, lag: int) -> None:
+def test_the_batches_equal_batches_sampled_on_demand(kind: Any, lag: int) -> None:
     play = Player()
     sampler = kind(group_size=2)
     wanted = learn(synchronous(play, kind(group_size=2)), play, range(1, STEPS + 1))
@@ -64,15 +64,15 @@ def test_the_batches_are_those_that_would_be_sampled_on_the_spot(kind: Any, lag:
         found = learn(source, Player(), range(1, STEPS + 1))
     for one, other in zip(found, wanted, strict=True):
         assert (one.step, one.groups, one.played) == (other.step, other.groups, other.played)
-        figures = dict(one.metrics)
-        assert figures.pop("seconds/sampling") >= 0
-        assert figures == other.metrics
+        metrics = dict(one.metrics)
+        assert metrics.pop("seconds/sampling") >= 0
+        assert metrics == other.metrics
 
 
-def test_a_checkpoint_has_the_curriculum_as_it_was_behind_its_step() -> None:
+def test_a_checkpoint_has_the_curriculum_after_its_step() -> None:
     plain, play = synchronous(Player()), Player()
     with ahead(play, 3, keeps=lambda step: step != 2) as source:
-        assert source.curriculum_state() == {"told": []}
+        assert source.curriculum_state() == {"observed": []}
         for step in range(1, STEPS + 1):
             plain.take(step)
             source.take(step)
@@ -86,7 +86,7 @@ def test_a_checkpoint_has_the_curriculum_as_it_was_behind_its_step() -> None:
 
 
 @pytest.mark.parametrize("kept", [0, 1, 3])
-def test_what_goes_on_from_a_checkpoint_samples_what_was_not_learned_from_again(kept: int) -> None:
+def test_a_resumed_run_samples_the_batches_not_learned_from(kept: int) -> None:
     plain = learn(synchronous(Player()), Player(), range(1, STEPS + 1))
     play = Player()
     with ahead(play, 2) as source:
@@ -96,9 +96,9 @@ def test_what_goes_on_from_a_checkpoint_samples_what_was_not_learned_from_again(
     with ahead(play, 2) as source:
         source.batches.curriculum.load_state_dict(state)
         found = learn(source, play, range(kept + 1, STEPS + 1))
-        told = source.batches.curriculum.state_dict()["told"]
+        observed = source.batches.curriculum.state_dict()["observed"]
     assert [batch.groups for batch in found] == [batch.groups for batch in plain[kept:]]
-    assert told == [f"{b.step}: {g.episodes[0].task.id}" for b in plain for g in b.groups]
+    assert observed == [f"{b.step}: {g.episodes[0].task.id}" for b in plain for g in b.groups]
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_what_goes_on_from_a_checkpoint_samples_what_was_not_learned_from_again(
         (["objective=sft"], None),
     ],
 )
-def test_what_would_take_old_samples_for_new_ones_is_refused(
+def test_objectives_for_new_samples_refuse_older_ones(
     overrides: list[str], problem: str | None
 ) -> None:
     objective = build(compose.load(overrides)["objective"], where="objective")

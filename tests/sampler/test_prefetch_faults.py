@@ -1,4 +1,4 @@
-"""Batches that are sampled ahead: failures, stopping, and waits that end."""
+"""Tests of batches sampled ahead: failures, stopping, and the limits of waits."""
 
 import time
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from tests.helpers.prefetched_batches import LONG, Player, ahead, learn, until
 
 
 @pytest.mark.parametrize("error", [NothingToLearn("nothing to learn"), ZeroDivisionError("oops")])
-def test_what_fails_in_the_thread_is_raised_where_its_step_is_taken(error: Exception) -> None:
+def test_an_error_in_the_thread_is_raised_when_its_step_is_taken(error: Exception) -> None:
     play = Player()
 
     def fail(step: int) -> None:
@@ -28,13 +28,13 @@ def test_what_fails_in_the_thread_is_raised_where_its_step_is_taken(error: Excep
                 source.take(3)
             assert caught.value is error
         play.gate = lambda step: None
-        state = {"told": ["1: a", "1: b", "2: c", "2: d"]}
+        state = {"observed": ["1: a", "1: b", "2: c", "2: d"]}
         source.stop()
         source.batches.curriculum.load_state_dict(state)
         assert source.take(3).groups[0].episodes[0].task.id == "3-0-4-0"
 
 
-def test_stopping_waits_for_no_game_and_the_game_touches_nothing_any_more() -> None:
+def test_stopping_waits_for_no_game_and_its_end_changes_nothing() -> None:
     play, entered, release = Player(), Event(), Event()
 
     def block(step: int) -> None:
@@ -51,8 +51,8 @@ def test_stopping_waits_for_no_game_and_the_game_touches_nothing_any_more() -> N
         source.stop()  # in the middle of step 2
         assert old.is_alive()
         curriculum = source.batches.curriculum
-        curriculum.load_state_dict({"told": []})
-        assert source.curriculum_state() == {"told": []}
+        curriculum.load_state_dict({"observed": []})
+        assert source.curriculum_state() == {"observed": []}
         play.gate = lambda step: None
         again = source.take(1)
         release.set()
@@ -64,7 +64,7 @@ def test_stopping_waits_for_no_game_and_the_game_touches_nothing_any_more() -> N
         assert second.groups[0].episodes[0].task.id == "2-0-2-0"
 
 
-def test_nothing_is_done_between_games_while_somebody_asks_for_rest() -> None:
+def test_nothing_is_done_between_games_during_a_pause() -> None:
     play, entered, release = Player(), Event(), Event()
 
     def block(step: int) -> None:
@@ -76,16 +76,16 @@ def test_nothing_is_done_between_games_while_somebody_asks_for_rest() -> None:
     with ahead(play, 2) as source:
         source.take(1)
         assert entered.wait(LONG)
-        told = source.batches.curriculum.state_dict()
+        before = source.batches.curriculum.state_dict()
         with source.paused():
             release.set()
             time.sleep(0.05)
-            assert source.batches.curriculum.state_dict() == told
+            assert source.batches.curriculum.state_dict() == before
             assert len(play.begun) == 2
         until(lambda: len(play.begun) == 3)
 
 
-def test_waiting_for_a_batch_has_an_end_that_says_what_for() -> None:
+def test_waiting_for_a_batch_ends_with_an_error_that_names_it() -> None:
     play, release = Player(), Event()
 
     def block(step: int) -> None:
@@ -98,7 +98,9 @@ def test_waiting_for_a_batch_has_an_end_that_says_what_for() -> None:
         release.set()
 
 
-def test_waiting_for_rest_has_an_end_that_says_what_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_for_a_pause_ends_with_an_error_that_names_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     play, taken, asleep, release = Player(), Event(), Event(), Event()
 
     def hold(step: int) -> None:

@@ -1,4 +1,4 @@
-"""Runs whose batches are sampled ahead: their records, checkpoints, returns and ends."""
+"""Tests of runs with batches sampled ahead: records, checkpoints, losses and resumption."""
 
 import shutil
 import threading
@@ -20,7 +20,7 @@ from selfplay.run.directory import Run
 from selfplay.run.record_reader import episodes_of
 from selfplay.types import Group
 from tests.helpers.command_process import metrics, shared_cache
-from tests.helpers.prefetched_runs import IDLE, assert_told_alike, resumed, train, trained
+from tests.helpers.prefetched_runs import IDLE, assert_metrics_alike, resumed, train, trained
 
 STEPS, LAG, SEED = 6, 2, 0
 RULE = {
@@ -33,15 +33,15 @@ RULE = {
 
 
 class Frail(FixedTasks):
-    """Tasks that tell of a collapse from step 4 on, where games are played with the run's seed."""
+    """A curriculum that reports a collapse from step 4 on if games have the run's seed."""
 
     def observe(self, groups: Sequence[Group], step: int) -> None:
-        """Look whose seed the games have."""
+        """Compare the seed of the games with the run's."""
         first = derive(SEED, step, 0, 0, groups[0].episodes[0].task.id)
         self.sick = step >= 4 and groups[0].episodes[0].seed == first
 
     def metrics(self) -> dict[str, float]:
-        """Health beside the laps."""
+        """Return the health in addition to the laps."""
         return {**super().metrics(), "health": float(not self.sick)}
 
 
@@ -58,7 +58,7 @@ def settings(*changes: str, lag: int = LAG) -> dict[str, Any]:
         ["+experiment=tiny/kuhn", f"run.steps={STEPS}", *tiny, *often, *changes]
     )
     composed["runtime"] = {
-        "_target_": "tests.helpers.concurrent_runtime.Beside",
+        "_target_": "tests.helpers.concurrent_runtime.ConcurrentRuntime",
         "max_staleness": lag,
     }
     return composed
@@ -70,7 +70,7 @@ def states(run: Run) -> dict[str, Any]:
 
 
 def played(run: Run) -> list[Any]:
-    """What was said and paid, whatever version said it."""
+    """Return the completions and rewards of each episode, without versions."""
     return [
         (step, [(turn.completion_ids, turn.reward) for turn in line.episode.turns])
         for step in range(1, STEPS + 1)
@@ -80,13 +80,13 @@ def played(run: Run) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def idle(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A run of weights that do not change, sampled ahead."""
+    """Return a run with constant weights that was sampled ahead."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SELFPLAY_CACHE", str(shared_cache()))
         return trained(tmp_path_factory.mktemp("idle") / "run", settings(*IDLE))
 
 
-def test_a_run_that_learns_tells_how_old_its_samples_are(tmp_path: Path) -> None:
+def test_a_run_that_learns_reports_the_staleness_of_its_samples(tmp_path: Path) -> None:
     run = trained(tmp_path / "run", settings())
     lines = metrics(run.folder)
     assert [line["step"] for line in lines] == list(range(STEPS + 1))
@@ -100,18 +100,18 @@ def test_a_run_that_learns_tells_how_old_its_samples_are(tmp_path: Path) -> None
         assert lines[step]["policy/base/staleness_max"] == step - 1 - oldest
 
 
-def test_with_weights_that_stay_it_is_the_run_that_samples_on_the_spot(
+def test_with_constant_weights_the_run_equals_one_without_prefetch(
     idle: Run, tmp_path: Path
 ) -> None:
     plain = trained(tmp_path / "run", settings(*IDLE, lag=0))
-    assert_told_alike(idle, plain)
+    assert_metrics_alike(idle, plain)
     assert states(idle) == states(plain)
     assert played(idle) == played(plain)
     assert not any("seconds/sampling" in line for line in metrics(plain.folder))
 
 
 @pytest.mark.parametrize(("at", "death"), [(3, KeyboardInterrupt()), (6, ZeroDivisionError())])
-def test_a_run_that_was_broken_off_goes_on_as_if_nothing_had_happened(
+def test_an_interrupted_run_continues_identically(
     at: int, death: BaseException, idle: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     composed = settings(*IDLE)
@@ -127,13 +127,13 @@ def test_a_run_that_was_broken_off_goes_on_as_if_nothing_had_happened(
         with pytest.raises(type(death)):
             train(Experiment(composed).load(), run)
     resumed(run, composed)
-    assert_told_alike(run, idle)
+    assert_metrics_alike(run, idle)
     assert states(run) == states(idle)
     assert played(run) == played(idle)
 
 
 def die_at(monkeypatch: pytest.MonkeyPatch, *steps: int) -> threading.Event:
-    """Let the update of each of these steps lose its learners once; the event tells the first."""
+    """Let the update of each given step lose its learners once; return an event for the first."""
     update, deaths, lost = Learner.update, [*steps], threading.Event()
 
     def struck(self: Learner, samples: Any, *, step: int) -> dict[str, float]:
@@ -147,23 +147,23 @@ def die_at(monkeypatch: pytest.MonkeyPatch, *steps: int) -> threading.Event:
     return lost
 
 
-def test_learners_that_die_are_begun_again_from_the_newest_checkpoint(
+def test_lost_learners_are_restarted_from_the_newest_checkpoint(
     idle: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     composed = settings(*IDLE)
     run = Run.create(tmp_path / "run", composed)
     die_at(monkeypatch, 5, 4)
-    said = train(Experiment(composed).load(), run)
-    assert "step 4: rank 1 died; going on from checkpoint 000002" in said
-    assert "step 5: rank 1 died; going on from checkpoint 000004" in said
-    assert_told_alike(run, idle)
+    output = train(Experiment(composed).load(), run)
+    assert "step 4: rank 1 died; going on from checkpoint 000002" in output
+    assert "step 5: rank 1 died; going on from checkpoint 000004" in output
+    assert_metrics_alike(run, idle)
     assert played(run) == played(idle)
 
 
-def test_learners_that_die_in_the_first_step_find_a_checkpoint(
+def test_learners_lost_in_the_first_step_find_a_checkpoint(
     idle: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ranks that die would leave checkpoint 0 unwritten, if step 1 began while they write it."""
+    """Check that step 1 waits for checkpoint 0, which would be lost if the ranks died before."""
     composed = settings(*IDLE, "run.async_checkpoints=true")
     run, write = Run.create(tmp_path / "run", composed), CheckpointWriter._write
     lost = die_at(monkeypatch, 1)
@@ -175,13 +175,13 @@ def test_learners_that_die_in_the_first_step_find_a_checkpoint(
         write(self, content, partial, *given)
 
     monkeypatch.setattr(CheckpointWriter, "_write", slow)
-    said = train(Experiment(composed).load(), run)
-    assert "step 1: rank 1 died; going on from checkpoint 000000" in said
-    assert_told_alike(run, idle)
+    output = train(Experiment(composed).load(), run)
+    assert "step 1: rank 1 died; going on from checkpoint 000000" in output
+    assert_metrics_alike(run, idle)
     assert played(run) == played(idle)
 
 
-def test_ranks_that_die_while_they_write_the_last_checkpoint_cost_no_step(
+def test_ranks_lost_while_writing_the_last_checkpoint_cost_no_step(
     idle: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     composed = settings(*IDLE, "run.async_checkpoints=true")
@@ -194,13 +194,13 @@ def test_ranks_that_die_while_they_write_the_last_checkpoint_cost_no_step(
         write(self, content, partial, *given)
 
     monkeypatch.setattr(CheckpointWriter, "_write", struck)
-    said = train(Experiment(composed).load(), run)
-    assert f"step {STEPS}: rank 1 died at step {STEPS}; going on from checkpoint 000004" in said
+    output = train(Experiment(composed).load(), run)
+    assert f"step {STEPS}: rank 1 died at step {STEPS}; going on from checkpoint 000004" in output
     assert not deaths and states(run).keys() == states(idle).keys()
-    assert_told_alike(run, idle)
+    assert_metrics_alike(run, idle)
 
 
-def test_the_first_reason_of_a_loss_is_told_if_the_ranks_were_writing_too(
+def test_the_first_cause_of_a_loss_is_reported_during_writing_too(
     idle: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     composed = settings(*IDLE, "run.async_checkpoints=true")
@@ -216,13 +216,13 @@ def test_the_first_reason_of_a_loss_is_told_if_the_ranks_were_writing_too(
         write(self, content, partial, *given)
 
     monkeypatch.setattr(CheckpointWriter, "_write", unfinished)
-    said = train(Experiment(composed).load(), run)
-    assert "step 5: rank 1 died; going on from checkpoint 000002" in said
-    assert "end_save" not in said
-    assert_told_alike(run, idle)
+    output = train(Experiment(composed).load(), run)
+    assert "step 5: rank 1 died; going on from checkpoint 000002" in output
+    assert "end_save" not in output
+    assert_metrics_alike(run, idle)
 
 
-def test_a_run_that_goes_back_samples_again_with_other_seeds(tmp_path: Path) -> None:
+def test_a_run_that_rolls_back_samples_again_with_other_seeds(tmp_path: Path) -> None:
     changes = ["collapse=roll_back", "run.checkpoint_every=1", "run.keep_checkpoints=1"]
     composed = settings(*changes, "evaluations=none")
     composed["curriculum"]["_target_"] = f"{__name__}.Frail"

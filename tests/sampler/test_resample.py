@@ -1,4 +1,4 @@
-"""Resampling: failures in proportion, the cleanest successes, and what cannot be filled."""
+"""Tests of resampling: failures in proportion, the cleanest successes, failed episodes."""
 
 from collections.abc import Callable, Sequence
 from random import Random
@@ -14,14 +14,14 @@ from tests.helpers.walks import Listed
 
 
 def sampled(sampler: Resample, make: Callable[[int], Episode], *, seed: int = 0) -> list[Group]:
-    """Groups of what `make` gives for the members."""
+    """Return groups of the episodes that `make` returns for the members."""
 
     def play(specs: Sequence[EpisodeSpec]) -> list[Episode]:
         return [make(spec.member) for spec in specs]
 
     curriculum = Listed()
     groups = sampler.sample(curriculum, play, step=2, seed=seed)
-    assert curriculum.told == [(2, ["2.0.0", "2.0.1"])]  # of all that was played
+    assert curriculum.observed == [(2, ["2.0.0", "2.0.1"])]  # with all played groups
     assert [len(g.episodes) for g in sampler.played()] == [
         sampler.group_size * sampler.oversample
     ] * 2
@@ -29,7 +29,7 @@ def sampled(sampler: Resample, make: Callable[[int], Episode], *, seed: int = 0)
 
 
 def attempt(number: int, reward: float, *, slips: int = 0, **fields: Any) -> Episode:
-    """Four turns, of which `slips` were no action; the seed tells which one it was."""
+    """Return an episode of four turns, `slips` of them without an action; its seed is `number`."""
     turns = [turn("a_0", action=None if n < slips else "do") for n in range(3)]
     last = turn("a_0", reward, action=None if slips > 3 else "do")
     return episode(*turns, last, seed=number, **fields)
@@ -62,7 +62,7 @@ def test_failures_are_drawn_uniformly_and_by_the_seed() -> None:
             assert sum(n < 6 for n in found) == 3
             for n in found[:3]:
                 counts[n] += 1
-    # 400 draws of three of six: 200 expected of each, standard deviation 10.
+    # In 400 draws of three of six each is expected 200 times, standard deviation 10.
     assert all(abs(count - 200) < 50 for count in counts)
     once, again = (sampled(Resample(), lambda n: attempt(n, 0.0)) for _ in range(2))
     assert kept(once) == kept(again)
@@ -87,9 +87,9 @@ def test_a_metric_of_the_arena_may_count_too() -> None:
     )
 
 
-def test_a_success_without_a_tool_call_is_no_clean_one() -> None:
+def test_a_success_without_a_tool_call_is_not_clean() -> None:
     def make(number: int) -> Episode:
-        """Member n makes four calls, of which n fail. Member 4 makes no call."""
+        """Return an episode in which `number` of four calls fail; 4 means no call."""
         calls = tuple(ToolCall(name="run", error="Failed" * (n < number)) for n in range(4))
         first = turn("a_0", tool_calls=calls if number < 4 else (), final=False)
         return episode(first, turn("a_0", 1.0), seed=number)
@@ -98,7 +98,7 @@ def test_a_success_without_a_tool_call_is_no_clean_one() -> None:
         sampler = Resample(group_size=4, oversample=2, tool_roles=roles)
         return sorted(kept(sampled(sampler, lambda n: make((0, 1, 3, 4)[n % 4])))[0])
 
-    # Two members of each kind; a half for no call is above a quarter.
+    # There are two members of each kind. No call counts as 1/2, which is above 1/4.
     assert best("a") == [0, 0, 1, 1]
     assert best() == best("b") == [0, 0, 4, 4]
     sampler = Resample(group_size=1, oversample=1, tool_roles=("a",))
@@ -115,7 +115,7 @@ def test_the_threshold_is_of_the_mean_over_agents() -> None:
     assert sampler.metrics()["success_played"] == 0.5
 
 
-def test_broken_episodes_only_fill_what_is_missing() -> None:
+def test_failed_episodes_only_fill_up_a_group() -> None:
     def make(whole: int) -> Callable[[int], Episode]:
         return lambda n: attempt(n, 1.0, status=Status.FINISHED if n < whole else Status.FAILED)
 

@@ -1,4 +1,4 @@
-"""Trees: who is continued, and how many episodes that makes."""
+"""Tests of trees: the candidates that are continued, and the number of episodes."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ def test_all_candidates_continued_make_a_full_tree() -> None:
 
 
 def continued(group: Group, *, candidates: int) -> list[tuple[list[int], int]]:
-    """Stage by stage: the candidates there were, and which of them was continued."""
+    """Return the candidates of each stage and the one that was continued."""
     front, size = list(range(candidates)), candidates
     found: list[tuple[list[int], int]] = []
     while size < len(group.episodes):
@@ -44,7 +44,7 @@ def continued(group: Group, *, candidates: int) -> list[tuple[list[int], int]]:
     return found
 
 
-def test_the_best_goes_on() -> None:
+def test_the_best_candidate_is_continued() -> None:
     for seed in range(5):
         for group in sampled(Tree(candidates=4, depth=3, go_on="best"), seed=seed):
             assert len(group.episodes) == 4 + 2 * 3
@@ -54,7 +54,7 @@ def test_the_best_goes_on() -> None:
 
 
 def test_a_candidate_is_judged_by_the_agents_that_moved_in_it() -> None:
-    """The agents that move next do not judge it, although the second candidate pays them more."""
+    """Check that pay of the agents that move next does not count, although it is higher."""
     parents: list[int | None] = []
 
     def play(specs: Sequence[EpisodeSpec]) -> list[Episode]:
@@ -71,18 +71,18 @@ def test_the_return_of_several_movers_is_their_mean() -> None:
     assert movers_return(episode(*turns), 0) == 1.5
 
 
-def test_a_random_one_goes_on() -> None:
+def test_a_random_candidate_is_continued() -> None:
     places: Counter[int] = Counter()
     for seed in range(40):
         for group in sampled(Tree(candidates=2, depth=3, go_on="random"), seed=seed):
             assert len(group.episodes) == 4
             for front, parent in continued(group, candidates=2):
                 places[front.index(parent)] += 1
-    # 160 choices: 80 expected of each, standard deviation sqrt(160 / 4) = 6.3.
+    # In 160 choices each is expected 80 times, standard deviation sqrt(160 / 4) = 6.3.
     assert set(places) == {0, 1} and abs(places[0] - 80) < 5 * 6.3
 
 
-def test_what_ended_is_not_continued() -> None:
+def test_a_candidate_that_ended_is_not_continued() -> None:
     groups = sampled(Tree(candidates=4, depth=4), words=["a", "stop"], seed=1)
     for group in groups:
         for each in group.episodes:
@@ -98,14 +98,14 @@ def test_a_broken_candidate_is_not_continued() -> None:
     assert parents and all(not group.episodes[parent].error for group, parent in parents)
 
 
-def test_every_node_has_as_many_candidates_to_compare() -> None:
+def test_every_node_has_the_same_number_of_candidates() -> None:
     groups = sampled(Tree(candidates=3, depth=4), steps=4)
     samples = ATGRPO().assign(groups)
     stages = Counter(sample.turn.stage for sample in samples)
     assert stages == {0: 2 * 3, 1: 2 * 9, 2: 2 * 27, 3: 2 * 81}
 
 
-def test_settings_that_cannot_be_are_refused() -> None:
+def test_invalid_settings_are_refused() -> None:
     with pytest.raises(ValueError, match="go_on is one of all, best, random, not 'worst'"):
         Tree(go_on="worst")  # type: ignore[arg-type]
     for settings in ({"candidates": 1}, {"depth": 0}):

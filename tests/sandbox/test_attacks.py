@@ -1,4 +1,4 @@
-"""Attacks end with their reason and within their limits, and the executor continues."""
+"""Tests of attacks: each ends with its reason within the limits, and the executor continues."""
 
 import os
 import platform
@@ -135,7 +135,7 @@ def f():
         "syscall(438, 0, 0, 0)",  # pidfd_getfd
     ],
 )
-def test_system_calls_behind_pythons_back_are_forbidden(executor: Executor, call: str) -> None:
+def test_system_calls_that_bypass_python_are_forbidden(executor: Executor, call: str) -> None:
     assert attack(executor, LIBC.format(call)).reason is FailureReason.FORBIDDEN
 
 
@@ -150,7 +150,9 @@ def test_system_calls_behind_pythons_back_are_forbidden(executor: Executor, call
         b"\xb8\x65\x00\x00\x00\x0f\x05\xc3",  # ptrace
     ],
 )
-def test_machine_code_is_held_by_the_kernel(executor: Executor, code: bytes) -> None:
+def test_system_calls_of_machine_code_are_stopped_by_the_kernel(
+    executor: Executor, code: bytes
+) -> None:
     body = f"""
         import ctypes, mmap
         page = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
@@ -158,7 +160,7 @@ def test_machine_code_is_held_by_the_kernel(executor: Executor, code: bytes) -> 
         address = ctypes.addressof(ctypes.c_char.from_buffer(page))
         return ctypes.CFUNCTYPE(ctypes.c_long)(address)()
     """
-    # A kernel without the 32-bit entry ends it with SIGSEGV.
+    # A kernel without the 32-bit entry ends the process with SIGSEGV.
     assert attack(executor, body).reason in (FailureReason.FORBIDDEN, FailureReason.KILLED)
 
 
@@ -189,7 +191,7 @@ def test_files_are_out_of_reach(executor: Executor, path: str) -> None:
     assert outcome.reason is FailureReason.FORBIDDEN, outcome
 
 
-def test_the_library_is_all_there_is(executor: Executor) -> None:
+def test_only_the_standard_library_is_visible(executor: Executor) -> None:
     body = """
         import os, sys
         library = [path for path in sys.path if os.path.isdir(path)]
@@ -215,7 +217,7 @@ def test_there_is_no_environment_and_no_name_of_the_host(
     assert attack(executor, body).value == "({}, 'sandbox', [''], '/')"
 
 
-def test_identity_and_capabilities(executor: Executor) -> None:
+def test_user_group_and_parent_are_not_those_of_the_host(executor: Executor) -> None:
     body = "import os\nreturn os.getuid(), os.getgid(), os.getppid()"
     assert attack(executor, body).value == "(65534, 65534, 1)"
 

@@ -1,4 +1,4 @@
-"""Forged results and odd texts: a result is plain data or nothing."""
+"""Tests of forged results and unusual texts: a result is plain data, or there is none."""
 
 import textwrap
 from collections.abc import Iterator
@@ -146,7 +146,7 @@ FORGERIES = {
 
 
 @pytest.mark.parametrize("name", FORGERIES)
-def test_a_forged_result_is_at_most_a_result(executor: Executor, name: str) -> None:
+def test_a_forged_result_is_plain_data_or_an_error(executor: Executor, name: str) -> None:
     body, expected = FORGERIES[name]
     outcome = attack(executor, FRAME + "def f():\n" + textwrap.indent(body, "    "))
     assert (outcome.value or outcome.reason) == expected, outcome
@@ -238,7 +238,7 @@ def test_nothing_of_a_run_outlives_it(executor: Executor) -> None:
         ("class f:\n    pass", {"not_plain_data"}),
         ("f = len", {"raised"}),
         ("def f(a): return a", {"raised"}),
-        ("while 1: f = 1", {"timeout", "stalled"}),  # a busy machine gives it less than 4 s
+        ("while 1: f = 1", {"timeout", "stalled"}),  # a busy machine may reach the wall limit first
     ],
     ids=lambda value: ascii(value[:24]) if isinstance(value, str) else "",
 )

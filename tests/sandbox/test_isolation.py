@@ -1,4 +1,4 @@
-"""Errors of a system without isolation, the weaker mode, and the unprivileged user."""
+"""Tests of isolation: errors where it is missing, the weaker mode, an unprivileged user."""
 
 import os
 import subprocess
@@ -22,7 +22,7 @@ def executor() -> Iterator[Executor]:
         yield pool
 
 
-def test_importing_is_light() -> None:
+def test_importing_loads_no_heavy_package() -> None:
     text = (
         "import sys, selfplay.sandbox\n"
         "print([m for m in ('torch', 'numpy', 'pyseccomp', 'pettingzoo') if m in sys.modules])"
@@ -121,7 +121,7 @@ print(*[outcome.reason for outcome in Executor(workers=1).run(calls, runs=2)])
 """
 
 
-@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root can become another")
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root can change its user")
 def test_an_unprivileged_user_is_isolated_too(executor: Executor, tmp_path: Path) -> None:
     import pyseccomp
 
@@ -144,7 +144,7 @@ def test_an_unprivileged_user_is_isolated_too(executor: Executor, tmp_path: Path
         if "No module named" in found.stderr or "StrEnum" in found.stderr:
             continue  # an older Python, or a checkout that only its owner can read
         if "missing: user" in found.stderr:
-            continue  # this kernel grants user namespaces to root alone
+            continue  # this kernel grants user namespaces only to root
         assert found.stdout.split() == ["ok", "forbidden", "forbidden", "forbidden"], found.stderr
         return
     pytest.skip("no interpreter that an unprivileged user can run here")

@@ -1,4 +1,4 @@
-"""The kernel ends a run at its limits of memory, processor time and wall-clock time."""
+"""Tests of the limits of memory, processor time and wall-clock time."""
 
 import os
 import subprocess
@@ -21,7 +21,7 @@ def executor() -> Iterator[Executor]:
 
 @pytest.fixture(scope="module")
 def patient() -> Iterator[Executor]:
-    """The memory limit ends a run before the time limit, also on a slow machine."""
+    """Yield an executor with a large time limit, so that the memory limit ends a run first."""
     with isolated(workers=1, wall_seconds=60.0, cpu_seconds=20.0) as pool:
         yield pool
 
@@ -109,7 +109,7 @@ def test_processor_time_is_capped(executor: Executor, name: str) -> None:
 )
 def test_wall_time_is_capped(body: str) -> None:
     with Executor(workers=1, wall_seconds=0.3) as impatient:
-        # A busy machine may be slower than that, but not every time.
+        # On a busy machine some runs take longer than 0.3 s, but not all.
         quick = (impatient.run([Call(program="def f(): pass", arguments="")]) for _ in range(50))
         assert any(outcome.value == "None" for (outcome,) in quick)
         program = "def f():\n" + textwrap.indent(body, "    ")
@@ -169,7 +169,7 @@ def test_a_program_that_ran_out_of_time_is_not_run_again(executor: Executor) -> 
 
 
 def test_a_loop_costs_its_cpu_time_once(executor: Executor) -> None:
-    """A run that used up its CPU time decides alone, and its verdict is remembered."""
+    """A run that used up its CPU time decides without a second run, and is cached."""
     call = Call(program="def f():\n    while 1: pass\n    return 'once'", arguments="")
     assert executor.run([call], runs=2)[0].reason is FailureReason.TIMEOUT
     assert executor._dispatcher is not None

@@ -79,7 +79,7 @@ def test_canonical_text(value: Any, text: str) -> None:
     assert canonical(parse_literal(text)) == text
 
 
-def test_types_are_told_apart() -> None:
+def test_types_have_different_texts() -> None:
     alike = [1, True, 1.0, complex(1), "1", b"1", [1], (1,), {1}]
     assert len({canonical(value) for value in alike}) == len(alike)
 
@@ -141,13 +141,13 @@ def _nested(depth: int) -> list:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_what_is_not_plain_data_has_no_text(value: Any) -> None:
+def test_values_that_are_not_plain_data_have_no_text(value: Any) -> None:
     with pytest.raises(LiteralError) as caught:
         canonical(value)
     assert "\n" not in str(caught.value)
 
 
-def test_a_class_cannot_hide_behind_its_name() -> None:
+def test_the_name_of_a_class_cannot_break_the_error_line() -> None:
     kind = type("a\n" * 500, (), {})
     with pytest.raises(LiteralError) as caught:
         canonical(kind())
@@ -239,7 +239,7 @@ HOSTILE = [
 def test_hostile_text_is_a_one_line_error(text: str) -> None:
     for parse in (parse_arguments, parse_literal):
         with pytest.raises(LiteralError) as caught:
-            canonical(parse(text))  # an infinity is a number to Python, but it has no text
+            canonical(parse(text))  # Python parses an infinity, but it has no text
         assert "\n" not in str(caught.value)
         assert len(str(caught.value)) < 300
 
@@ -278,7 +278,7 @@ def test_arguments_need_commas_not_colons() -> None:
 
 
 class Cycle:
-    """An object whose collection runs Python code, which lets another thread go on."""
+    """An object whose garbage collection runs Python code, so that other threads continue."""
 
     def __init__(self) -> None:
         self.itself = self
@@ -312,7 +312,7 @@ def test_threads_parse_at_the_same_time() -> None:
     assert len(trees) == 160 and set(trees) == {whole}
 
 
-def test_a_text_about_which_python_warns_is_parsed_without_a_word() -> None:
+def test_a_text_with_a_syntax_warning_is_parsed_without_output() -> None:
     code = "from selfplay.sandbox.literals import parse_program as p; p('1if 2 else 3')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr == ""

@@ -1,4 +1,4 @@
-"""Packages that programs may import: theirs alone, read-only, and nothing else of the machine."""
+"""Tests of packages that programs may import: these are visible and read-only, others hidden."""
 
 import os
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from tests.helpers.sandbox_attacks import isolated, run
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of installed packages: one to name, one that it loads, and one that it does not."""
+    """Create a folder of packages: a named one, one that it imports, and another one."""
     folder = tmp_path_factory.mktemp("python") / "site-packages"
     for name in ("named_package", "loaded_package", "other_package"):
         (folder / name).mkdir(parents=True)
@@ -61,7 +61,7 @@ def test_no_other_package_is_there(executor: Executor) -> None:
     assert not run(executor, "def f():\n    return open('/etc/passwd').read()").ok
 
 
-def test_its_files_cannot_be_written(executor: Executor, site: Path) -> None:
+def test_files_of_a_package_cannot_be_written(executor: Executor, site: Path) -> None:
     program = read("named_package/data.txt").replace(")).read()", "), 'w').write('x')")
     assert run(executor, program).reason is FailureReason.FORBIDDEN
     assert (site / "named_package/data.txt").read_text() == "data of named_package"
@@ -69,8 +69,8 @@ def test_its_files_cannot_be_written(executor: Executor, site: Path) -> None:
 
 @pytest.fixture
 def folder(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of PYTHONPATH, which may have any name: packages that are nowhere else, and one of
-    the name of an installed package."""
+    """Create a folder on the import path, with packages that are nowhere else and with one that
+    has the name of an installed package."""
     for name in ("pathed_package", "pathed_dependency", "pathed_other", "loaded_package"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text(f"HERE = __file__\nNAME = {name!r}\n")
@@ -87,7 +87,7 @@ def folder(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_package_in_another_folder_of_the_path_can_be_used(
     executor: Executor, folder: Path
 ) -> None:
-    """`executor` skips the test where the kernel does not isolate."""
+    """The fixture `executor` skips the test if the kernel cannot isolate processes."""
     with Executor(workers=1, packages=["pathed_package"], wall_seconds=20.0) as pool:
 
         def data(name: str) -> str | None:
@@ -96,7 +96,7 @@ def test_a_package_in_another_folder_of_the_path_can_be_used(
 
         assert data("pathed_package") == "'data of pathed_package in the folder'"
         assert data("pathed_dependency") == "'data of pathed_dependency in the folder'"
-        assert data("loaded_package") == "'data of loaded_package in the folder'"  # the first one
+        assert data("loaded_package") == "'data of loaded_package in the folder'"  # first on path
         assert data("pathed_other") is None and data("no_package") is None
         assert not run(pool, "def f():\n    import pathed_other").ok
 

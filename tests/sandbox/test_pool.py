@@ -1,4 +1,4 @@
-"""The executor's interface: values, verdicts, order, cached results, settings."""
+"""Tests of the executor's interface: values, verdicts, order, cached results, settings."""
 
 import copy
 import pickle
@@ -49,7 +49,7 @@ def test_values(executor: Executor, program: str, arguments: str, value: Any) ->
     assert outcome.ok
 
 
-def test_results_come_in_order_and_each_by_itself(executor: Executor) -> None:
+def test_results_are_in_order_and_do_not_affect_each_other(executor: Executor) -> None:
     calls = [Call(program=f"def f(x): return x * {n}", arguments="7") for n in range(40)]
     calls[5] = Call(program="def f(", arguments="7")
     calls[6] = replace(calls[6], arguments="g()")
@@ -80,7 +80,7 @@ def test_another_entry(executor: Executor) -> None:
         "import tempfile\n    return next(tempfile._get_candidate_names())",
     ],
 )
-def test_what_differs_between_fresh_processes_is_nondeterministic(
+def test_results_that_differ_between_processes_are_nondeterministic(
     executor: Executor, body: str
 ) -> None:
     outcome = run(executor, f"def f():\n    {body}", runs=2)
@@ -108,17 +108,17 @@ def test_three_runs(executor: Executor) -> None:
         executor.run([], runs=0)
 
 
-def test_equal_calls_run_once_and_circumstance_is_not_remembered() -> None:
+def test_equal_calls_run_once_and_stalled_runs_are_not_cached() -> None:
     with Executor(workers=1, wall_seconds=60.0, cache_size=2) as pool:
         one, two = (Call(program=f"def f(): return {n}", arguments="") for n in (1, 2))
         assert [o.value for o in pool.run([one, two, one, one])] == ["1", "2", "1", "1"]
         assert pool.drain_metrics() == {"ok": 4, "cached": 2}
         pool.run([one])
         assert pool.drain_metrics() == {"ok": 1, "cached": 1}
-        pool.run([one], runs=2)  # another question
+        pool.run([one], runs=2)  # another number of runs is not cached
         assert pool.drain_metrics() == {"ok": 1}
         assert pool.counts == {}
-        pool.run([two, replace(two, arguments="1")])  # pushed out by now
+        pool.run([two, replace(two, arguments="1")])  # no longer in the cache
         assert pool.drain_metrics() == {"ok": 1, "raised": 1}
         pool.run([Call(program="def f(): return 1", arguments="x")])
         assert pool.drain_metrics() == {"bad_arguments": 1}
@@ -153,7 +153,7 @@ def test_threads_share_an_executor(executor: Executor) -> None:
     assert not wrong and not any(thread.is_alive() for thread in threads)
 
 
-def test_copies_are_configuration() -> None:
+def test_copies_have_only_the_configuration() -> None:
     with Executor(workers=1, wall_seconds=9.0, cache_size=7) as pool:
         run(pool, "def f(): return 1")
         for twin in (copy.copy(pool), copy.deepcopy(pool), pickle.loads(pickle.dumps(pool))):
@@ -174,7 +174,7 @@ def test_a_closed_executor_starts_again() -> None:
     pool.close()
 
 
-def test_output_and_memory_are_the_executors_to_set() -> None:
+def test_limits_of_output_and_memory_are_settings() -> None:
     program = "def f(n): return 'x' * n"
     with Executor(workers=1, output_characters=10, memory_mb=80) as pool:
         assert run(pool, program, "8").ok

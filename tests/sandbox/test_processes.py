@@ -1,4 +1,4 @@
-"""The executor's processes are replaced when lost, end with their owner, and keep no data."""
+"""Tests of the executor's processes: lost ones are replaced, all end, none keeps data of runs."""
 
 import os
 import signal
@@ -58,7 +58,7 @@ def _children(pid: int) -> list[int]:
 
 def test_nothing_of_a_run_stays_in_the_memory_that_the_next_inherits() -> None:
     marks = [f"{word}{os.getpid()}mark".encode() for word in ("program", "argument", "result")]
-    # The result's mark is in no request: the program puts it together.
+    # No request contains the mark of the result; the program builds it.
     program = f"def f(x):\n    # {marks[0].decode() * 50}\n    return ('result' + x[8:]) * 50"
     with Executor(workers=1) as pool:
         for size in (1, 20, 100, 1000):
@@ -79,7 +79,7 @@ def test_nothing_of_a_run_stays_in_the_memory_that_the_next_inherits() -> None:
                             found += len(content)
                             assert not any(mark in content for mark in marks), line
             except PermissionError:
-                pytest.skip("the memory of an isolated process is for root alone to read")
+                pytest.skip("only root can read the memory of an isolated process")
             assert found > 1_000_000
 
 
@@ -97,7 +97,7 @@ def test_a_lost_process_is_replaced_and_its_runs_are_tried_again() -> None:
 def test_a_run_is_not_forgotten_if_its_process_is_lost_while_it_is_sent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nothing else happens in the pool, so that no later event would send the run again."""
+    """Nothing else happens in the pool, so no later event would send the run again."""
     send = worker_module.SandboxProcess.flush
     lost: list[bool] = []
 
@@ -130,7 +130,7 @@ def test_a_run_whose_process_is_lost_twice_is_killed() -> None:
         seen: set[int] = set()
         end = time.monotonic() + 60
         while len(seen) < 2 and time.monotonic() < end:
-            # The slow one is the first in its lane until its process is lost a second time.
+            # The slow run is the first in its lane until its process is lost a second time.
             for pid in {*_hosts(pool, lane=0)} - seen:
                 inner = _children(pid) if _alive(pid) else []
                 if inner and _children(inner[0]):  # it is running something
@@ -144,10 +144,10 @@ def test_a_run_whose_process_is_lost_twice_is_killed() -> None:
         assert not seen & set(_hosts(pool))
 
 
-def test_a_run_that_is_answered_while_another_process_is_lost_for_ever_ends(
+def test_an_answered_run_ends_if_a_lost_process_cannot_be_replaced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The lost process cannot be replaced, so that the executor ends before it judges the reply."""
+    """The lost process cannot be replaced, so the executor ends before it handles the reply."""
     receive = worker_module.SandboxProcess.receive
     left = worker_module.SandboxProcess.seconds_left.fget  # type: ignore[attr-defined]
     answered: list[Any] = []
@@ -199,7 +199,7 @@ def test_a_process_that_does_not_answer_is_replaced(monkeypatch: pytest.MonkeyPa
     left = worker_module.SandboxProcess.seconds_left.fget  # type: ignore[attr-defined]
 
     def sooner(worker: worker_module.SandboxProcess[Any]) -> float:
-        """Only stopped processes are replaced soon; the others have the time of a busy machine."""
+        """Return 29.5 s less for stopped processes; others keep the time for a busy machine."""
         seconds: float = left(worker)
         return seconds - 29.5 if worker._process.pid in stopped else seconds
 
@@ -213,7 +213,7 @@ def test_a_process_that_does_not_answer_is_replaced(monkeypatch: pytest.MonkeyPa
         assert run(pool, "def f(): return 2", runs=2).value == "2"
 
 
-def test_closing_leaves_no_process_and_frees_those_who_wait() -> None:
+def test_closing_ends_all_processes_and_waiting_calls() -> None:
     pool = Executor(workers=2, wall_seconds=60.0)
     run(pool, "def f(): return 1")
     pids = _hosts(pool)
@@ -244,7 +244,7 @@ from selfplay.sandbox import Call, Executor
 executor = Executor(workers=1, wall_seconds=60.0)
 value = executor.run([Call(program="def f(): return 1", arguments="")])[0].value
 print(value, *[w._process.pid for _, w in executor._dispatcher._workers], flush=True)
-sys.stdin.readline()  # goes on when its processes are counted
+sys.stdin.readline()  # continues after the test has counted its processes
 """
 
 

@@ -1,4 +1,4 @@
-"""Clocks, randomness and process number: equal in all runs of a lane, different in the other."""
+"""Tests of what a run reads: clocks and randomness differ only between lanes, ids never."""
 
 from collections.abc import Iterator
 
@@ -62,7 +62,7 @@ DIFFERENT = [
 
 
 @pytest.mark.parametrize("body", DIFFERENT)
-def test_clocks_and_chance_differ_between_the_lanes(executor: Executor, body: str) -> None:
+def test_clocks_and_randomness_differ_between_the_lanes(executor: Executor, body: str) -> None:
     outcome = run(executor, f"def f():\n    {body}", runs=2)
     assert outcome.reason is FailureReason.NONDETERMINISTIC, outcome
 
@@ -91,7 +91,7 @@ EQUAL = {
 
 
 @pytest.mark.parametrize("body", EQUAL)
-def test_names_of_the_process_are_the_same_in_every_run(executor: Executor, body: str) -> None:
+def test_ids_and_environment_are_the_same_in_every_run(executor: Executor, body: str) -> None:
     run(executor, "def f(): return 'another process number'")
     assert run(executor, f"def f():\n    {body}", runs=2).value == EQUAL[body]
 
@@ -105,7 +105,7 @@ def test_names_of_the_process_are_the_same_in_every_run(executor: Executor, body
         "import os\n    return os.getpgid(0)",
     ],
 )
-def test_how_busy_the_machine_is_is_not_told(executor: Executor, body: str) -> None:
+def test_the_load_of_the_machine_cannot_be_read(executor: Executor, body: str) -> None:
     assert run(executor, f"def f():\n    {body}", runs=2).reason is FailureReason.FORBIDDEN
 
 
@@ -141,7 +141,9 @@ def test_how_busy_the_machine_is_is_not_told(executor: Executor, body: str) -> N
         ("import uuid\n    return str(uuid.uuid5(uuid.NAMESPACE_DNS, 'a'))[:8]", "'4f3f2898'"),
     ],
 )
-def test_what_reads_nothing_else_stays_as_it_was(executor: Executor, body: str, value: str) -> None:
+def test_functions_of_given_times_and_seeds_are_unchanged(
+    executor: Executor, body: str, value: str
+) -> None:
     assert run(executor, f"def f():\n    {body}", runs=2).value == value
 
 
@@ -174,12 +176,12 @@ def f():
 """
 
 
-def test_no_module_of_the_library_has_a_real_clock_or_real_chance() -> None:
+def test_no_module_of_the_library_has_a_real_clock_or_randomness() -> None:
     with isolated(workers=1, cpu_seconds=60.0, wall_seconds=600.0, memory_mb=1024) as pool:
         assert run(pool, WALK).value == "(True, [])"
 
 
-def test_a_single_run_has_the_same_hash_seed_wherever_its_call_stands() -> None:
+def test_the_hash_seed_of_a_single_run_depends_only_on_its_call() -> None:
     """A verdict does not depend on the cache, the place in the batch or the executor."""
     calls = [
         Call(program=f"def f(a):\n    return list(set(a))[0], {n}", arguments="'abcdefgh'")

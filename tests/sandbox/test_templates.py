@@ -1,4 +1,4 @@
-"""An untrusted template is rendered, or ends with one line."""
+"""Tests of untrusted templates: each is rendered, or gives a one-line error."""
 
 import threading
 import time
@@ -56,8 +56,8 @@ def test_a_role_template_cannot_change_the_observation() -> None:
     assert fields == {"moves": ["a"], "table": {"a": 1}}
 
 
-def test_threads_are_stopped_each_by_its_own_clock() -> None:
-    said: dict[str, str] = {}
+def test_each_thread_is_stopped_by_its_own_processor_time() -> None:
+    results: dict[str, str] = {}
 
     def work(name: str, seconds: float) -> None:
         def busy() -> str:
@@ -67,9 +67,9 @@ def test_threads_are_stopped_each_by_its_own_clock() -> None:
             return "done"
 
         try:
-            said[name] = bounded(busy, seconds=0.4)
+            results[name] = bounded(busy, seconds=0.4)
         except TemplateError:
-            said[name] = "stopped"
+            results[name] = "stopped"
 
     threads = [
         threading.Thread(target=work, args=(name, seconds))
@@ -79,7 +79,7 @@ def test_threads_are_stopped_each_by_its_own_clock() -> None:
         thread.start()
     for thread in threads:
         thread.join(30)
-    assert said == {"short": "done", "long": "stopped"}
+    assert results == {"short": "done", "long": "stopped"}
 
 
 def test_waiting_costs_no_processor_time() -> None:

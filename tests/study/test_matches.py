@@ -1,4 +1,4 @@
-"""Games of a study: scores of episodes."""
+"""Games of a study, and the scores of their episodes."""
 
 from random import Random
 from types import SimpleNamespace
@@ -53,13 +53,13 @@ class Broken(Kuhn):
         raise KeyError("prompt")
 
 
-def test_games_that_all_fail_are_one_line_with_the_error_of_the_first() -> None:
+def test_games_that_all_fail_are_a_one_line_error_with_the_first_error() -> None:
     given = games(Broken, {"team": constant("pass")}, tasks=[Task(id="t")], episodes=4)
     with pytest.raises(ConfigError) as caught:
         given.run(dict.fromkeys(given.agents, "team"))
-    told = str(caught.value)
+    message = str(caught.value)
     first = f"all 4 games of {Broken.name} with team failed; mend the error of the first one: "
-    assert told.startswith(f"{first}KeyError: 'prompt'") and "\n" not in told
+    assert message.startswith(f"{first}KeyError: 'prompt'") and "\n" not in message
     drawn = games(Broken, {"team": constant("pass")}, episodes=4)
     default = r"failed \(they play the arena's default tasks, because the run has no evaluation\); "
     with pytest.raises(ConfigError, match=default):

@@ -15,7 +15,7 @@ REWARD = "role/solver/reward"
 
 
 def recorded(run: Path, value: float, *, steps: int) -> CurvePlot:
-    """The curve of a run whose reward is the same at each step."""
+    """Return the curve of a run whose reward is the same at each step."""
     run.mkdir()
     rows = [json.dumps({"step": step, REWARD: value}) + "\n" for step in range(steps)]
     (run / "metrics.jsonl").write_text("".join(rows))
@@ -24,9 +24,8 @@ def recorded(run: Path, value: float, *, steps: int) -> CurvePlot:
     return curve
 
 
-def test_runs_of_other_lengths_have_a_mean_up_to_the_end_of_the_shorter_run(tmp_path: Path) -> None:
-    """Both curves are thinned to every second step: to the odd steps of one, the even ones of the
-    other."""
+def test_runs_of_other_lengths_have_a_mean_to_the_end_of_the_shorter(tmp_path: Path) -> None:
+    """One curve is thinned to its odd steps, and the other one to its even steps."""
     long = recorded(tmp_path / "long", 0.2, steps=1000)
     short = recorded(tmp_path / "short", 0.8, steps=701)
     assert (long.x[-1], short.x[-1], long.x[0], short.x[0]) == (999, 700, 1, 0)
@@ -44,7 +43,7 @@ def test_runs_of_other_lengths_have_a_mean_up_to_the_end_of_the_shorter_run(tmp_
     np.testing.assert_allclose(alone[x >= 1], 0.2)
 
 
-def test_a_run_is_interpolated_inside_of_its_range_but_not_over_an_undefined_value() -> None:
+def test_a_run_is_interpolated_but_not_over_an_undefined_value() -> None:
     def curve(x: list[float], values: list[float]) -> CurvePlot:
         return CurvePlot(title="t", x=x, series={"c": values}, bands={}, label="y")
 

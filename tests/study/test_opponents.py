@@ -22,7 +22,7 @@ FEW = "--episodes=6"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a run of the signal game whose partner is a script, and a copy of it."""
+    """Make a folder with a run of the signal game whose partner is a script, and its copy."""
     place = tmp_path_factory.mktemp("opponents")
     small = ("run.steps=1", "warmstart.steps=10", "sampler.group_size=8", "run.threads=1")
     seats = (CHANCE, "+population.roles={partner: chance}")
@@ -49,7 +49,7 @@ def test_a_measure_that_plays_games_seats_the_opponent(
 
 
 @pytest.mark.parametrize(
-    ("measure", "told"),
+    ("measure", "message"),
     [
         ("crossplay", "fewer than two seats besides partner, which the same opponent plays"),
         ("roleswap", "fewer than two sides besides partner, which the same opponent plays"),
@@ -58,10 +58,10 @@ def test_a_measure_that_plays_games_seats_the_opponent(
     ],
 )
 def test_the_seat_of_the_same_opponent_has_no_partner(
-    folder: Path, measure: str, told: str
+    folder: Path, measure: str, message: str
 ) -> None:
     outcome = run("study", measure, "runs/one", "runs/two", FEW, cwd=folder)
-    assert outcome.code != 0 and told in outcome.err
+    assert outcome.code != 0 and message in outcome.err
 
 
 def test_a_listener_without_a_model_is_left_out_and_named(folder: Path) -> None:

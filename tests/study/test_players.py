@@ -1,4 +1,4 @@
-"""Players of a study: configs that are not those of a run are one line."""
+"""Players of a study, and errors for configs that are not of a run."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,7 +18,7 @@ WHOLE = {"population": "{}", "roles": "{}", "seed": "0", "warmstart": "null"}
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "message"),
     [
         ({"roles": None}, "has no 'roles'"),
         ({"seed": None}, "has no 'seed'"),
@@ -28,18 +28,18 @@ WHOLE = {"population": "{}", "roles": "{}", "seed": "0", "warmstart": "null"}
         ({"roles": "null"}, "roles is None"),
     ],
 )
-def test_a_config_that_is_not_of_a_run_is_one_line(
-    tmp_path: Path, changed: dict[str, str | None], told: str
+def test_a_config_that_is_not_of_a_run_is_refused(
+    tmp_path: Path, changed: dict[str, str | None], message: str
 ) -> None:
     lines = [f"{key}: {value}" for key, value in {**WHOLE, **changed}.items() if value is not None]
     (tmp_path / "config.yaml").write_text("\n".join(lines) + "\n")
     reference = Reference(run=tmp_path)
-    with ExitStack() as opened, pytest.raises(RunError, match=told):
+    with ExitStack() as opened, pytest.raises(RunError, match=message):
         reference.load(["player"], opened=opened)
-    with pytest.raises(RunError, match=told):
+    with pytest.raises(RunError, match=message):
         reference.missing(["player"])
-    with pytest.raises(RunError, match=told):
-        measure_all({"a": [reference]}, lambda _: pytest.fail("it is studied"))
+    with pytest.raises(RunError, match=message):
+        measure_all({"a": [reference]}, lambda _: pytest.fail("the run is studied"))
 
 
 def test_the_seeds_of_runs_are_compared_without_the_code_that_a_run_names(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_the_seeds_of_runs_are_compared_without_the_code_that_a_run_names(tmp_pa
 
 
 def test_an_opponent_and_a_frozen_model_play_alike_in_every_run() -> None:
-    """A frozen policy without a model has that of the run's own warm start."""
+    """A frozen policy without a model depends on the run's own warm start, so it is left out."""
     made = Population(
         policy=PolicySettings(model="some/model"),
         role_names=["solver", "judge", "critic"],
@@ -70,7 +70,7 @@ def test_an_opponent_and_a_frozen_model_play_alike_in_every_run() -> None:
     assert fixed == {"guard": script, "judge": PolicySettings(model="some/model", learn=False)}
 
 
-def test_a_role_is_played_alike_if_all_players_give_it_to_the_same_opponent() -> None:
+def test_a_role_is_played_alike_if_all_players_seat_the_same_opponent() -> None:
     def seated(**fixed: str) -> StudyPlayer:
         return StudyPlayer(label="x", policies={}, fixed=fixed)
 

@@ -1,4 +1,4 @@
-"""Pictures for print: one file a panel in three formats, labels with units, signed colours."""
+"""Pictures for print: three files for each picture, labels with units, signed colours."""
 
 import math
 import re

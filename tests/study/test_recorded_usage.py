@@ -7,7 +7,7 @@ TAIL = " Choose your move now, and write only the move in your answer." * 3
 
 
 def usage(kind: Kind, *tables: UsageTable) -> AgentUsage:
-    """Usage with a table for each step from 1."""
+    """Return usage with a table for each step from 1."""
     steps = dict(enumerate(tables, start=1))
     frames = {step: table.counts() for step, table in steps.items()}
     return AgentUsage(
@@ -16,7 +16,7 @@ def usage(kind: Kind, *tables: UsageTable) -> AgentUsage:
 
 
 def bets(**chosen: int) -> UsageTable:
-    """Ten moves with each card, of which the given number are bets."""
+    """Return a table of ten moves with each card, of which the given number are bets."""
     table = UsageTable()
     for card, count in chosen.items():
         for line in range(10):

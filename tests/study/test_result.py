@@ -1,4 +1,4 @@
-"""Results of studies: plain data that every reader of JSON takes."""
+"""Results of studies as text tables and as strict JSON."""
 
 import json
 import math

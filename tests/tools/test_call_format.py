@@ -1,4 +1,4 @@
-"""Calls in the formats of models, hostile ones too, and the templates that they are found in."""
+"""Tests of tool calls in the formats of models, also hostile ones, and of chat templates."""
 
 import json
 from itertools import chain
@@ -40,7 +40,7 @@ def test_the_format_can_be_chosen() -> None:
         Toolbox(tools={"c": Calculator()}, format="yaml")  # type: ignore[arg-type]
 
 
-def test_a_prompt_of_the_template_goes_on_with_the_results() -> None:
+def test_a_prompt_of_the_template_continues_with_the_results() -> None:
     use = ToolUse(BOX, ChatRenderer(tokenizer(QWEN)))
     renderer = use.renderer
     assert isinstance(renderer, ChatRenderer)
@@ -114,7 +114,7 @@ def test_tags_have_a_text_or_json() -> None:
     assert len(TAGS.calls("<calculator>1</calculator>" * 10_000)) == 64
 
 
-def test_a_schema_of_others_brings_no_control_token_into_a_prompt() -> None:
+def test_a_foreign_schema_adds_no_control_token_to_a_prompt() -> None:
     plain, hostile = (
         {
             "type": "function",

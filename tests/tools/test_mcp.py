@@ -1,4 +1,4 @@
-"""Tools of MCP servers, with a server in a process of its own."""
+"""Tests of tools of MCP servers, with a server in its own process."""
 
 import os
 import socket
@@ -111,7 +111,7 @@ def test_a_server_that_does_not_start_again_fails_one_call(tmp_path: Path) -> No
     (tmp_path / "server.py").write_text("1 / 0")
     text, reason = called(box, "add", first=1)
     assert reason == "no_server" and text.endswith("the server of the tool does not start again")
-    with pytest.raises(ConfigError, match="ZeroDivisionError"):  # a config names its tools
+    with pytest.raises(ConfigError, match="ZeroDivisionError"):  # a new toolbox needs the server
         Toolbox(tools={"add": MCPTool(command=command)})
     (tmp_path / "server.py").write_text(program)
     assert called(box, "add", first=1) == ("2", "")
@@ -208,7 +208,7 @@ def test_a_server_that_does_not_start(
         Toolbox(tools={"add": MCPTool(command=[sys.executable, "-c", program])})
 
 
-def test_what_the_config_must_say(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_settings_of_a_tool_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="No such file"):
         Toolbox(tools={"add": MCPTool(command=["no-such-program"])})
     with pytest.raises(ConfigError, match=r"has no tool 'ad'; did you mean 'add'\?"):

@@ -1,4 +1,4 @@
-"""Faults of authors' own tools: each is one line, when the toolbox is made or in the call."""
+"""Tests of faults of users' own tools: each gives an error of one line."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from random import Random
@@ -113,7 +113,7 @@ def test_the_time_limit_is_a_positive_number(seconds: Any) -> None:
         Toolbox(tools={"own": tool})
 
 
-def test_a_model_may_write_a_parameter_with_the_name_of_what_the_library_sets() -> None:
+def test_a_parameter_may_have_the_name_of_one_that_the_library_sets() -> None:
     class Postcode(Tool):
         def call(  # type: ignore[override]
             self, state: Literal["Ohio"] | None, earlier: bool = False
@@ -132,7 +132,7 @@ def test_a_program_is_the_only_argument_of_python(session: bool) -> None:
 
 
 class Answering(Tool):
-    """Answers with what a test gives it, or raises it."""
+    """A tool that returns a given result, or raises it."""
 
     def __init__(self, result: Any) -> None:
         self.result = result
@@ -198,12 +198,12 @@ async def later(text: str) -> str:
         ("later", "tool 'later': .*without async"),
     ],
 )
-def test_a_function_that_is_none_is_refused(name: str, line: str) -> None:
+def test_a_target_that_is_no_plain_function_is_refused(name: str, line: str) -> None:
     with pytest.raises(ValueError, match=line):
         Function(function=f"tests.tools.test_own_tools.{name}")
 
 
-def test_the_line_for_a_config_names_the_role_and_the_tool() -> None:
+def test_the_error_of_a_config_names_the_role_and_the_tool() -> None:
     from selfplay.config.instantiate import build
     from selfplay.errors import ConfigError
 

@@ -1,4 +1,4 @@
-"""The runner of tool calls: few threads, time limits, and threads that never return."""
+"""Tests of the runner of tool calls: few threads, time limits, threads that never return."""
 
 import threading
 import time
@@ -29,13 +29,13 @@ def collected(runner: ToolRunner[int, str], count: int) -> dict[int, str]:
     return found
 
 
-def test_calls_one_after_the_other_share_a_thread() -> None:
+def test_successive_calls_share_threads() -> None:
     runner: ToolRunner[int, str] = ToolRunner(threads=4)
     used = set()
     for key in range(20):
         submit(runner, key, lambda: str(threading.get_ident()))
         used |= set(collected(runner, 1).values())
-        time.sleep(0.002)  # the thread is free a moment after its result is there
+        time.sleep(0.002)  # a thread is free shortly after its result
     assert len(used) <= 4
 
 
@@ -47,7 +47,7 @@ def test_calls_at_once_have_a_thread_each_up_to_the_limit() -> None:
     assert set(collected(runner, 9)) == set(range(9))
 
 
-def test_a_thread_that_waits_for_nothing_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_idle_thread_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "IDLE_SECONDS", 0.01)
     runner: ToolRunner[int, str] = ToolRunner()
     for key in range(3):

@@ -1,4 +1,4 @@
-"""The tools that ship: calculator, Python, search, reading, functions."""
+"""Tests of the tools of the library: calculator, Python, search, reading, functions, notebook."""
 
 import json
 import re
@@ -265,7 +265,7 @@ def test_a_tool_sees_its_own_earlier_calls() -> None:
 
 
 def remembered(tool: Notebook, *calls: dict[str, str]) -> list[str]:
-    """The answers to calls one after the other; of a failed one the reason."""
+    """Return the answers to successive calls; that of a failed call is its reason."""
     earlier: list[ToolCall] = []
     for arguments in calls:
         try:
@@ -329,13 +329,13 @@ def test_a_call_of_a_notebook_that_does_not_fit_is_refused(arguments: dict[str, 
     assert refused.value.reason == "bad_arguments"
 
 
-def test_the_printed_tool_works() -> None:
+def test_the_tool_in_the_documentation_works() -> None:
     page = (ROOT / "docs/tools.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     exec(compile(block, "tools.md", "exec"), {"__name__": "tools_page"})
 
 
-def test_the_printed_roles_name_what_there_is() -> None:
+def test_the_configs_in_the_documentation_are_valid() -> None:
     page = (ROOT / "docs/tools.md").read_text(encoding="utf-8")
     roles, server = re.findall(r"^```yaml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     tools = yaml.safe_load(roles)["roles"]["solver"]["tools"]

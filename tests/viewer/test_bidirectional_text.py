@@ -1,4 +1,4 @@
-"""Characters that reorder text are made visible on every page."""
+"""Tests that every page makes characters that reorder text visible."""
 
 import json
 from pathlib import Path
@@ -13,11 +13,11 @@ from selfplay.viewer.server import application
 from tests.helpers.damaged_run import BIDI, PAGES, whole_run
 
 KEPT = {"status", "stop_reason", "unit", "better", "_target_"}
-"""Keys whose values are one of a few words."""
+"""Keys whose values `spoiled` keeps, because only certain words are valid."""
 
 
 def spoiled(value: Any, key: str = "") -> Any:
-    """The value with the characters in all its texts, and in its keys where these are free."""
+    """Return the value with `BIDI` in all its texts, and in some keys."""
     if isinstance(value, str):
         return value if key in KEPT else f"{value}{BIDI}x"
     if isinstance(value, list):
@@ -50,18 +50,18 @@ def test_no_page_shows_a_character_that_reorders_text(tmp_path: Path) -> None:
     (run / "config.yaml").write_text(f"name: a{BIDI}\n")
     (run / "games" / "one.jsonl").rename(run / "games" / f"one{BIDI}.jsonl")
     app = application(RunCatalogue([tmp_path / "runs"]), cache=tmp_path / "cache")
-    asked = [
+    addresses = [
         page.replace("/made", f"/{quote(name)}")
         .replace("run=made", f"run={quote(name)}")
         .replace("groups/1/g0", f"groups/1/{quote(f'g0{BIDI}x')}")
         .replace("games/one", f"games/one{quote(BIDI)}")
         for page in PAGES
     ]
-    asked += [f"/run/{quote(BIDI)}", f"/run/{quote(name)}/episodes?text={quote(BIDI)}"]
-    asked += [f"/run/{quote(name)}/groups/1/{quote(BIDI)}", f"/run/{quote(name)}/tasks?task=0"]
+    addresses += [f"/run/{quote(BIDI)}", f"/run/{quote(name)}/episodes?text={quote(BIDI)}"]
+    addresses += [f"/run/{quote(name)}/groups/1/{quote(BIDI)}", f"/run/{quote(name)}/tasks?task=0"]
     good = 0
     with TestClient(app, base_url="http://127.0.0.1") as client:
-        for address in asked:
+        for address in addresses:
             answer = client.get(address)
             good += answer.status_code == 200
             assert answer.status_code in (200, 404), address[:80]

@@ -1,4 +1,4 @@
-"""The viewer in a real browser: hostile words stay words, and an open page follows the run."""
+"""Tests of the viewer in a real browser: hostile text stays text, open pages follow the run."""
 
 import fcntl
 import re
@@ -26,7 +26,7 @@ def made(tmp_path: Path) -> Path:
 
 
 def seen(address: str, profile: Path, *, milliseconds: int) -> str:
-    """What a real browser makes of a page after so long of its own time."""
+    """Return the document that a real browser shows after the given virtual time."""
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"]
     more = [f"--user-data-dir={profile}", f"--virtual-time-budget={milliseconds}", "--dump-dom"]
     command = ["chromium", *flags, *more, address]
@@ -38,13 +38,13 @@ def test_a_real_browser_runs_nothing_that_a_model_wrote(made: Path, tmp_path: Pa
     with served(made) as address:
         for colour in ("", "?colour=likelihood"):
             page = f"{address}run/made/episodes/4/1{colour}"
-            shown_ = seen(page, tmp_path / "profile", milliseconds=2000)
-            assert "<title>Episode 1 of step 4" in shown_ and "onerror" in shown_  # as words
-            assert "<img" not in shown_ and "<title>owned" not in shown_
+            page_text = seen(page, tmp_path / "profile", milliseconds=2000)
+            assert "<title>Episode 1 of step 4" in page_text and "onerror" in page_text  # as text
+            assert "<img" not in page_text and "<title>owned" not in page_text
 
 
 def left_open(served: Any, made: Path) -> str:
-    """The page of the run, which is trained, after half a minute of the browser's time."""
+    """Return the page of a run that looks trained, after 30 s of the browser's virtual time."""
     server = uvicorn.Server(uvicorn.Config(served, log_level="warning", lifespan="off"))
     with socket.create_server(("127.0.0.1", 0)) as listener, (made / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -65,7 +65,7 @@ def test_a_page_that_is_left_open_shows_the_next_step(made: Path, tmp_path: Path
     asked: list[str] = []
 
     async def growing(scope: Any, receive: Any, send: Any) -> None:
-        """The application, whose run takes a step when its page has been shown once."""
+        """Serve the application, and add a step to the run once its page was shown."""
         await inner(scope, receive, send)
         asked.append(scope["path"])
         if asked.count("/run/made") == 1 and metrics.stat().st_size < 60:
@@ -77,8 +77,8 @@ def test_a_page_that_is_left_open_shows_the_next_step(made: Path, tmp_path: Path
     assert asked.count("/run/made") > 1
 
 
-def test_a_page_whose_server_knows_it_no_more_says_so(made: Path, tmp_path: Path) -> None:
-    """Another server has come to its port, with another token."""
+def test_a_page_shows_that_another_server_has_taken_its_port(made: Path, tmp_path: Path) -> None:
+    """Another server with another token takes over the port."""
     inner = application(RunCatalogue([made]), cache=tmp_path / "cache")
     stranger = application(RunCatalogue([made]), cache=tmp_path / "cache", token="another")
     pages: list[str] = []

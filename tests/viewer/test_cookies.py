@@ -1,4 +1,4 @@
-"""What servers of one machine share, a browser's cookies; what a page says of nothing."""
+"""Tests of cookies of servers on one host, of runs without episodes and of partial runs."""
 
 import shutil
 from pathlib import Path
@@ -24,7 +24,7 @@ def test_two_servers_of_one_host_do_not_log_each_other_out(tmp_path: Path) -> No
     assert sorted(cookies.values()) == ["one", "two"]
 
 
-def test_a_run_that_recorded_no_episode_says_what_records_them(tmp_path: Path) -> None:
+def test_a_run_without_episodes_names_the_setting_that_records_them(tmp_path: Path) -> None:
     made = five_episodes(tmp_path / "made")
     server = application(RunCatalogue([made]), cache=tmp_path)
     with TestClient(server, base_url="http://127.0.0.1") as client:
@@ -33,7 +33,7 @@ def test_a_run_that_recorded_no_episode_says_what_records_them(tmp_path: Path) -
         assert "run.episodes_every" in client.get("/run/made/episodes").text
 
 
-def test_a_run_that_is_only_being_made_is_not_shown(tmp_path: Path) -> None:
+def test_a_run_folder_that_is_still_being_created_is_not_shown(tmp_path: Path) -> None:
     five_episodes(tmp_path / "made")
     partial = tmp_path / ".new.7.partial"
     partial.mkdir()

@@ -1,4 +1,4 @@
-"""The page of curves: its data against numbers worked out by hand, and the page in a browser."""
+"""Tests of the page of curves: its data against numbers computed by hand, and in a browser."""
 
 import hashlib
 import json
@@ -65,7 +65,7 @@ def test_the_only_type_of_task_has_no_curves_of_its_own(client: TestClient, runs
     make(runs / "asked", seed=0, odd={whole: 0.5, typed: 0.5})
     known = {name for name, _ in client.get("/curves/names.json?run=asked").json()["metrics"]}
     assert whole in known and typed not in known
-    assert data(client, f"run=asked&metric={typed}")["charts"][0]["series"], "if asked for"
+    assert data(client, f"run=asked&metric={typed}")["charts"][0]["series"], "shown if requested"
     for page in ("/run/asked?section=Evaluation", "/compare?run=asked&run=zero"):
         text = client.get(page).text
         assert "asked" in text and "question" not in text, page
@@ -82,7 +82,7 @@ def test_the_curves_of_several_runs(client: TestClient) -> None:
 
 
 def test_a_run_has_its_number_and_its_marks_in_every_chart(client: TestClient, runs: Path) -> None:
-    """A chart without a curve of `zero` has none of its marks, and the others keep their colour."""
+    """A chart without a curve of `zero` has none of its marks, and other runs keep their number."""
     make(runs / "own", seed=0, lr=0.7, steps=3, odd={"arena/own": 1.0})
     query = f"run=zero&run=two&run=fast&run=own&metric={REWARD}&metric=arena/own"
     for seeds, numbers, own in (("", [0, 1, 2, 3], 3), ("&seeds=1", [0, 1, 2], 2)):
@@ -151,7 +151,7 @@ def test_a_long_run_is_thinned_and_keeps_its_extremes(client: TestClient, runs: 
     assert {1234, 7777, 20_000} <= set(series["steps"]) and {-1.0, 1.0} <= set(series["values"])
 
 
-def test_what_is_asked_wrongly_is_one_line(client: TestClient) -> None:
+def test_a_wrong_query_gives_an_error_of_one_line(client: TestClient) -> None:
     for query in ("", "run=none", "&".join(f"run={n}" for n in range(40))):
         answer = client.get(f"/curves.json?{query}")
         assert answer.status_code == 404 and "\n" not in answer.json()["error"]
@@ -208,7 +208,7 @@ def test_the_page_loads_two_scripts_of_the_package(client: TestClient) -> None:
     assert re.findall(r"<script[^>]*>(.*?)</script>", page) == ["", ""]
     assert re.findall(r'<script src="([^"]+)"', page) == ["/uplot.js", "/curves.js"]
     assert not re.search(r"\son\w+=|\sstyle=", page)
-    assert 'href="/run/zero"' in page  # the same without scripts
+    assert 'href="/run/zero"' in page  # a page that needs no scripts
 
 
 def test_the_library_is_the_published_one(client: TestClient) -> None:

@@ -1,4 +1,4 @@
-"""Drawings of arenas: their defaults, the command that makes them, and hostile ones on pages."""
+"""Tests of drawings of arenas: of games and of pixels, as SVG, and hostile ones on pages."""
 
 import json
 import re
@@ -85,7 +85,7 @@ def test_an_array_of_pixels_becomes_few_squares() -> None:
     drawing = picture(pixels, title="halves")
     assert drawing is not None and (drawing.width, drawing.height) == (160, 320)
     assert {shape.color for shape in drawing.shapes} == {"#ff0000", "#000000"}
-    assert len(drawing.shapes) == 96  # one for each row
+    assert len(drawing.shapes) == 96  # one for each row of squares
     noise = np.random.default_rng(0).integers(0, 256, (300, 300, 3), dtype=np.uint8)
     coarse = picture(noise, title="noise")
     assert coarse is not None and len(coarse.shapes) <= MOST_SQUARES

@@ -1,4 +1,4 @@
-"""Siblings side by side: the difference of their words, links to turns, the next and previous."""
+"""Tests of group pages: word differences of siblings, links to turns, next and previous links."""
 
 import json
 import re
@@ -73,7 +73,7 @@ def test_long_texts_are_not_compared_and_no_text_takes_long() -> None:
     assert time.process_time() - begun < 5
     one = turn("a_0", "one two", 0.0)
     assert turn_diffs([one], [one, one], 100) == [(("one two", "same"),), None]
-    assert turn_diffs([one], [one], 5) == [None]  # six words and spaces
+    assert turn_diffs([one], [one], 5) == [None]  # the two texts have six words and spaces
     assert turn_diffs([one], [turn("b_0", "one two", 0.0)], 100) == [None]
 
 

@@ -1,4 +1,4 @@
-"""Listeners of an episode: messages in what others were shown, and their links on the page."""
+"""Tests of the listeners of messages: messages in prompts of other agents, and their links."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -34,7 +34,7 @@ def test_messages_are_found_as_whole_words_since_the_previous_turn() -> None:
     assert heard_by(found) == [[1, 4], [], [3, 4], [4], []]
 
 
-def test_nobody_hears_what_is_not_spoken_or_empty() -> None:
+def test_text_that_is_empty_or_not_spoken_is_not_heard() -> None:
     quiet = [replace(each, spoken=False) for each in TALK]
     assert heard(quiet) == [[]] * 5
     empty = [said("a_0", " ", "", stage=0), said("b_0", "x", "anything", stage=1)]

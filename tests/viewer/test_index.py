@@ -1,4 +1,4 @@
-"""The viewer's index: it finds what is asked for, reads little, and keeps up with the run."""
+"""Tests of the viewer's index: filters, reads of one episode, updates and damaged files."""
 
 import hashlib
 import os
@@ -41,7 +41,7 @@ def made(tmp_path: Path) -> Path:
         (EpisodeFilter(text='" OR alpha NEAR('), []),
     ],
 )
-def test_a_filter_finds_just_what_it_names(
+def test_a_filter_finds_exactly_the_matching_episodes(
     made: Path, tmp_path: Path, asked: EpisodeFilter, found: list[tuple[int, int]]
 ) -> None:
     index = EpisodeIndex(made, tmp_path / "cache")
@@ -50,7 +50,7 @@ def test_a_filter_finds_just_what_it_names(
     assert [(row.step, row.line) for row in rows] == found and total == len(found)
 
 
-def test_an_episode_is_read_from_its_place_alone(made: Path, tmp_path: Path) -> None:
+def test_an_episode_is_read_from_its_place_in_the_file(made: Path, tmp_path: Path) -> None:
     index = EpisodeIndex(made, tmp_path / "cache")
     index.update(60.0)
     assert index.read(1, 2).episode.turns[0].text == "gamma"
@@ -67,7 +67,7 @@ def test_a_folder_that_may_not_be_read_does_not_look_empty(
         raise PermissionError(13, "Permission denied", str(folder))
 
     index = EpisodeIndex(made, tmp_path / "cache")
-    monkeypatch.setattr(Path, "iterdir", locked)  # a superuser reads what is locked
+    monkeypatch.setattr(Path, "iterdir", locked)  # a superuser can read locked folders
     with pytest.raises(RunError, match=r"episodes: cannot be read \(Permission denied\)"):
         index.update(60.0)
     monkeypatch.setattr(os, "access", lambda place, mode: False)
@@ -89,12 +89,12 @@ def test_a_step_that_is_recorded_again_or_taken_back_is_read_again(
     assert again.list.find(EpisodeFilter(text="epsilon"), SortOrder(), 0)[1] == 1
 
 
-def test_what_there_is_no_time_for_is_told_and_read_later(made: Path, tmp_path: Path) -> None:
+def test_steps_beyond_the_time_limit_are_counted_and_read_later(made: Path, tmp_path: Path) -> None:
     index = EpisodeIndex(made, tmp_path / "cache")
     assert (
         index.update(0.0) == 1 and index.list.find(EpisodeFilter(), SortOrder(), 0)[1] == 3
-    )  # the newest first
-    index.update_behind()
+    )  # the newest step is read first
+    index.update_in_background()
     assert index._reader is not None
     index._reader.join(20)
     assert index.list.find(EpisodeFilter(), SortOrder(), 0)[1] == 5 and index.update(0.0) == 0
@@ -114,7 +114,7 @@ def test_a_line_that_is_no_episode_is_listed_and_a_last_half_line_is_not(
 
 
 def contents(index: EpisodeIndex) -> object:
-    """Names of the tables and indexes, numbers of rows, and the episodes with a word."""
+    """Update the index; return its tables and indexes, row counts, and the episodes with a word."""
     index.update(60.0)
     names = [name for (name,) in index.base.execute("SELECT name FROM sqlite_master ORDER BY name")]
     counts = [index.base.execute(f"SELECT count(*) FROM {name}").fetchone() for name in TABLES]
@@ -143,7 +143,7 @@ def test_a_damaged_index_is_rebuilt_from_the_records(
     again = EpisodeIndex(made, tmp_path / "cache")
     assert contents(again) == before
     again.close()
-    (file,) = (tmp_path / "cache").iterdir()  # the damaged one is gone
+    (file,) = (tmp_path / "cache").iterdir()  # the damaged file is gone
     third = EpisodeIndex(made, tmp_path / "cache")
     assert third.list.find(EpisodeFilter(), SortOrder(), 0)[1] == 5  # found again, not rebuilt
     assert records == {path: path.read_bytes() for path in made.rglob("*") if path.is_file()}
@@ -156,7 +156,7 @@ def test_a_viewer_that_has_the_damaged_index_open_does_not_harm_the_new_one(
     first.update(60.0)
     second.rebuild()
     second.update(60.0)
-    first.rebuild()  # it takes the new one of the other
+    first.rebuild()  # it opens the new index of `second`
     assert first.base.execute("PRAGMA database_list").fetchall() == (
         second.base.execute("PRAGMA database_list").fetchall()
     )
@@ -167,7 +167,7 @@ def test_a_rebuild_during_an_update_leaves_no_step_out(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     index, read = EpisodeIndex(made, tmp_path / "cache"), EpisodeIndex._read
-    os.utime(made / "episodes", (1e9, 1e9))  # so that its time is trusted
+    os.utime(made / "episodes", (1e9, 1e9))  # the index trusts old times
 
     def rebuilt(self: EpisodeIndex, step: int) -> None:
         monkeypatch.undo()
@@ -189,7 +189,7 @@ def test_the_users_own_index_with_another_mode_is_opened(
     file.chmod(0)
     opened = os.open
 
-    def locked(path: Path, *flags: int, **more: Any) -> int:  # a superuser opens what is locked
+    def locked(path: Path, *flags: int, **more: Any) -> int:  # a superuser can open locked files
         if path == file and not file.stat().st_mode & 0o200:
             raise PermissionError(13, "Permission denied", str(path))
         return opened(path, *flags, **more)
@@ -227,7 +227,7 @@ def test_several_viewers_may_index_one_run_at_once(made: Path, tmp_path: Path) -
     assert faults == []
 
 
-def test_runs_of_one_name_and_of_a_sweep_are_told_apart(tmp_path: Path) -> None:
+def test_runs_of_one_name_and_of_a_sweep_get_distinct_names(tmp_path: Path) -> None:
     for place in ("a/same", "b/same", "a/sweep/one"):
         (tmp_path / place).mkdir(parents=True)
         (tmp_path / place / "config.yaml").write_text("seed: 0\n")
@@ -239,6 +239,6 @@ def test_runs_of_one_name_and_of_a_sweep_are_told_apart(tmp_path: Path) -> None:
     newest.parent.mkdir()
     newest.write_text("seed: 0\n")
     os.utime(newest, (4e9, 4e9))
-    # A page that is open goes on showing the same run.
+    # An open page keeps showing the same run, because names do not move to other folders.
     again = {run.name: run.folder for run in catalogue.runs()}
     assert again == {**named, "same~3": newest.parent} and next(iter(again)) == "same~3"

@@ -1,4 +1,4 @@
-"""The page of the league: how many games a rate counts, from which seats, and how old they are."""
+"""Tests of the league page: games, seats and age of each win rate, and values over the steps."""
 
 import json
 import shutil
@@ -47,7 +47,7 @@ def page(run: Path, cache: Path) -> str:
         return client.get(f"/run/{run.name}/league").text
 
 
-def test_one_group_in_one_seat_long_ago_has_no_colour_and_says_so(tmp_path: Path) -> None:
+def test_old_games_from_one_seat_have_no_colour_and_a_note(tmp_path: Path) -> None:
     played = [["base", "base@8", "player_1", 8, 9]]
     run = league(tmp_path / "run", state(seats=SEATS, played=played))
     found = cell(run)
@@ -67,7 +67,7 @@ def test_games_from_every_seat_have_a_colour(tmp_path: Path) -> None:
     assert "16 games,<br>every seat,<br>at the latest step" in page(run, tmp_path / "cache")
 
 
-def test_a_league_of_an_older_version_shows_what_it_knows(tmp_path: Path) -> None:
+def test_a_league_of_an_older_version_shows_the_values_that_it_has(tmp_path: Path) -> None:
     run = league(tmp_path / "run", state())
     assert (cell(run).games, cell(run).age, cell(run).shade) == (None, None, "")
     assert "about 8 games" in page(run, tmp_path / "cache")
@@ -89,7 +89,9 @@ def test_a_league_of_an_older_version_shows_what_it_knows(tmp_path: Path) -> Non
         {"seats": "player"},
     ],
 )
-def test_a_damaged_league_is_one_line(tmp_path: Path, broken: dict[str, Any]) -> None:
+def test_a_damaged_league_gives_an_error_of_one_line(
+    tmp_path: Path, broken: dict[str, Any]
+) -> None:
     run = league(tmp_path / "run", {**state(), **broken})
     with pytest.raises(RunError, match="the league of run is damaged") as raised:
         standings(run)
@@ -97,7 +99,7 @@ def test_a_damaged_league_is_one_line(tmp_path: Path, broken: dict[str, Any]) ->
 
 
 @pytest.mark.parametrize("text", ["[]", "3", "null", "", '{"league": []}', "9" * 5000])
-def test_a_state_that_is_none_is_one_line(tmp_path: Path, text: str) -> None:
+def test_a_state_without_a_league_gives_an_error_of_one_line(tmp_path: Path, text: str) -> None:
     run = league(tmp_path / "run", state())
     (run / "checkpoints/000050/state.json").write_text(text)
     with pytest.raises(RunError) as raised:
@@ -105,7 +107,7 @@ def test_a_state_that_is_none_is_one_line(tmp_path: Path, text: str) -> None:
     assert "\n" not in str(raised.value)
 
 
-def test_a_rating_that_is_not_finite_stands_last(tmp_path: Path) -> None:
+def test_a_rating_that_is_not_finite_is_sorted_last(tmp_path: Path) -> None:
     ratings = {"ratings": {"a": float("nan"), "b": 3.0, "c": [float("inf")]}}
     run = league(tmp_path / "run", {**state(), "ratings": ratings})
     assert standings(run)[0].name == "b"

@@ -1,4 +1,4 @@
-"""Lists of episodes and groups: the words, the order, the search in what was said, the answers."""
+"""Tests of the lists of episodes and groups: last words, order, text search and answers."""
 
 import json
 import re
@@ -27,7 +27,7 @@ def says(agent: str, shown: str, said: str | None, reward: float = 0.0, **fields
 
 
 def signal(number: int) -> Episode:
-    """One of ten episodes: south is answered by hunt in nine of them."""
+    """Return one of ten episodes; the sender answers south with hunt in all but episode 0."""
     word = "rest" if number == 0 else "hunt"
     turns = (
         says("sender_0", "south", word, float(number)),
@@ -64,7 +64,7 @@ def test_a_list_shows_the_words_and_the_most_frequent_answers(client: TestClient
         {"role": "receiver", "shown": "rest", "said": "south", "valid": True},
     ]
     answers = [(a["role"], a["shown"], a["said"], a["times"], a["among"]) for a in found["answers"]]
-    # "rest" was shown once only, so that the receiver's answers are counted together.
+    # "rest" was shown only once, so the receiver's answers to all prompts are counted together.
     assert answers == [("receiver", None, "south", 10, 10), ("sender", "south", "hunt", 9, 10)]
     page = client.get("/run/made/episodes").text
     assert "south" in page and re.search(r"hunt</span> <b>90&nbsp;%</b>", page)
@@ -179,7 +179,7 @@ def test_a_line_keeps_the_start_and_the_end(text: str, line: str) -> None:
     assert line_of(text) == line
 
 
-def test_the_last_words_are_those_before_the_results_of_tools() -> None:
+def test_last_words_show_the_prompt_before_the_results_of_tools() -> None:
     call = says("solver_0", "What is 2 + 2?", None, final=False)
     answer = says("solver_0", "result: 4", "4")
     other = says("judge_0", "4", None, text="no idea")

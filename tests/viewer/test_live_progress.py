@@ -1,4 +1,4 @@
-"""The present work of a run on its pages: its file is data, and shows only a run that trains."""
+"""Tests of the progress of a run on its pages, which is shown only while the run is trained."""
 
 import fcntl
 import json
@@ -23,12 +23,12 @@ from tests.helpers.viewer_run import episode, five_episodes, served, write
 NOW = 1_000_000.0
 
 
-def tell(run: Path, **fields: Any) -> None:
-    """Write the file: 12 of 64 episodes of step 3 in 4 s."""
+def write_progress(run: Path, **fields: Any) -> None:
+    """Write the progress file: step 2 of 40, and 12 of 64 episodes in 4 s."""
     tally = {"unit": "episodes", "done": 12, "total": 64, "tokens": 2000, "since": NOW - 4}
     content = {"time": NOW, "phase": "rollout", "since": NOW - 4, "tallies": [tally]}
     about = {"step": 2, "steps": 40, "seconds_left": 90.0}
-    made = run / ".made"  # a page never reads half a file
+    made = run / ".made"  # a page never reads an incomplete file
     made.write_text(json.dumps({**content, **about, **fields}))
     made.replace(run / "progress.json")
 
@@ -54,7 +54,7 @@ def client(made: Path, tmp_path: Path) -> Iterator[TestClient]:
 
 
 def test_a_training_run_shows_its_phase_and_bars(made: Path, client: TestClient) -> None:
-    tell(made)
+    write_progress(made)
     with training(made):
         page = client.get("/run/made").text
         for words in (
@@ -75,7 +75,7 @@ def test_a_training_run_shows_its_phase_and_bars(made: Path, client: TestClient)
 
 
 def test_a_run_that_does_not_train_shows_nothing(made: Path, client: TestClient) -> None:
-    tell(made)  # a killed process left it
+    write_progress(made)  # a killed process left the file
     page = client.get("/run/made").text
     assert "rollout" not in page and "data-present" not in page
     assert client.get("/run/made/progress").text == ""
@@ -105,13 +105,13 @@ def test_a_damaged_file_shows_nothing(made: Path, client: TestClient, content: s
 
 
 def test_hostile_words_are_inert(made: Path, client: TestClient) -> None:
-    tell(made, phase=HOSTILE[:150])
+    write_progress(made, phase=HOSTILE[:150])
     with training(made):
         page = client.get("/run/made").text + client.get("/run/made/progress").text
     assert "<img" not in page and "\u202e" not in page and page.count("<script") == 1
 
 
-def test_tabs_lead_somewhere(made: Path, client: TestClient) -> None:
+def test_a_tab_is_shown_only_if_its_page_has_content(made: Path, client: TestClient) -> None:
     def tabs() -> list[str]:
         return re.findall(r'<a href="/run/made/(\w+)"', client.get("/run/made").text)
 
@@ -148,7 +148,7 @@ def test_the_tab_of_a_league_is_there_before_its_first_checkpoint(
 def test_an_open_page_follows_the_work_on_a_phone(made: Path, tmp_path: Path) -> None:
     if not shutil.which("chromium"):
         pytest.skip("needs the browser chromium")
-    tell(made, phase="warm start", step=0, seconds_left=None)
+    write_progress(made, phase="warm start", step=0, seconds_left=None)
     with (
         training(made),
         served(made) as address,
@@ -158,7 +158,7 @@ def test_an_open_page_follows_the_work_on_a_phone(made: Path, tmp_path: Path) ->
         tab.wait("document.querySelector('.present').innerText.includes('warm start')")
         assert tab.run("document.documentElement.scrollWidth") <= 360
         tab.run("window.same = true")
-        tell(made, time=time.time(), phase="learn", tallies=[])
+        write_progress(made, time=time.time(), phase="learn", tallies=[])
         tab.wait("document.querySelector('.present').innerText.includes('learn, for')")
         assert (
             tab.run("window.same") and tab.run("document.querySelectorAll('progress').length") == 1

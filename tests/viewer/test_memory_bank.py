@@ -1,4 +1,4 @@
-"""The time line of a memory bank: what the record says is what the arena's bank came to."""
+"""Tests of the time line of a memory bank, which must agree with the bank of the arena."""
 
 import re
 from pathlib import Path
@@ -23,8 +23,8 @@ def test_the_time_line_is_the_banks_own_journal() -> None:
     episode, arena = played()
     line = time_line(episode)
     assert line is not None
-    told = [(m.event, m.entry) for moments in line.moments for m in moments]
-    assert told == [
+    events = [(m.event, m.entry) for moments in line.moments for m in moments]
+    assert events == [
         ("EARLIER", "0"),
         ("ADD", "1"),
         ("UPDATE", "0"),
@@ -115,7 +115,7 @@ def test_a_part_of_a_mixture_has_its_time_line_too() -> None:
     ],
 )
 @pytest.mark.parametrize("verdict", ["add", "not_json"])
-def test_no_record_breaks_it(action: Any, verdict: str) -> None:
+def test_no_record_breaks_the_time_line(action: Any, verdict: str) -> None:
     managed = turn(MANAGER, action=action, info={"verdict": verdict})
     answered = turn("answer_agent_0", action=action)
     extracted = turn(EXTRACTOR, action=action, info={"verdict": "facts"})
@@ -133,7 +133,7 @@ def test_no_record_breaks_it(action: Any, verdict: str) -> None:
         assert time_line(made(managed, task=Task(id="t", payload=payload))) is None
 
 
-def test_the_page_of_an_episode_has_it(tmp_path: Path) -> None:
+def test_the_page_of_an_episode_has_the_time_line(tmp_path: Path) -> None:
     episode, _ = played()
     run = five_episodes(tmp_path / "made")
     hostile = {**PAYLOAD, "facts": [{**fact, "text": HOSTILE} for fact in FACTS[1:]]}

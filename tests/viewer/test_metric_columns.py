@@ -1,4 +1,4 @@
-"""The columns of a run's metrics: parsed once, whatever the file holds."""
+"""Tests of the metric columns of a run: each line is parsed once, damaged lines are left out."""
 
 import json
 import math
@@ -41,7 +41,7 @@ def test_only_new_bytes_are_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(metric_columns, "decode", counted)
     with (tmp_path / "run/metrics.jsonl").open("a") as file:
-        file.write(line(3, a=2.5) + '{"step": 4, "a"')  # a line in progress
+        file.write(line(3, a=2.5) + '{"step": 4, "a"')  # an incomplete line
         file.flush()
         made.update()
         assert len(parsed) == 1 and points(made, "a") == [(1, 0.5), (2, 1.5), (3, 2.5)]
@@ -59,7 +59,7 @@ def test_a_record_that_was_rewritten_is_read_again(tmp_path: Path) -> None:
     os.replace(run / "new", run / "metrics.jsonl")
     made.update()
     assert points(made, "a") == [(1, 7.0)]
-    with (run / "metrics.jsonl").open("r+") as file:  # the same file, other and more bytes
+    with (run / "metrics.jsonl").open("r+") as file:  # the same file with other and more bytes
         file.write(line(1, a=8.0) + line(2, a=9.0))
     made.update()
     assert points(made, "a") == [(1, 8.0), (2, 9.0)]
@@ -95,14 +95,16 @@ def test_hostile_lines_are_counted_and_left_out(
     assert made.names == ["a", "b", "name0"] and made.omitted == 9
 
 
-def test_a_line_without_end_is_never_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_without_end_is_not_kept_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(metric_columns, "LONGEST_LINE", 2_000_000)
     run = tmp_path / "run"
     run.mkdir()
     with (run / "metrics.jsonl").open("w") as file:
         file.write(line(1, a=1.0))
         file.flush()
-        file.seek(50_000_000)  # zeros, which take no room on the disk
+        file.seek(50_000_000)  # zeros, which take no disk space
         file.write(" ")
     made = MetricColumns(run)
     made.update()
@@ -112,7 +114,9 @@ def test_a_line_without_end_is_never_held(tmp_path: Path, monkeypatch: pytest.Mo
     assert points(made, "a") == [(1, 1.0), (2, 2.0)] and made.damaged.count == 1
 
 
-def test_what_cannot_be_read_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_read_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = tmp_path / "run"
     run.mkdir()
     os.mkfifo(run / "metrics.jsonl")

@@ -1,4 +1,4 @@
-"""The pages in a real browser that a person uses: a game in two tabs, and every page on a phone."""
+"""Tests of pages in a real browser: a game in two tabs, and the width of pages on a phone."""
 
 import json
 import shutil
@@ -22,7 +22,7 @@ from tests.helpers.viewer_run import episode, served, write
 
 pytestmark = pytest.mark.skipif(not shutil.which("chromium"), reason="needs the browser chromium")
 PHONE = 360
-"""Pixels of a narrow one."""
+"""Width of a narrow phone in pixels."""
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @contextmanager
 def seated() -> Iterator[tuple[str, Callable[[], None]]]:
-    """The address of a table of tic-tac-toe, and what stops its server."""
+    """Serve a table of tic-tac-toe; yield its address and a function that stops the server."""
     sitting = PlaySession(seed=0)
     with (
         table("tic_tac_toe", ask=sitting.ask, script="arenas.games.tic_tac_toe.minimax") as place,
@@ -81,7 +81,7 @@ def test_a_game_in_two_tabs_that_are_reloaded_and_outlive_the_server(
         write_down(first, "5")
         press(first, times=2)
         first.wait("document.querySelectorAll('details.turn').length === 2")
-        # The other tab has words in it: they stay, are refused, and are still to be read.
+        # The text in the other tab stays, is refused when it is sent, and can still be read.
         assert second.run("document.querySelector('textarea').value") == "9"
         press(second)
         second.wait("document.body.innerText.includes('game has continued')")
@@ -111,7 +111,7 @@ def test_wide_tables_are_not_cut_without_a_sign(shown: Browser, tmp_path: Path) 
                     "linear-gradient"
                 )
                 == 4
-            ), "shadows at the ends where more is hidden"
+            ), "shadows at both ends show that more is hidden"
             assert tab.run(
                 "[...document.querySelectorAll('.wide')].every(e => e.scrollWidth <= e.clientWidth)"
             ), page

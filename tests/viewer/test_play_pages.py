@@ -1,4 +1,4 @@
-"""A game in the page: the seat sees its own, moves count once, and nobody else can make them."""
+"""Tests of a game on a page: private views, moves that count once, and forged requests."""
 
 import re
 import threading
@@ -32,43 +32,43 @@ def question(messages: list[dict[str, str]]) -> HumanQuestion:
 
 
 class Visitor:
-    """Somebody with the page open."""
+    """A person who has the page open."""
 
     def __init__(self, client: TestClient, pages: PlayPages) -> None:
-        self.client, self.pages, self.sitting = client, pages, pages.sitting
+        self.client, self.pages, self.session = client, pages, pages.session
 
     def page(self) -> str:
-        """The page as a reload shows it."""
+        """Return the page that a reload shows."""
         return self.client.get("/").text
 
     def send(self, action: str, **fields: object) -> Any:
-        """A form of the page, with its secret; a redirect is not followed."""
+        """Send a form of the page with its secret; do not follow a redirect."""
         data = {"form": self.pages.secret, **{name: str(each) for name, each in fields.items()}}
         return self.client.post(f"/{action}", data=data, follow_redirects=False)
 
     def begin(self, agent: str = "player_0", game: int = 1) -> Any:
         """Take a seat, and wait for the first question."""
         answer = self.send("begin", agent=agent, game=game)
-        self.sitting.settle(20)
+        self.session.settle(20)
         return answer
 
     def move(self, text: str, turn: int, game: int = 1) -> Any:
-        """Say something, and wait for what comes of it."""
+        """Send a text, and wait until the other agents have moved."""
         answer = self.send("move", game=game, turn=turn, text=text)
-        self.sitting.settle(20)
+        self.session.settle(20)
         return answer
 
 
 @contextmanager
 def visiting(target: str, script: str = MINIMAX, **settings: str) -> Iterator[Visitor]:
-    sitting = PlaySession(seed=0)
-    with table(target, ask=sitting.ask, script=script) as place:
-        pages = PlayPages(place, sitting, title="A game", agent="")
+    session = PlaySession(seed=0)
+    with table(target, ask=session.ask, script=script) as place:
+        pages = PlayPages(place, session, title="A game", agent="")
         with TestClient(application(pages, **settings), base_url=LOCAL) as client:
             try:
                 yield Visitor(client, pages)
             finally:
-                sitting.close()
+                session.close()
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def visitor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Visitor
 
 
 def free(page: str) -> str:
-    """The first square that the page says is free."""
+    """Return the first square that the latest prompt on the page lists as free."""
     return re.findall(r"nothing else: (\d)", page)[-1]
 
 
@@ -104,7 +104,7 @@ def test_a_game_is_played_from_the_page_saved_and_shown_by_the_viewer(
     (path,) = saved()
     assert f"saved as games/{path.name}" in page and "player_0, you" in page
     record = record_of(decode(path.read_bytes()), step=0, line=1, path=path)
-    assert record.episode == visitor.sitting.seen.episode
+    assert record.episode == visitor.session.seen.episode
     assert [t.policy for t in record.episode.turns if t.agent == "player_0"] == [YOU] * (turn - 1)
     assert visitor.client.get("/record").text.count('class="who"') == len(record.episode.turns)
     (tmp_path / "games/broken.jsonl").write_text("{}\n")
@@ -119,11 +119,11 @@ def test_a_game_is_played_from_the_page_saved_and_shown_by_the_viewer(
 
 
 def held(text: str) -> list[str]:
-    """The cards that players of Kuhn poker are told in a text."""
+    """Return the cards that a text of Kuhn poker says a player holds."""
     return re.findall(r"You hold the (\w+)", text)
 
 
-def test_a_seat_sees_its_own_alone_until_the_game_is_over(
+def test_a_seat_sees_only_its_own_card_until_the_game_is_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -134,7 +134,7 @@ def test_a_seat_sees_its_own_alone_until_the_game_is_over(
             pages.append(page)
             visitor.move("pass", turn)
             turn += 1
-        episode = visitor.sitting.seen.episode
+        episode = visitor.session.seen.episode
         assert episode is not None and pages
         cards = {t.agent: held(str(t.messages))[0] for t in episode.turns}
         for page in pages:
@@ -143,37 +143,37 @@ def test_a_seat_sees_its_own_alone_until_the_game_is_over(
         assert set(held(whole)) == set(cards.values())
 
 
-def test_a_move_counts_once_however_often_and_from_wherever_it_is_sent(visitor: Visitor) -> None:
+def test_a_move_that_is_sent_again_or_from_another_tab_counts_once(visitor: Visitor) -> None:
     visitor.begin()
     visitor.begin()  # a second click
-    assert visitor.sitting.seen.number == 1
+    assert visitor.session.seen.number == 1
     assert visitor.move("1", 1).status_code == 303
-    seen = visitor.sitting.seen
-    assert visitor.move("1", 1).status_code == 303 and visitor.sitting.seen == seen
+    seen = visitor.session.seen
+    assert visitor.move("1", 1).status_code == 303 and visitor.session.seen == seen
     late = visitor.move("2", 1)  # another tab that still shows the first turn
     assert late.status_code == 409 and "game has continued" in late.text and ">2</pre>" in late.text
     for turn, game in ((3, 1), (2, 2), (0, 1), (2, 0)):
         assert visitor.move("9", turn, game).status_code == 409
     assert visitor.begin("player_1", 2).status_code == 409
-    assert visitor.sitting.seen == seen and "<button>Send" in visitor.page()
+    assert visitor.session.seen == seen and "<button>Send" in visitor.page()
     assert visitor.send("move", game=1, turn="x", text="9").status_code == 403
 
 
-def test_an_open_page_is_told_when_there_is_something_new(visitor: Visitor) -> None:
+def test_an_open_page_is_sent_again_only_if_it_has_changed(visitor: Visitor) -> None:
     first = visitor.client.get("/")
     tag = {"If-None-Match": first.headers["ETag"]}
     assert visitor.client.get("/", headers=tag).status_code == 304
     visitor.begin()
     second = visitor.client.get("/", headers=tag)
     assert second.status_code == 200 and second.headers["X-Look-Again"] == str(play_pages.LATER)
-    with visiting("tic_tac_toe") as other:  # on the same port after this one, and as far
+    with visiting("tic_tac_toe") as other:  # a later server of the port, as far in its game
         other.begin()
         tag = {"If-None-Match": second.headers["ETag"]}
         assert visitor.client.get("/", headers=tag).status_code == 304
         assert other.client.get("/", headers=tag).status_code == 200
 
 
-def test_nobody_else_can_make_a_move(visitor: Visitor) -> None:
+def test_a_forged_request_makes_no_move(visitor: Visitor) -> None:
     visitor.begin()
     fields = {"game": "1", "turn": "1", "text": "1"}
     secret = {**fields, "form": visitor.pages.secret}
@@ -188,18 +188,18 @@ def test_nobody_else_can_make_a_move(visitor: Visitor) -> None:
         assert client.post("/move", content=odd).status_code == 403
     assert client.post("/move", content=b"&" * (LONGEST_FORM + 1)).status_code == 403
     assert client.get("/move").status_code == 405
-    assert visitor.sitting.seen.exchanges[0].said is None
+    assert visitor.session.seen.exchanges[0].said is None
     sent = client.post("/move", data=secret, headers={"Origin": LOCAL}, follow_redirects=False)
     assert sent.status_code == 303
 
 
-def test_with_a_token_nothing_is_taken_without_it(
+def test_a_server_with_a_token_refuses_requests_without_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with visiting("tic_tac_toe", token="secret") as visitor:
         assert visitor.client.get("/").status_code == 403
-        assert visitor.begin().status_code == 403 and visitor.sitting.seen.number == 0
+        assert visitor.begin().status_code == 403 and visitor.session.seen.number == 0
         visitor.client.get("/?token=secret")
         assert visitor.begin().status_code == 303
 
@@ -207,14 +207,14 @@ def test_with_a_token_nothing_is_taken_without_it(
 @pytest.mark.parametrize(
     "text", [HOSTILE.replace("\ud800", "\N{REPLACEMENT CHARACTER}"), "a" * 1_000_000]
 )
-def test_what_is_said_is_shown_and_never_run(
+def test_text_of_the_person_is_shown_and_never_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with visiting("signal", "arenas.games.opponents.random_legal") as visitor:
         visitor.begin("scout_0")
         visitor.move(text, 1)  # a message
-        visitor.move(text, 2)  # a move, which is asked for again
+        visitor.move(text, 2)  # an illegal move, which is requested again
         pages = [visitor.page()]
         assert "is not a legal move" in pages[0]
         visitor.move("home", 3)
@@ -227,7 +227,7 @@ def test_what_is_said_is_shown_and_never_run(
         assert record.episode.turns[0].text == text
 
 
-def test_an_illegal_move_is_asked_again_beside_the_legal_moves(visitor: Visitor) -> None:
+def test_an_illegal_move_is_requested_again_with_the_legal_moves(visitor: Visitor) -> None:
     assert "Three marks in a row win" in visitor.page()  # the rules
     visitor.begin()
     page = visitor.page()
@@ -240,24 +240,24 @@ def test_an_illegal_move_is_asked_again_beside_the_legal_moves(visitor: Visitor)
     visitor.move("5", 2)
     assert "is not a legal move" in visitor.page() and "<button>Send" in visitor.page()
     visitor.send("leave", game=1)
-    visitor.sitting.settle(20)
+    visitor.session.settle(20)
     assert "Not saved" in visitor.page()
 
 
-def test_what_others_say_is_shown_and_never_run(visitor: Visitor) -> None:
+def test_text_of_other_agents_is_shown_and_never_run(visitor: Visitor) -> None:
     said = [
         {"role": "system", "content": "Rules."},
         {"role": "user", "content": HOSTILE + "b" * 1_000_000},
     ]
-    asked = threading.Thread(target=visitor.sitting.ask, args=(question(said),), daemon=True)
+    asked = threading.Thread(target=visitor.session.ask, args=(question(said),), daemon=True)
     asked.start()
-    while visitor.sitting.seen.phase != "yours":
+    while visitor.session.seen.phase != "yours":
         time.sleep(0.01)
     page = visitor.page()
     assert len(re.findall(r"<script\b", page)) == 1 and "<img" not in page
     assert "\u202e" not in page and "\x1b" not in page and len(page) < 300_000
     assert "Rules." in page and "more characters" in page
-    visitor.send("move", game=0, turn=1, text="x")  # no game goes on that could be waited for
+    visitor.send("move", game=0, turn=1, text="x")  # no game is in progress to wait for
     asked.join(20)
     assert not asked.is_alive()
     again = [
@@ -266,27 +266,29 @@ def test_what_others_say_is_shown_and_never_run(visitor: Visitor) -> None:
         said[0],
         {"role": "user", "content": "?"},
     ]
-    asked = threading.Thread(target=visitor.sitting.ask, args=(question(again),), daemon=True)
+    asked = threading.Thread(target=visitor.session.ask, args=(question(again),), daemon=True)
     asked.start()
-    visitor.sitting.settle(20)
-    assert visitor.page().count("Rules.") == 1  # what was said before is not repeated
+    visitor.session.settle(20)
+    assert visitor.page().count("Rules.") == 1  # earlier messages are not repeated
     visitor.send("move", game=0, turn=2, text="y")
     asked.join(20)
 
 
-def test_who_leaves_saves_nothing_and_can_begin_again(visitor: Visitor) -> None:
+def test_a_person_who_leaves_saves_nothing_and_can_begin_again(visitor: Visitor) -> None:
     visitor.begin()
     visitor.send("leave", game=1)
-    visitor.sitting.settle(20)
+    visitor.session.settle(20)
     assert "Not saved" in visitor.page() and saved() == []
     assert visitor.begin("player_1", 2).status_code == 303
     assert "Your move, as player_1" in visitor.page()
-    visitor.sitting.close()  # the server ends
-    thread = visitor.sitting._game
+    visitor.session.close()  # the server ends
+    thread = visitor.session._game
     assert thread is not None and not thread.is_alive() and saved() == []
 
 
-def test_what_breaks_is_told_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_game_is_shown_on_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     with visiting("tic_tac_toe", f"{__name__}.broken") as visitor:
         visitor.begin("player_1")
@@ -317,7 +319,7 @@ def test_two_games_of_one_second_are_two_files(
         (("nothing",), "no run folder and no arena 'nothing'"),
     ],
 )
-def test_what_cannot_be_served_is_one_line(
+def test_wrong_arguments_of_the_command_give_an_error_of_one_line(
     arguments: tuple[str, ...], words: str, tmp_path: Path
 ) -> None:
     outcome = run("play", *arguments, "--page", cwd=tmp_path)

@@ -1,4 +1,4 @@
-"""A game that ends just as its person leaves, or as the server does."""
+"""Tests of a game that ends while its person leaves or its server stops."""
 
 import threading
 import time
@@ -16,14 +16,14 @@ from tests.helpers.builders import episode
 
 
 class Gated:
-    """A table whose game ends, or breaks, when `gate` is opened; it calls `saving` as it saves."""
+    """A table whose game ends or fails when `gate` is set; `save` calls `saving`."""
 
     def __init__(self, saving: Callable[[], object], *, fault: Exception | None = None) -> None:
         self.saving, self.fault = saving, fault
         self.gate = threading.Event()
 
     def check(self, agent: str) -> None:
-        """Every seat is there."""
+        """Accept every seat."""
 
     def game(self, agent: str, *, seed: int, number: int) -> Episode:
         assert self.gate.wait(20)
@@ -37,24 +37,24 @@ class Gated:
 
 
 @pytest.mark.parametrize("fault", [None, KeyError("closed"), RunError("closed")])
-def test_a_game_that_the_server_ended_in_is_neither_saved_nor_a_fault(
+def test_a_game_that_ends_with_the_server_is_neither_saved_nor_an_error(
     fault: Exception | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     saved: list[int] = []
     sitting, place = PlaySession(seed=0), Gated(lambda: saved.append(1), fault=fault)
     sitting.begin(cast(PlaySetup, place), "player_0", 1)
-    told: list[bool] = []
-    closing = threading.Thread(target=lambda: told.append(sitting.close()))
+    interrupted: list[bool] = []
+    closing = threading.Thread(target=lambda: interrupted.append(sitting.close()))
     closing.start()
     while not sitting._closed:
         time.sleep(0.01)
     place.gate.set()
     closing.join(20)
-    assert told == [True] and not saved and sitting.seen.phase != "broken"
+    assert interrupted == [True] and not saved and sitting.seen.phase != "broken"
     assert capsys.readouterr().err == ""
 
 
-def test_nobody_is_told_to_have_left_a_game_that_is_being_saved() -> None:
+def test_a_game_that_is_being_saved_cannot_be_left() -> None:
     phases: list[str] = []
 
     def saving() -> None:

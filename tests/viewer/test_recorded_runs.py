@@ -1,6 +1,6 @@
-"""Every page of short recorded runs in a browser: wide, on a phone, dark, and by the keyboard.
+"""Tests of all pages of short recorded runs in a browser: width, phone, dark mode, keyboard.
 
-The folder in SELFPLAY_SCREENSHOTS, if it is set, gets a picture of each page.
+The tests write a picture of each page to the folder in SELFPLAY_SCREENSHOTS, if it is set.
 """
 
 import os
@@ -21,14 +21,14 @@ pytestmark = [pytest.mark.slow]
 PHONE = 360
 SHORT = ("run.steps=2", "run.threads=1", "run.episodes_every=1")
 RUNS = {
-    "quickstart": 400,  # with fewer steps it proposes too few valid tasks to begin
+    "quickstart": 400,  # with fewer steps, the model proposes too few valid tasks to begin
     "signal": 3,
     "dilemma": 3,
     "tic_tac_toe_league": 3,
     "memory": 3,
     "debate": 3,
 }
-"""Experiment of `tiny` to the steps of its warm start."""
+"""Number of warm-start steps of each experiment in `tiny`."""
 WATCH = (
     "window.problems = [];"
     "addEventListener('error', (e) => problems.push(e.message));"
@@ -36,7 +36,7 @@ WATCH = (
     "addEventListener('securitypolicyviolation', (e) => problems.push(e.violatedDirective));"
 )
 LOADED = "performance.getEntriesByType('resource').map((each) => each.name)"
-"""Addresses that a page has loaded."""
+"""JavaScript for the addresses that a page has loaded."""
 
 
 @pytest.fixture(scope="module")
@@ -57,14 +57,14 @@ def train(folder: Path, name: str) -> Path:
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     assert made.returncode == 0, made.stderr[-2000:]
-    for measure in ("language", "behaviour"):  # a game has words, legal moves, or both
+    for measure in ("language", "behaviour"):  # a game has messages, legal moves, or both
         call([sys.executable, "-m", "selfplay", "study", measure, str(folder / name)])
     assert [*(folder / name / "studies").glob("*.json")]
     return folder / name
 
 
 def pages(tab: Tab, address: str, run: str) -> list[str]:
-    """Return the addresses of all pages that the run's page leads to, and of one of each kind."""
+    """Return the addresses of all pages in the run's navigation, and of one entry of each list."""
     tab.go(f"{address}run/{run}")
     hrefs = tab.run("[...document.querySelectorAll('main nav a')].map((a) => a.href)")
     found = [address, f"{address}tags?run={run}", f"{address}run/{run}", *hrefs]
@@ -77,7 +77,7 @@ def pages(tab: Tab, address: str, run: str) -> list[str]:
 
 
 def check(tab: Tab, page: str, address: str, *, width: int) -> None:
-    """Check that a page fits, has words, has no problem and loads nothing from elsewhere."""
+    """Check that a page fits, has text, has no problem and loads nothing from elsewhere."""
     tab.wait("document.querySelector('main').innerText.length > 10")
     assert tab.run("document.documentElement.scrollWidth") <= width, page
     assert tab.run("problems") == [], page

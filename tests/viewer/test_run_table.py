@@ -1,4 +1,4 @@
-"""The table of runs: settings that differ, health, order and filter, also beside hostile runs."""
+"""Tests of the table of runs: settings that differ, health, order and filter, hostile runs."""
 
 import fcntl
 import json
@@ -94,11 +94,11 @@ def test_the_keys_are_those_that_differ_between_the_runs_of_a_filter(
 
     assert keys("") == ["learner.lr", "extra.deep", "extra.wide"]
     assert keys("words=lr%3D0.1") == ["extra.wide"]
-    assert keys("words=lr%3D0.02") == keys(""), "one run differs from none"
+    assert keys("words=lr%3D0.02") == keys(""), "for a single run, the keys of all runs are shown"
 
 
 def test_runs_of_other_experiments_differ_by_name_and_class(tmp_path: Path) -> None:
-    """Keys inside a node say nothing if its class differs; values are those of a config."""
+    """Keys inside a node are left out if its class differs; null and lists are shown as JSON."""
     for name, target, more in (
         ("one", "arenas.games.kuhn.Kuhn", "cards: [north, south], inner: {_target_: a.B}"),
         ("two", "arenas.games.tictac.TicTac", "size: 3"),
@@ -121,7 +121,7 @@ def test_runs_of_other_experiments_differ_by_name_and_class(tmp_path: Path) -> N
     assert rows["three"]["limit"] == "null" and rows["two"]["limit"] == '[1, {"a": true}]'
     assert '<td data-name="run.experiment" class="setting">tiny/one</td>' in page
     assert ">arena.<wbr>_target_</a>" in page and ">arenas.<wbr>games.<wbr>kuhn.<wbr>Kuhn<" in page
-    assert {row["name"] for row in asked["runs"]} == {"two", "three"}, "filters know all keys"
+    assert {row["name"] for row in asked["runs"]} == {"two", "three"}, "a filter can use every key"
 
 
 def test_order_filter_and_seeds(client: TestClient) -> None:
@@ -236,7 +236,7 @@ def test_tags_are_shown_found_and_changed_by_the_form_of_the_page_alone(
     (runs / "a/tags.json").write_text('["good", "paper"]')
     (runs / "b/tags.json").write_text('["goodbye"]')
     (runs / "c/tags.json").write_text('["<script>"]')
-    assert listed(client, "words=tag:good") == ["a"]  # a tag is named whole
+    assert listed(client, "words=tag:good") == ["a"]  # a tag must match as a whole
     assert listed(client, "words=tag:PAPER+lr=0.1") == ["a"]
     rows = {row["name"]: row for row in client.get("/runs.json").json()["runs"]}
     assert rows["a"]["tags"] == ["good", "paper"] and rows["c"]["tags"] == []

@@ -1,4 +1,4 @@
-"""The viewer: what its pages show of runs, quickly, and what they refuse."""
+"""Tests of the viewer: pages of runs, damaged and hostile runs, and refused requests."""
 
 import fcntl
 import json
@@ -69,7 +69,7 @@ def test_pages_of_a_list_are_cut_and_linked(made: Path, tmp_path: Path) -> None:
     assert "105 episodes" in first and "105 episodes" in last
 
 
-def test_every_run_has_its_line_and_its_pages(client: TestClient) -> None:
+def test_every_run_has_a_line_and_pages(client: TestClient) -> None:
     page = shown(client, "/")
     assert 'href="/run/zero"' in page and 'href="/run/one"' in page
     sections = re.findall(r'href="\?section=([^"]+)"', shown(client, "/run/zero"))
@@ -161,7 +161,7 @@ def test_failed_episodes_are_counted_and_listed_with_their_errors(
     with TestClient(application(RunCatalogue([made]), cache=tmp_path), base_url=LOCAL) as client:
         page = shown(client, "/run/made")
         assert "3 episodes failed" in page and "1 episode of evaluations failed" in page
-        assert 'href="/run/made/failed"' not in page  # it would lead nowhere
+        assert 'href="/run/made/failed"' not in page  # no failed episode is recorded
         assert "No failed episode is on record." in shown(client, "/run/made/failed")
 
         broken = [episode("x", 0.0, status=Status.FAILED, error=e) for e in ("Odd: <b>", "Odd: 2")]
@@ -189,7 +189,7 @@ def test_failed_episodes_are_counted_and_listed_with_their_errors(
         assert "a pipe" in shown(client, "/run/made/failed", 404)
 
 
-def test_the_page_may_only_load_what_is_ours(client: TestClient) -> None:
+def test_a_page_may_load_only_files_of_the_viewer(client: TestClient) -> None:
     answer = client.get("/")
     (policy,) = re.findall(r'Content-Security-Policy" content="([^"]+)"', answer.text)
     assert "default-src 'none'" in policy and "script-src 'self'" in policy
@@ -203,11 +203,11 @@ def test_the_page_may_only_load_what_is_ours(client: TestClient) -> None:
     assert client.get("/viewer.js").headers["Content-Type"].startswith("text/javascript")
 
 
-def test_another_sites_name_for_this_machine_is_refused(client: TestClient) -> None:
+def test_a_request_with_another_host_name_is_refused(client: TestClient) -> None:
     assert client.get("/", headers={"Host": "evil.example"}).status_code == 400
 
 
-def test_with_a_token_nothing_is_shown_without_it(runs: Path, tmp_path: Path) -> None:
+def test_a_server_with_a_token_shows_nothing_without_it(runs: Path, tmp_path: Path) -> None:
     made = application(RunCatalogue([runs]), cache=tmp_path, token="secret")
     with TestClient(made, base_url="http://10.0.0.7") as client:
         for address in ("/", "/run/zero", "/viewer.js", "/?token=wrong"):
@@ -219,7 +219,7 @@ def test_with_a_token_nothing_is_shown_without_it(runs: Path, tmp_path: Path) ->
         assert given.headers["Location"] == "/compare?run=zero&run=one"
 
 
-def test_a_page_is_made_again_only_if_it_would_be_another(made: Path, tmp_path: Path) -> None:
+def test_a_page_is_made_again_only_if_it_has_changed(made: Path, tmp_path: Path) -> None:
     (made / "metrics.jsonl").write_text('{"step": 1, "role/solver/reward": 0.5}\n')
     with TestClient(application(RunCatalogue([made]), cache=tmp_path), base_url=LOCAL) as client:
         first = client.get("/run/made")
@@ -232,7 +232,7 @@ def test_a_page_is_made_again_only_if_it_would_be_another(made: Path, tmp_path: 
         assert second.status_code == 200 and "2 steps" in second.text
 
 
-def test_open_pages_share_what_they_may_cost() -> None:
+def test_open_pages_share_one_limit_of_their_cost() -> None:
     pace = PollLimiter()
     assert pace.wait(0.0, 100.0) == SOONEST
     assert pace.wait(0.1, 100.0) == pytest.approx(0.1 * SHARE)
@@ -247,7 +247,7 @@ def test_open_pages_share_what_they_may_cost() -> None:
     assert pace.wait(0.0, 1e6) == SOONEST
 
 
-def test_a_run_is_live_while_somebody_holds_its_lock(made: Path, tmp_path: Path) -> None:
+def test_a_run_is_live_while_a_process_holds_its_lock(made: Path, tmp_path: Path) -> None:
     with TestClient(application(RunCatalogue([made]), cache=tmp_path), base_url=LOCAL) as client:
         assert (
             "stopped" in shown(client, "/run/made")
@@ -260,7 +260,7 @@ def test_a_run_is_live_while_somebody_holds_its_lock(made: Path, tmp_path: Path)
         assert "ended" in shown(client, "/run/made")
 
 
-def test_a_broken_record_is_told_on_the_list(made: Path, tmp_path: Path) -> None:
+def test_a_damaged_record_is_reported_in_the_list(made: Path, tmp_path: Path) -> None:
     (made / "metrics.jsonl").write_text("nonsense\n")
     with TestClient(application(RunCatalogue([made]), cache=tmp_path), base_url=LOCAL) as client:
         assert "metrics.jsonl, line 1: not valid JSON" in shown(client, "/")
@@ -279,7 +279,7 @@ def test_a_run_with_damaged_lines_keeps_its_page(made: Path, tmp_path: Path) -> 
         assert "left out 2 damaged lines, the first is metrics.jsonl, line 2: not a step" in page
         assert "summary.json: not valid JSON" in page
         assert "3 steps" in page and "3.5" in page and 'href="/run/made/episodes"' in page
-        assert "6 episodes failed" in page, "counted over all whole lines"
+        assert "6 episodes failed" in page, "all undamaged lines are counted"
         assert "3.5" in shown(client, "/compare?run=made&run=twin&section=role")
         assert shown(client, "/").count("left out 2 damaged lines, the first is metrics.jsonl") == 2
         (twin / "metrics.jsonl").unlink()
@@ -338,23 +338,23 @@ def test_an_index_that_is_damaged_while_it_is_shown_is_rebuilt(
         with closing(sqlite3.connect(path)) as base:
             base.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         with path.open("r+b") as file:
-            file.seek(4096)  # the first page says where the tables are
+            file.seek(4096)  # the first page of the file lists the tables
             file.write(bytes(path.stat().st_size - 4096))
         assert shown(client, f"/run/made/{address}") == before
     assert [each.name for each in tmp_path.glob("*.sqlite")] == [f"{path.stem}.1.sqlite"]
 
 
-def test_another_seats_words_are_read_with_no_other_policys_tokenizer(
+def test_tokens_are_not_decoded_with_the_tokenizer_of_another_policy(
     made: Path, tmp_path: Path
 ) -> None:
     build_tokenizer(["def f("]).save_pretrained(made / "checkpoints/000001/policies/base")
     with TestClient(application(RunCatalogue([made]), cache=tmp_path), base_url=LOCAL) as client:
         page = shown(client, "/run/made/episodes/1/1?colour=likelihood")
-    # The turn is of a policy named "shared": its ids are shown as numbers.
+    # The policy of the turn is "shared" and has no tokenizer: its ids are shown as numbers.
     assert "\u27e80\u27e9" in page and "\u27e81\u27e9" in page
 
 
-def test_a_place_that_comes_later_is_shown_when_it_is_there(made: Path, tmp_path: Path) -> None:
+def test_a_folder_that_is_created_later_is_shown(made: Path, tmp_path: Path) -> None:
     catalogue = RunCatalogue([made], later=[tmp_path / "games"])
     assert [run.name for run in catalogue.runs()] == ["made"]
     (tmp_path / "games").mkdir()
@@ -362,7 +362,7 @@ def test_a_place_that_comes_later_is_shown_when_it_is_there(made: Path, tmp_path
     assert {run.name: run.state for run in catalogue.runs()}["games"] == "games"
 
 
-def test_a_port_that_is_taken_and_a_folder_that_is_none_are_one_line(tmp_path: Path) -> None:
+def test_a_port_in_use_and_a_missing_folder_are_clear_errors(tmp_path: Path) -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as taken,
         pytest.raises(ConfigError, match="choose another with --port"),
@@ -383,5 +383,5 @@ def test_the_command_serves_and_loads_no_torch(made: Path) -> None:
     )
     subprocess.run([sys.executable, "-c", program], check=True)
     with served(made) as address:
-        # Patient, because a test machine may be busy; and whatever proxy its environment names.
+        # The timeout is long, because a test machine may be busy; proxies are not used.
         assert "made" in httpx.get(address, timeout=60.0, trust_env=False).text

@@ -1,4 +1,4 @@
-"""The pages of studies: the list, tables and curves by step, and what damaged files do."""
+"""Tests of the pages of studies: the list, tables, curves by step, and damaged files."""
 
 import json
 import os
@@ -88,7 +88,7 @@ def test_a_curve_needs_two_steps_each_in_one_row_and_skips_other_cells() -> None
     assert not table.charts() and [row[1] for row in table.shown()] == ["-", "-", "1"]
 
 
-def test_a_damaged_file_has_one_line_and_the_others_are_shown(
+def test_a_damaged_file_is_reported_in_one_line_and_others_are_shown(
     made: Path, client: TestClient, tmp_path: Path
 ) -> None:
     study(made, "good")
@@ -125,11 +125,11 @@ def test_hostile_words_of_a_study_are_escaped(made: Path, client: TestClient) ->
         answer = client.get(address)
         assert answer.status_code == 200 and "onerror" in answer.text
         assert "<img" not in answer.text
-        assert answer.text.count("<script") == 1  # the page's own
+        assert answer.text.count("<script") == 1  # the script of the page itself
     assert "1 x &lt;b&gt;" in answer.text
 
 
-def test_a_long_table_is_cut_and_says_so(made: Path, client: TestClient) -> None:
+def test_a_long_table_is_cut_with_a_note(made: Path, client: TestClient) -> None:
     rows = [{"name": f"row{n}"} for n in range(MOST_ROWS + 5)]
     study(made, "long", tables=[{"title": "t", "rows": rows}])
     text = client.get("/run/made/studies/long").text

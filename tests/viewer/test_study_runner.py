@@ -1,4 +1,4 @@
-"""Studies that a page measures again: which commands, and what happens to their processes."""
+"""Tests of studies that a page measures again: accepted commands, and their processes."""
 
 import json
 import os
@@ -57,11 +57,11 @@ def script(monkeypatch: pytest.MonkeyPatch, folder: Path, text: str) -> None:
 def wait(runner: StudyRunner, run: ListedRun, measure: str) -> None:
     end = time.monotonic() + LONGEST
     while runner.is_running(run, measure):
-        assert time.monotonic() < end, "the study goes on"
+        assert time.monotonic() < end, "the study has not ended"
         time.sleep(0.05)
 
 
-def test_the_run_of_the_page_takes_the_place_of_the_named_one(
+def test_the_run_of_the_page_replaces_the_run_in_the_command(
     made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = ListedRun(name="made", folder=made)
@@ -82,7 +82,7 @@ def test_the_run_of_the_page_takes_the_place_of_the_named_one(
 def test_a_study_has_a_lower_priority_and_begins_without_python_after_the_fork(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Python after a fork can wait for a lock of another thread, and the viewer would hang."""
+    """Python code after a fork could wait for a lock of another thread; the viewer would hang."""
     begun: list[dict[str, Any]] = []
     popen = subprocess.Popen
 
@@ -128,7 +128,7 @@ def test_a_study_has_a_lower_priority_and_begins_without_python_after_the_fork(
         ("selfplay study dynamics made " + "--set a=1 " * 100, "does not name"),
     ],
 )
-def test_other_commands_are_left_to_the_terminal(made: Path, command: str, words: str) -> None:
+def test_other_commands_are_refused(made: Path, command: str, words: str) -> None:
     with pytest.raises(RunError, match=words):
         repeated(ListedRun(name="made", folder=made), "dynamics", command)
 
@@ -144,7 +144,7 @@ def test_a_study_is_measured_again_by_a_form_of_its_page(made: Path, client: Tes
     assert opened.url.path == place and "Stop measuring" in opened.text
     end = time.monotonic() + LONGEST
     while "Stop measuring" in (page := client.get(place).text):
-        assert time.monotonic() < end, "the study goes on"
+        assert time.monotonic() < end, "the study has not ended"
         time.sleep(0.1)
     assert "Earlier language" not in page and "Measure again" in page
     written = json.loads((made / "studies/language.json").read_text())
@@ -178,12 +178,12 @@ def test_one_study_at_a_time_and_a_stop_ends_its_process(
         assert runner.is_running(run, "language") and not runner.is_running(run, "other")
         with pytest.raises(RunError, match="language of made is being measured"):
             runner.begin(run, "passk", "selfplay study passk made")
-        runner.stop(run, "passk")  # another one goes on
+        runner.stop(run, "passk")  # the study that is running has another name
         process: Any = runner._now.process  # type: ignore[union-attr]
         assert process.poll() is None
         runner.stop(run, "language")
         assert process.returncode is not None and not runner.is_running(run, "language")
-        runner.begin(run, "language", LANGUAGE)  # the place is free again
+        runner.begin(run, "language", LANGUAGE)  # another study can begin
     finally:
         runner.close()
 
@@ -197,7 +197,7 @@ def test_a_link_out_of_the_run_is_refused(made: Path, tmp_path: Path) -> None:
         runner.begin(ListedRun(name="made", folder=made), "language", LANGUAGE)
 
 
-def test_the_work_of_a_study_is_shown_while_its_process_writes(
+def test_the_progress_of_a_study_is_shown_while_its_process_writes(
     made: Path, client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study(made, "passk", "selfplay study passk made")

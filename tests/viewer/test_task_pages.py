@@ -1,4 +1,4 @@
-"""The pages of tasks: of a ladder, and of the parts of a mixture, as their curricula save them."""
+"""Tests of the pages of tasks: of a ladder, of a task buffer, and of the parts of a mixture."""
 
 import json
 from pathlib import Path
@@ -35,14 +35,14 @@ def test_a_ladder_is_shown_with_its_depths_states_and_lineage(tmp_path: Path) ->
     ) as client:
         page = client.get("/run/made/tasks?task=middling").text
         assert "Its children" in page and "<svg" not in page
-        assert client.get("/run/made/tasks").text.count("<svg") == 1  # what it counted, by step
+        assert client.get("/run/made/tasks").text.count("<svg") == 1  # the chart of its metrics
         solved = client.get("/run/made/tasks?group=solved").text
         assert "2 tasks in the newest" in solved and "task=root" in solved
         assert "task=middling&" not in solved and ">middling</a></th>" not in solved
 
 
 def rung(**fields: Any) -> dict[str, Any]:
-    """A rung as a ladder saves it."""
+    """Return a rung in the form in which a ladder saves it."""
     task = {"id": f"t{fields.get('depth', 0)}", "type": "sum"}
     made = {"depth": 0, "state": "open", "task": task, "parent": None, "tries": 0, "climbed": []}
     return made | fields
@@ -137,7 +137,7 @@ def test_the_parts_of_a_mixture_have_a_list_each(tmp_path: Path) -> None:
     parts = {"climb": ladder(), "other": ladder()}
     mixed = MixtureCurriculum(parts=parts, shares={"climb": 1, "other": 1}, batch=2)
     state = mixed.state_dict()
-    state["parts"]["other"] = {"drawn": 3}  # of fixed tasks: it keeps none
+    state["parts"]["other"] = {"drawn": 3}  # the state of fixed tasks, which stores none
     task = {"id": "t", "type": "sum", "payload": {}}
     entry = {"number": 4, "task": task, "step": 2, "author": "base", "parents": [9]}
     state["parts"]["asked"] = {
@@ -166,7 +166,7 @@ def test_the_parts_of_a_mixture_have_a_list_each(tmp_path: Path) -> None:
         ({"parts": 7}, "is damaged"),
     ],
 )
-def test_what_has_no_tasks_is_one_line(state: Any, words: str, tmp_path: Path) -> None:
+def test_a_state_without_tasks_is_a_clear_error(state: Any, words: str, tmp_path: Path) -> None:
     run = saved(five_episodes(tmp_path / "made"), state)
     with pytest.raises(RunError, match=words):
         tasks_of(run)

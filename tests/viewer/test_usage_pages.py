@@ -1,4 +1,4 @@
-"""The pages of language and behaviour: what is planted is shown, and nothing of it is run."""
+"""Tests of the pages of language and behaviour: planted usage is shown, hostile text is inert."""
 
 import json
 import re
@@ -46,7 +46,7 @@ def shown(client: TestClient, address: str, status: int = 200) -> str:
 
 
 def counts(page: str) -> list[list[str]]:
-    """The numbers of each row of the heat map."""
+    """Return the numbers of each row of the heat map."""
     rows = re.findall(r'<tr><th scope="row" title=(.*?)</tr>', page, re.DOTALL)
     return [re.findall(r"<a [^>]*>(\d*)</a>", row) for row in rows]
 
@@ -106,7 +106,7 @@ def test_a_changed_step_is_counted_again(made: Path, tmp_path: Path) -> None:
     index.close()
 
 
-def test_moves_stand_beside_equilibrium_and_exact_probabilities(
+def test_moves_are_shown_with_equilibrium_and_exact_probabilities(
     made: Path, client: TestClient
 ) -> None:
     code(made, 6, {"J": {"x": 0.5, "y": 0.5}}, kind="move", count=40)
@@ -171,7 +171,7 @@ def test_hostile_words_and_views_stay_words(tmp_path: Path) -> None:
         assert client.get("/run/none/language.json").status_code == 404
 
 
-def test_a_run_without_words_or_moves_says_so(tmp_path: Path) -> None:
+def test_a_run_without_messages_or_moves_has_a_note(tmp_path: Path) -> None:
     run = tmp_path / "moves"
     code(run, 1, {"J": {"x": 1.0}}, kind="move", count=3)
     catalogue = RunCatalogue([run])
@@ -190,11 +190,11 @@ def test_labels_show_where_views_differ() -> None:
     assert labels_of(["J", "J bet"]) == ["J", "J bet"]
     assert labels_of([f"{rules}", f"{rules} bet"]) == ["(nothing)", "bet"]
     assert labels_of([rules]) == [cut(rules)] and len(cut("word " * 99)) <= 60
-    assert [shade_of(share) for share in (0, 0.001, 0.5, 1)] == [0, 1, 5, 8]
+    assert [shade_of(fraction) for fraction in (0, 0.001, 0.5, 1)] == [0, 1, 5, 8]
 
 
 def test_pages_of_many_steps_cost_little(tmp_path: Path) -> None:
-    """400 steps; the cost per page is that of 60 of them and of a row per step."""
+    """A page of a run of 400 steps reads 60 steps in full, and one summary for each step."""
     run = tmp_path / "long"
     code(run, 1, PLANTED, count=8)
     text = (run / "episodes/000001.jsonl").read_text()

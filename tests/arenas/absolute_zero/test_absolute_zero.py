@@ -1,4 +1,4 @@
-"""Absolute Zero, with scripted proposers and solvers and the real executor."""
+"""Tests of Absolute Zero with scripted proposers and solvers and the real executor."""
 
 import json
 import pickle
@@ -31,7 +31,7 @@ DOUBLE = "def f(a):\n    return a * 2"
 
 @pytest.fixture(scope="module")
 def executor() -> Iterator[Executor]:
-    # Patient, because a test machine may be busy; what loops is stopped by its CPU time.
+    # The wall time is long because a test machine may be busy; the CPU time stops endless loops.
     with Executor(workers=1, wall_seconds=20.0) as running:
         yield running
 
@@ -79,7 +79,7 @@ def test_pettingzoo_conformance(executor: Executor) -> None:
 
 @pytest.mark.parametrize("solved", range(9))
 @pytest.mark.parametrize("degenerate", [0.0, -0.5])
-def test_the_proposer_earns_what_solvers_fail(
+def test_the_proposer_is_paid_the_fraction_of_failed_solvers(
     executor: Executor, solved: int, degenerate: float
 ) -> None:
     arena = begun(AbsoluteZero(executor=executor, degenerate_reward=degenerate), "deduction")
@@ -91,7 +91,7 @@ def test_the_proposer_earns_what_solvers_fail(
     assert arena.finished and arena.metrics["solve_rate"] == solved / 8
 
 
-def test_a_random_reward_says_nothing_about_the_task(executor: Executor) -> None:
+def test_a_random_reward_does_not_depend_on_the_solve_rate(executor: Executor) -> None:
     paid: dict[int, list[float]] = {}
     for solved in (0, 4, 8):
         for seed in range(20):
@@ -120,7 +120,7 @@ def test_the_lines_of_a_proposal_are_counted_without_comments(executor: Executor
     assert arena.metrics["proposed_lines"] == 3
 
 
-def test_the_label_is_what_the_executor_computed(executor: Executor) -> None:
+def test_the_label_is_the_output_that_the_executor_computed(executor: Executor) -> None:
     arena = begun(AbsoluteZero(executor=executor, solvers=3), "deduction")
     assert propose(arena, proposal("3", output="9", outputs="[9]")) == "valid"
     assert attempt(arena, "6", "9", None) == [1.0, -0.5, -1.0]
@@ -206,7 +206,7 @@ def test_an_answer_that_loops_costs_one_timeout() -> None:
 
 
 @pytest.mark.parametrize("kind", ["deduction", "abduction"])
-def test_a_solver_does_not_see_what_it_is_asked_for(executor: Executor, kind: str) -> None:
+def test_a_solver_does_not_see_the_requested_answer(executor: Executor, kind: str) -> None:
     arena = begun(AbsoluteZero(executor=executor, solvers=1), kind)
     assert arena.view("solver_0").text == "wait for the proposer"
     propose(arena, proposal("'secret-in'", program="def f(a):\n    return 'secret-out' + a[:0]"))
@@ -249,7 +249,7 @@ def test_a_solver_does_not_see_what_it_is_asked_for(executor: Executor, kind: st
         (proposal("1", program="def f(a):\n    return " + "-" * 9000 + "1"), "syntax"),
     ],
 )
-def test_every_bad_proposal_has_a_name(
+def test_every_bad_proposal_has_its_verdict(
     executor: Executor, action: str | None, verdict: str
 ) -> None:
     arena = begun(AbsoluteZero(executor=executor, solvers=1), "deduction")
@@ -257,7 +257,7 @@ def test_every_bad_proposal_has_a_name(
     assert arena.finished and arena.paid["proposer_0"] == -1.0 and not arena.created
 
 
-def test_what_was_known_is_not_paid_again(executor: Executor) -> None:
+def test_a_duplicate_proposal_is_not_paid(executor: Executor) -> None:
     buffer = TaskBuffer()
     arena = AbsoluteZero(executor=executor, buffer=buffer, solvers=1)
     assert propose(begun(arena, "deduction"), proposal("3")) == "valid"
@@ -265,7 +265,7 @@ def test_what_was_known_is_not_paid_again(executor: Executor) -> None:
     same = proposal(" 3 ", program="def f(b):  # twice\n    return (b*2)")
     assert propose(begun(arena, "deduction", known=1), same) == "duplicate"
     assert arena.paid["proposer_0"] == 0.0 and arena.metrics["valid_proposal"] == 1.0
-    # Asked before it was known, the verdict stays what it was.
+    # With known=0 the buffer counts as empty for this episode.
     assert propose(begun(arena, "deduction", known=0), same) == "valid"
     assert propose(begun(arena, "abduction", known=1), same) == "valid"
 
@@ -307,7 +307,7 @@ def test_a_million_characters_raise_nothing(executor: Executor) -> None:
         assert attempt(arena, noise, "(" * 500_000) == [-0.5, -0.5]
 
 
-def test_pettingzoo_makes_it_by_name(executor: Executor) -> None:
+def test_pettingzoo_makes_the_arena_by_name(executor: Executor) -> None:
     import pettingzoo
 
     made: Any = pettingzoo.make("aec", "selfplay/absolute_zero_v0", executor=executor, solvers=2)
@@ -316,14 +316,14 @@ def test_pettingzoo_makes_it_by_name(executor: Executor) -> None:
     assert made.unwrapped.name == "absolute_zero_v0"
 
 
-def test_inputs_that_differ_in_writing_alone_are_one_input(executor: Executor) -> None:
+def test_inputs_that_differ_only_in_notation_are_one_input(executor: Executor) -> None:
     arena = begun(AbsoluteZero(executor=executor, pairs=4), "induction", given={"program": DOUBLE})
     same = json.dumps({"inputs": ["1", " 1", "0x1", "+1"], "message": "twice"})
     assert propose(arena, same) == "wrong_number_of_inputs"
     assert arena.paid["proposer_0"] == -1.0
 
 
-def test_what_json_smuggles_in_can_be_recorded(executor: Executor) -> None:
+def test_a_lone_surrogate_in_a_proposal_can_be_recorded(executor: Executor) -> None:
     arena = begun(AbsoluteZero(executor=executor, pairs=2), "induction", given={"program": DOUBLE})
     assert propose(arena, '{"inputs": ["1", "2"], "message": "\\ud800"}') == "valid"
     json.dumps(to_json(arena.created[0]), ensure_ascii=False).encode()
@@ -334,7 +334,7 @@ def played(arena: AbsoluteZero) -> AbsoluteZero:
     return arena
 
 
-def test_a_fork_shares_the_services_and_goes_its_own_way(executor: Executor) -> None:
+def test_a_fork_shares_the_services_and_plays_independently(executor: Executor) -> None:
     arena = played(AbsoluteZero(executor=executor, buffer=TaskBuffer(), solvers=2))
     twin = arena.fork()
     assert isinstance(twin, AbsoluteZero)
@@ -344,7 +344,7 @@ def test_a_fork_shares_the_services_and_goes_its_own_way(executor: Executor) -> 
     assert attempt(arena, "7", None) == [-0.5, -1.0]
 
 
-def test_a_pickle_plays_on_once_it_has_its_services(executor: Executor) -> None:
+def test_a_pickled_arena_continues_once_it_has_an_executor(executor: Executor) -> None:
     forbidden = programs_of([solve_task("deduction", {"program": IDENTITY, "inputs": ["1"]})])
     arena = pickle.loads(
         pickle.dumps(played(AbsoluteZero(executor=executor, solvers=2, forbidden=forbidden)))
@@ -359,7 +359,7 @@ def test_a_replay_pays_the_same_as_steps_one_by_one(executor: Executor) -> None:
     arena = played(AbsoluteZero(executor=executor, buffer=buffer, solvers=2))
     attempt(arena, "6", "7")
     history, paid = list(arena.history), dict(arena.paid)
-    buffer.add(arena.created[0], step=0)  # what came later does not change the verdict
+    buffer.add(arena.created[0], step=0)  # a task that is added later does not change the verdict
     arena.replay(history)
     assert arena.paid == paid
     single = begun(AbsoluteZero(executor=executor, solvers=2), "deduction")
@@ -370,7 +370,7 @@ def test_a_replay_pays_the_same_as_steps_one_by_one(executor: Executor) -> None:
     assert single.paid == paid
 
 
-def test_it_is_registered_with_pettingzoo() -> None:
+def test_the_arena_is_registered_with_pettingzoo() -> None:
     made = pettingzoo.make("aec", "selfplay/absolute_zero_v0", solvers=2)
     made.reset(seed=1)
     assert made.agents == ["proposer_0", "solver_0", "solver_1"]
@@ -387,8 +387,8 @@ def test_registering_loads_nothing_heavy() -> None:
     assert not loaded & {"torch", "transformers", "arenas.absolute_zero.arena", "selfplay.sandbox"}
 
 
-def test_what_votes_count_of_an_answer(executor: Executor) -> None:
-    """Literals in any writing; nothing where equal answers need not look alike."""
+def test_canonical_answers_for_votes(executor: Executor) -> None:
+    """Equal literals have one canonical answer; programs and proposals have none."""
     arena = AbsoluteZero(executor=executor)
     kinds = {kind: Task(id=kind, type=kind, payload={"mode": "solve"}) for kind in TYPES}
     output = {

@@ -1,4 +1,4 @@
-"""Programs that grow by edits: the edits favour no length, and held-out programs are not shown."""
+"""Tests of programs that grow by edits, and of their held-out programs."""
 
 from collections import Counter
 from itertools import islice
@@ -48,7 +48,7 @@ def test_held_out_tasks_by_depth_have_its_depth_and_are_neither_shown_nor_accept
         programs = [Program.parse(source) for source in sources]
         found = [(len(each.lines), each.depth()) for each in programs if each is not None]
         assert found == [(lines, depth)] * 60
-        assert all("'" in source for source in sources)  # each writes a letter
+        assert all("'" in source for source in sources)  # each program writes a letter
         assert sources <= never and {normal_form(source) for source in sources} <= forbidden()
 
 
@@ -101,8 +101,10 @@ def test_an_edit_adds_replaces_or_removes_one_line_equally_often(
         kept = Counter(program.lines) & Counter(new.lines)
         assert kept.total() >= min(lines, len(new.lines)) - 1
     assert set(found) == set(expected)
-    for length, share in expected.items():  # 4 standard deviations of a binomial count
-        assert abs(found[length] - count * share) < 4 * (count * share * (1 - share)) ** 0.5
+    for length, fraction in expected.items():  # 4 standard deviations of a binomial count
+        assert (
+            abs(found[length] - count * fraction) < 4 * (count * fraction * (1 - fraction)) ** 0.5
+        )
 
 
 def test_demonstrations_are_read_by_their_roles_and_show_no_held_out_program() -> None:

@@ -1,4 +1,4 @@
-"""Programs that differ only in notation have one normal form, and other programs have others."""
+"""Tests of the normal form, which is equal for programs that differ only in notation."""
 
 import pytest
 
@@ -52,7 +52,7 @@ def test_notation_makes_no_difference(one: str, other: str) -> None:
     assert normal_form(one) == normal_form(other)
 
 
-def test_the_normal_form_is_a_program_with_letters_that_it_does_not_use_otherwise() -> None:
+def test_the_normal_form_is_a_program_that_uses_free_letters() -> None:
     assert normal_form(PLAIN) == PLAIN
     wide = "def f(x):\n    " + "; ".join(f"x{n} = a + b(a=x)" for n in range(30))
     found = normal_form(f"{wide}\n    return x29")
@@ -90,6 +90,6 @@ def test_other_programs_have_other_normal_forms(one: str, other: str) -> None:
     assert normal_form(one) != normal_form(other)
 
 
-def test_a_name_of_an_inner_function_is_none_of_the_outer_one() -> None:
+def test_names_of_inner_and_outer_functions_are_kept_apart() -> None:
     inner = "def f(a):\n    def g(x):\n        {0} = x\n        return {0}\n    return {0}(a)"
     assert normal_form(inner.format("len")) != normal_form(inner.format("sum"))

@@ -1,4 +1,4 @@
-"""Absolute Zero's static filters: every refusal has a name, and nothing breaks them."""
+"""Tests of Absolute Zero's static filters: every refusal has a reason, and no text raises."""
 
 import importlib
 import random
@@ -60,7 +60,7 @@ def test_a_task_is_imports_and_one_function_that_returns(program: str) -> None:
         ("def f(a):\n    return 0x" + "f" * 9000, "syntax"),
     ],
 )
-def test_every_refusal_has_a_name(program: str, reason: str) -> None:
+def test_every_refusal_has_its_reason(program: str, reason: str) -> None:
     assert fault(program) == reason
 
 
@@ -113,7 +113,7 @@ def test_every_refusal_has_a_name(program: str, reason: str) -> None:
         ("import _random", "_random.Random()"),
     ],
 )
-def test_a_task_depends_on_its_input_alone(head: str, value: str) -> None:
+def test_a_program_may_depend_only_on_its_input(head: str, value: str) -> None:
     assert fault(f"{head}\ndef f(a):\n    return {value}") == "banned"
 
 
@@ -131,7 +131,7 @@ def test_no_pure_module_leads_to_another_by_its_names() -> None:
                 assert pure or not reached, f"{name}.{key} is {value.__name__}"
 
 
-def test_noise_is_refused_and_what_passes_has_a_normal_form() -> None:
+def test_noise_is_refused_and_accepted_programs_have_a_normal_form() -> None:
     rng = random.Random(0)
     words = ["def f(a):", "\n", "    ", "return ", "a", "(", ")", ":", "lambda", "'", "\\", "\x00"]
     passed = 0

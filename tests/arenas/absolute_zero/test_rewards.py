@@ -1,4 +1,4 @@
-"""The rewards of Absolute Zero."""
+"""Tests of the rewards of Absolute Zero."""
 
 import math
 
@@ -7,17 +7,17 @@ import pytest
 from arenas.absolute_zero.rewards import composite, learnability
 
 
-def test_a_proposer_earns_what_is_still_unsolved() -> None:
+def test_learnability_is_the_fraction_that_is_unsolved() -> None:
     found = [learnability(solved / 8) for solved in range(9)]
     assert found == [0, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125, 0]
 
 
-def test_the_released_code_charges_for_tasks_that_teach_nothing() -> None:
+def test_a_degenerate_reward_is_paid_for_solve_rates_of_0_and_1() -> None:
     assert [learnability(rate, degenerate=-0.5) for rate in (0, 0.5, 1)] == [-0.5, 0.5, -0.5]
 
 
 @pytest.mark.parametrize("rate", [-0.1, 1.1, math.nan, math.inf])
-def test_a_solve_rate_lies_between_none_and_all(rate: float) -> None:
+def test_a_solve_rate_lies_between_0_and_1(rate: float) -> None:
     with pytest.raises(ValueError, match="solve rate"):
         learnability(rate)
 

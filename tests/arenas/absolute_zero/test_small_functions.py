@@ -1,4 +1,4 @@
-"""Small functions of ordinary Python: what is said of them is what Python computes."""
+"""Tests of small functions of ordinary Python: their outputs are those that Python computes."""
 
 from collections.abc import Mapping
 from itertools import islice

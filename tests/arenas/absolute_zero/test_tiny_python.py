@@ -1,4 +1,4 @@
-"""The tiny sub-language: its demonstrations are right, and the held-out programs are in none."""
+"""Tests of the tiny sub-language: demonstrations are right and show no held-out program."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -35,7 +35,7 @@ def executor() -> Iterator[Executor]:
 
 
 def test_a_program_is_its_normal_form() -> None:
-    """Therefore `task_of` computes no normal form, and a task has the id of its proposal."""
+    """`task_of` relies on this property, so that a task has the id of its proposal."""
     for line in (*LINES.values(), *RARE):
         program = Program(lines=(line, line))
         assert normal_form(program.source) == program.source
@@ -65,8 +65,8 @@ FIRST, LAST = "'d' + a[1:]", "a[:-1] + 'e'"
         ((), 0),
         ((REVERSE,), 1),
         ((FIRST,), 1),
-        ((FIRST, LAST), 1),  # each writes another letter
-        ((FIRST, FIRST, FIRST), 1),  # the chain begins anew
+        ((FIRST, LAST), 1),  # each line writes a different letter
+        ((FIRST, FIRST, FIRST), 1),  # each line starts a new chain
         ((REVERSE, LEFT), 2),
         ((REVERSE, REVERSE), 2),  # lines are counted, although they do nothing together
         ((REVERSE, FIRST, LAST, LEFT), 2),
@@ -132,12 +132,12 @@ def test_every_demonstrated_solution_is_judged_correct(
         content = problem(program, words)
         arena = AbsoluteZero(executor=executor, solvers=1, pairs=4)
         arena.begin(solve_task(kind, {k: content[k] for k in ("program", "inputs", "message")}), 0)
-        assert arena.problem["outputs"] == content["outputs"]  # our trace is what Python does
+        assert arena.problem["outputs"] == content["outputs"]  # the trace agrees with Python
         text = solution(kind, program, words[0], worked=worked)
         assert bool(solver.metrics(text)["worked"]) == worked
         arena.play_stage({"solver_0": solver.parse(text)})
         right += arena.paid["solver_0"] == 1.0
-    # Induction too: whether a letter is lost depends on the lines alone, not on the input.
+    # For induction all are right too, because the lines alone decide if a letter is lost.
     assert right == 25
 
 
@@ -163,10 +163,10 @@ def test_equal_programs_have_one_normal_form() -> None:
     assert normal_form("def f(a):  # x\n  return (a)") == normal_form("def f(a):\n    return a")
 
 
-def test_a_warm_start_begins_worked_and_ends_mostly_direct() -> None:
+def test_worked_solutions_become_rare_during_a_warm_start() -> None:
     source = TinyDemonstrations()
-    shares = []
+    fractions = []
     for progress in (0.0, 0.9):
         shown = islice((d for d in source.stream(Random(4), progress) if d.role == "solver"), 400)
-        shares.append(sum("<think></think>" not in d.completion for d in shown) / 400)
-    assert shares[0] > 0.8 and 0.1 < shares[1] < 0.3
+        fractions.append(sum("<think></think>" not in d.completion for d in shown) / 400)
+    assert fractions[0] > 0.8 and 0.1 < fractions[1] < 0.3

@@ -1,4 +1,4 @@
-"""The demonstrations of the form of an answer: random numbers of the question, by all roles."""
+"""Tests of the demonstrations of the answer form: each role answers with a random number."""
 
 from collections import Counter
 from itertools import islice
@@ -32,7 +32,7 @@ def test_answers_are_random_numbers_of_questions_that_are_not_held_out() -> None
     assert all(abs(count - 1000 / 3) < 4.5 * deviation for count in places.values())
 
 
-def test_demonstrations_show_what_the_arena_shows() -> None:
+def test_demonstrations_have_the_observations_of_the_arena() -> None:
     role = Debater(game="generator", style="sentence", opening="answer is", closing=".")
     found = shown(60)
     for first, check, last in zip(found[::3], found[1::3], found[2::3], strict=True):

@@ -1,4 +1,4 @@
-"""The levelled code reward, with the real executor."""
+"""Tests of the code reward and its levels, with the real executor."""
 
 from collections.abc import Iterator, Sequence
 
@@ -35,7 +35,7 @@ def graded(executor: Executor, helper: str, main: str) -> Grade:
         ("def aux(xs) return", "def g(): pass", 0.0),
         ("", "def f(xs):\n    return sum(xs)", 0.6 + 0.5 + 1.0),
         ("if True:", "def f(xs):\n    return sum(xs)", 0.6),
-        # No test passes: what the code looks like does not count.
+        # The use of `aux` counts only if a passed test needs its result.
         (AUX, "def f(xs):\n    return aux(xs) + 1", 0.4 + 0.6 + 0.5),
         (AUX, "def f(xs):\n    return 1 if xs[0] == 0 else aux(7)", 0.4 + 0.6 + 0.5 + 0.25),
         (
@@ -43,7 +43,7 @@ def graded(executor: Executor, helper: str, main: str) -> Grade:
             "def f(xs):\n    return aux(xs) + 0 if xs[0] == 0 else -7",
             0.4 + 0.6 + 0.5 + 0.25 + 1.5,
         ),
-        # A wrapper, in its several forms.
+        # A wrapper in several forms, next to programs that are no wrappers.
         (AUX, "def f(xs):\n    return aux(xs)", 3.0),
         (AUX, 'def f(xs):\n    "so"\n    y = aux(xs)\n    return y', 3.0),
         (AUX, "def f(xs):\n    y: int = aux(xs=xs)\n    return y", 3.0),
@@ -54,9 +54,9 @@ def graded(executor: Executor, helper: str, main: str) -> Grade:
         (AUX, "def f(xs):\n    y = aux(xs)\n    return y or 0", 4.0),
         (AUX, "def f(xs):\n    return aux(sorted(xs))", 4.0),
         (AUX, "def f(xs):\n    y = aux(xs)\n    y += 0\n    return y", 4.0),
-        # Called beside a call whose result is thrown away.
+        # One result is thrown away, and another one is used.
         (AUX, "def f(xs):\n    aux(xs)\n    return aux(xs) + 0", 4.0),
-        # Not called, or not the helper's.
+        # The code does not call a function `aux` of the helper.
         (AUX, "def f(xs):\n    return sum(xs)", 2.5),
         (AUX, AUX + "\n" + GOOD, 2.5),
         ("aux = sum", GOOD, 0.6 + 0.5 + 1.0),
@@ -69,7 +69,7 @@ def test_every_level(executor: Executor, helper: str, main: str, reward: float) 
 
 
 SUM = "    return sum(xs)"
-FOR_NOTHING = {
+UNUSED = {
     "thrown away": f"def f(xs):\n    aux(xs)\n{SUM}",
     "assigned and not read": f"def f(xs):\n    y = aux(xs)\n{SUM}",
     "under if False": f"def f(xs):\n    if False:\n        return aux(xs)\n{SUM}",
@@ -99,9 +99,9 @@ FOR_NOTHING = {
 }
 
 
-@pytest.mark.parametrize("way", FOR_NOTHING)
-def test_a_call_of_aux_for_nothing_earns_what_no_call_earns(executor: Executor, way: str) -> None:
-    found = graded(executor, AUX, FOR_NOTHING[way])
+@pytest.mark.parametrize("way", UNUSED)
+def test_an_unused_call_of_aux_is_paid_like_no_call(executor: Executor, way: str) -> None:
+    found = graded(executor, AUX, UNUSED[way])
     assert found.passed == 1.0 and found.reward == 2.5
     assert not found.calls_aux and found.ignores_aux
 
@@ -117,7 +117,7 @@ def test_a_helper_that_always_raises_is_ignored_however_often_it_is_called(
 
 def test_a_helper_may_have_any_global_name(executor: Executor) -> None:
     helper = "_other = 1\ndef aux(xs):\n    return _other * sum(xs)"
-    found = graded(executor, helper, FOR_NOTHING["thrown away"])
+    found = graded(executor, helper, UNUSED["thrown away"])
     assert found.passed == 1.0 and not found.calls_aux and found.ignores_aux
 
 
@@ -205,7 +205,7 @@ def test_outcomes_have_names(executor: Executor) -> None:
 
 
 class Slow(Executor):
-    """Runs out of time on all but the first call, and counts calls."""
+    """An executor that counts calls. All calls time out, except the first of the first three."""
 
     calls = 0
 
@@ -222,7 +222,7 @@ def test_after_three_timeouts_no_test_is_run() -> None:
     slow = Slow()
     found = grade(AUX, GOOD, entry="f", tests=tests, executor=slow)
     assert slow.calls == 6 + 2, "the passed test is run again with two other helpers"
-    assert not found.calls_aux, "running out of time is no proof"
+    assert not found.calls_aux, "a timeout does not prove that aux is needed"
     assert found.outcomes == ("passed", *["timeout"] * 5, *["not_run"] * 3)
     assert found.passed == pytest.approx(1 / 9)
 

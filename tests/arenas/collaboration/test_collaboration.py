@@ -1,4 +1,4 @@
-"""A helper and a main agent, with scripted programs and the real executor."""
+"""Tests of a helper and a main agent with scripted programs and the real executor."""
 
 import pickle
 from collections.abc import Iterator
@@ -61,7 +61,7 @@ def test_both_are_paid_the_same(executor: Executor) -> None:
 
 
 def test_a_right_program_is_paid_best_at_once(executor: Executor) -> None:
-    """The right program ends the episode. Without a shift, two programs would be paid more."""
+    """A right program ends the episode; without a shift, a later success would be paid more."""
     at_once = begun(executor, turns=2)
     write(at_once, AUX, GOOD)
     later = begun(executor, turns=2)
@@ -84,12 +84,12 @@ def test_every_turn_is_paid_for_its_own_program(executor: Executor) -> None:
     assert [item["outcome"] for item in fields["feedback"]] == ["passed", "passed", "wrong"]
     assert fields["feedback"][2] == {"call": "f([2, 1])", "expected": "3", "outcome": "wrong"}
     assert write(arena, AUX, GOOD) == {HELPER: 0.0, MAIN: 0.0}
-    assert arena.finished, "a perfect program ends it"
+    assert arena.finished, "a perfect program ends the episode"
     assert arena.metrics["turns"] == 2 and arena.metrics["first_return"] == 3.5 / 4
     assert arena.metrics["team_return"] == arena.metrics["solved"] == 1.0
 
 
-def test_no_code_is_named_and_costs_who_wrote_none(executor: Executor) -> None:
+def test_missing_code_has_a_verdict_and_costs_its_agent(executor: Executor) -> None:
     arena = begun(executor, turns=2, shift=0.0, malformed=-1.0)
     assert write(arena, None, "def f(xs):\n    return sum(xs)") == {HELPER: 1.1, MAIN: 2.1}
     assert arena.notes[HELPER]["verdict"] == "malformed"
@@ -127,16 +127,14 @@ def test_hostile_text_raises_nothing(executor: Executor) -> None:
         arena = begun(executor)
         assert write(arena, helper, main)[MAIN] in (0.0, 0.4)
         assert arena.finished
-    # A hostile program that does run is the executor's business.
+    # The executor contains a hostile program that runs.
     arena = begun(executor)
     write(arena, AUX, "def f(xs):\n    import os\n    os._exit(0)\n    return aux(xs)")
     assert arena.metrics["passed"] == 0.0 and arena.paid[MAIN] == 1.5
 
 
 @pytest.mark.parametrize("style", ["full", "terse"])
-def test_the_role_shows_the_problem_and_then_what_became_of_it(
-    executor: Executor, style: str
-) -> None:
+def test_the_role_shows_the_problem_and_then_the_feedback(executor: Executor, style: str) -> None:
     arena, role = begun(executor, turns=2), Coder(style=style)
     prompts = [str(role.prompt(arena.view(agent))[0]["content"]) for agent in (HELPER, MAIN)]
     assert prompts[0] != prompts[1] and all("the sum" in prompt for prompt in prompts)
@@ -161,7 +159,7 @@ def test_code_is_read_from_the_only_fence_or_bare() -> None:
             Coder().parse(text)
 
 
-def test_a_task_without_tests_and_wrong_settings(executor: Executor) -> None:
+def test_a_task_without_tests_and_wrong_settings_are_refused(executor: Executor) -> None:
     with pytest.raises(ValueError, match="a problem without tests"):
         begun(executor).begin(Task(id="t", payload={**TASK.payload, "tests": []}), 0)
     with pytest.raises(ValueError, match="turns is at least 1"):

@@ -1,4 +1,4 @@
-"""Two policies write one program, three answer one question: trained on a CPU, from nothing."""
+"""Tests of training teams from scratch on a CPU: two write a program, three answer a question."""
 
 import json
 from pathlib import Path
@@ -34,19 +34,19 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def trained(experiment: str, name: str, *overrides: str) -> Path:
-    """The folder of a finished run."""
+    """Train, and return the run folder."""
     arguments = ["train", f"+experiment={experiment}", f"run.name={name}", *overrides]
     assert main(arguments) == 0
     return Path("runs") / name
 
 
 def last(run: Path) -> dict[str, float]:
-    """The figures of the last step."""
+    """Return the metrics of the last step."""
     return list(read_metrics(run / "metrics.jsonl").values())[-1]
 
 
 def met(**runs: Path) -> list[str]:
-    """The overrides that take each role's policy from the newest checkpoint of a run."""
+    """Return the overrides that load each role's policy from the newest checkpoint of a run."""
     newest = {role: max((run / "checkpoints").glob("0*")) for role, run in runs.items()}
     return [
         f"+population.overrides.{role}.model={place}/policies/{role}"
@@ -102,7 +102,7 @@ def test_a_team_trained_together_beats_two_agents_trained_alone() -> None:
 
 
 @pytest.mark.slow
-def test_a_pipeline_learns_from_its_tree_what_its_warm_start_seldom_did() -> None:
+def test_a_pipeline_improves_by_training_on_its_tree() -> None:
     gained = []
     for seed in SEEDS:
         run = trained("tiny/malt", f"malt-{seed}", f"seed={seed}", "run.threads=1")

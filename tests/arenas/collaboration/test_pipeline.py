@@ -1,4 +1,4 @@
-"""Generator, verifier, refiner: what each is paid, and the pairs that a tree of them makes."""
+"""Tests of generator, verifier and refiner: their rewards, and the preference pairs of a tree."""
 
 import json
 import pickle
@@ -48,7 +48,7 @@ def test_pettingzoo_conformance() -> None:
     assert made.agent_selection == GENERATOR
 
 
-def test_all_three_are_paid_what_the_refiner_comes_to() -> None:
+def test_all_three_agents_are_paid_for_the_answer_of_the_refiner() -> None:
     for first, last, moved in (("4", "5", (1, 0)), ("5", "4", (0, 1)), ("5", "5", (0, 0))):
         arena = begun()
         run(arena, argued(first), "check the sum", argued(last))
@@ -59,7 +59,7 @@ def test_all_three_are_paid_what_the_refiner_comes_to() -> None:
         assert arena.metrics["first_accuracy"] == float(first == "5")
 
 
-def test_what_is_missing_is_named_and_costs_who_left_it_out() -> None:
+def test_a_malformed_action_has_a_verdict_and_costs_its_agent() -> None:
     arena = begun(malformed=-0.5)
     run(arena, "no json")
     assert arena.notes[GENERATOR]["verdict"] == "malformed"
@@ -116,8 +116,8 @@ def test_each_role_sees_what_was_said_before(style: str) -> None:
 
 
 def test_a_tree_of_pipelines_makes_pairs_for_each_role() -> None:
-    # Which refinements are right, by (generation, critique): a generation is worth the mean of its
-    # critiques, a critique the mean of its refinements.
+    # The scores of the refinements by (generation, critique). The value of a generation is the mean
+    # of its critiques, and the value of a critique is the mean of its refinements.
     right = {("a", "x"): (1, 0), ("a", "y"): (0, 0), ("b", "x"): (1, 1), ("b", "y"): (1, 0)}
     made: dict[tuple[str, ...], int] = {}
 

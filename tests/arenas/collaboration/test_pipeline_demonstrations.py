@@ -1,4 +1,4 @@
-"""What three hasty workers are seen to do, and how often they do better."""
+"""Tests of the pipeline demonstrations: how often each role is careful, and what it is shown."""
 
 from itertools import islice
 from random import Random
@@ -22,40 +22,40 @@ def shown(count: int, **settings: float) -> list[Demonstration]:
     return list(islice(source.stream(Random(0), 0.0), count))
 
 
-def test_a_question_is_worked_products_first_and_from_the_left() -> None:
+def test_a_question_is_worked_out_products_first_from_left_to_right() -> None:
     assert working("3 + 4 * 2") == ["4 * 2 = 8", "3 + 8 = 11"]
     assert working("1 - 4 + 2") == ["1 - 4 = -3", "-3 + 2 = -1"]
     assert critique_of("2 * 2 * 3") == "2 * 2 = 4\n4 * 3 = 12\nit is 12"
 
 
-def test_none_is_about_a_held_out_question_and_shares_are_kept() -> None:
+def test_no_question_is_held_out_and_fractions_are_as_set() -> None:
     found = shown(6000)
     assert not any(is_held_out(each.observation.fields["question"]) for each in found)
-    shares: dict[str, list[bool]] = {role: [] for role in ("worked", "right", "checked", "heard")}
+    outcomes: dict[str, list[bool]] = {role: [] for role in ("worked", "right", "checked", "heard")}
     for each in found:
         fields, said = each.observation.fields, each.completion
         right = str(evaluate(fields["question"]))
         if each.role == "generator":
-            shares["worked"].append("=" in said)
+            outcomes["worked"].append("=" in said)
             if "=" not in said:
-                shares["right"].append(said == f"<answer>{right}</answer>")
+                outcomes["right"].append(said == f"<answer>{right}</answer>")
             else:
                 assert said.endswith(f"= {right}<answer>{right}</answer>")
         elif each.role == "verifier":
-            shares["checked"].append(said == critique_of(fields["question"]))
-            assert shares["checked"][-1] or said == APPROVAL
+            outcomes["checked"].append(said == critique_of(fields["question"]))
+            assert outcomes["checked"][-1] or said == APPROVAL
         elif fields["critique"] != APPROVAL and fields["answer"] != right:
-            shares["heard"].append(said == f"<answer>{right}</answer>")
+            outcomes["heard"].append(said == f"<answer>{right}</answer>")
         else:
             assert said == f"<answer>{fields['answer']}</answer>"
-    for name, values in shares.items():
+    for name, values in outcomes.items():
         assert sum(values) / len(values) == pytest.approx(
             0.3, abs=4.5 * (0.21 / len(values)) ** 0.5
         )
         assert len(values) > 500, name
 
 
-def test_what_is_shown_is_what_the_arena_shows() -> None:
+def test_demonstrations_have_the_observations_of_the_arena() -> None:
     arena, role = raw_env(), Debater()
     for each in shown(60):
         fields = each.observation.fields

@@ -1,4 +1,4 @@
-"""Repair and the experience: who is advised, what is kept, and what is imitated for it."""
+"""Tests of repair with advice, and of rejection sampling from a library of good episodes."""
 
 import json
 import pickle
@@ -92,7 +92,7 @@ def test_an_arena_with_tools_can_be_repaired() -> None:
     assert arena.left_out == {"refiner_0"}
 
 
-def test_what_goes_well_needs_no_mentor() -> None:
+def test_a_success_needs_no_mentor() -> None:
     arena = begun()
     play(arena, argued("4"), "no", argued("5"))
     assert arena.finished and arena.metrics["unaided_accuracy"] == arena.metrics["accuracy"] == 1.0
@@ -100,7 +100,7 @@ def test_what_goes_well_needs_no_mentor() -> None:
     assert arena.paid == {**dict.fromkeys(AGENTS, 1.0), MENTOR: 0.0}
 
 
-def test_one_agent_after_the_other_is_advised_until_it_goes_well() -> None:
+def test_one_agent_after_the_other_is_advised_until_success() -> None:
     arena = begun(advised=["generator_0", "refiner_0"])
     play(arena, argued("4"), "yes", argued("4"))
     assert arena.stage == (MENTOR,)
@@ -112,7 +112,7 @@ def test_one_agent_after_the_other_is_advised_until_it_goes_well() -> None:
     play(arena, argued("6"))
     assert "advice" not in arena.view("verifier_0").fields
     play(arena, "yes", argued("6"), "five")
-    # The refiner moves again behind the moves that stand.
+    # The refiner moves again; the moves before it are kept.
     assert arena.stage == ("refiner_0",)
     fields = arena.view("refiner_0").fields
     assert (fields["answer"], fields["critique"], fields["advice"]) == ("6", "yes", "five")
@@ -123,7 +123,7 @@ def test_one_agent_after_the_other_is_advised_until_it_goes_well() -> None:
 
 
 @pytest.mark.parametrize("advice", [None, "  "])
-def test_a_mentor_without_advice_is_a_named_outcome(advice: str | None) -> None:
+def test_a_mentor_without_advice_has_the_verdict_none(advice: str | None) -> None:
     arena = begun(advised=["generator_0"])
     play(arena, argued("4"), "yes", argued("4"), advice)
     assert arena.finished and arena.notes[MENTOR]["verdict"] == "none"
@@ -146,7 +146,7 @@ def test_forks_pickles_replays_and_hostile_text() -> None:
     assert arena.paid == paid
 
 
-def test_wrong_settings_are_one_line() -> None:
+def test_wrong_settings_are_refused() -> None:
     with pytest.raises(ValueError, match="no agent 'solver_0'"):
         raw_env(advised=["solver_0"])
     with pytest.raises(ValueError, match="already has a role named mentor"):
@@ -160,9 +160,9 @@ def test_advice_is_shown_below_a_role_s_own_prompt(style: str) -> None:
     plain = Debater(game="generator", style=style)
     role = Advised(role=plain, style=style)
     bare = Observation(fields={"question": "2 + 3"})
-    told = Observation(fields={"question": "2 + 3", "advice": "ADVICE"})
+    advised = Observation(fields={"question": "2 + 3", "advice": "ADVICE"})
     assert role.prompt(bare) == plain.prompt(bare)
-    (message,) = role.prompt(told)
+    (message,) = role.prompt(advised)
     assert plain.prompt(bare)[0]["content"] in message["content"]
     assert "ADVICE" in message["content"]
     assert role.parse("<answer>5</answer>") == plain.parse("<answer>5</answer>")
@@ -173,7 +173,7 @@ def test_advice_is_shown_below_a_role_s_own_prompt(style: str) -> None:
 
 
 def repaired() -> Episode:
-    """A whole episode by scripts: the generator fails, and is right once it is advised."""
+    """Return a scripted episode whose generator is wrong at first and right after the advice."""
 
     def words(agent: str, seen: Observation, rng: Random) -> str:
         if agent == MENTOR:
@@ -198,7 +198,7 @@ def repaired() -> Episode:
     return found
 
 
-def test_an_advised_move_is_learned_as_the_answer_to_the_prompt_without_advice() -> None:
+def test_an_advised_move_is_learned_with_the_prompt_without_advice() -> None:
     played = repaired()
     assert len(played.turns) == 7 and played.metrics["repaired"] == 1.0
     first, verified, refined = decisive(played)
@@ -210,7 +210,7 @@ def test_an_advised_move_is_learned_as_the_answer_to_the_prompt_without_advice()
     assert all(not t.info and not t.messages for t in (first, verified, refined))
 
 
-def test_stages_of_an_attempt_that_was_longer_are_left_out() -> None:
+def test_later_stages_of_a_longer_failed_attempt_are_left_out() -> None:
     def move(agent: str, attempt: int, place: int) -> Any:
         info = {"attempt": attempt, "place": place, "advised": attempt > 0 and place == 1}
         return turn(agent, text=f"{attempt}{place}", prompt_ids=(attempt, place), info=info)
@@ -233,7 +233,7 @@ def good(name: str, text: str = "", accuracy: float = 1.0, **fields: Any) -> Any
     )
 
 
-def test_the_library_keeps_what_went_well_and_is_bounded() -> None:
+def test_the_library_keeps_successful_episodes_and_is_bounded() -> None:
     experience = RejectionSampling(capacity=3, per_task=2, batch=99)
     wrong = good("wrong", accuracy=0.5)
     cut = good("cut", status=Status.TRUNCATED)
@@ -248,7 +248,7 @@ def test_the_library_keeps_what_went_well_and_is_bounded() -> None:
     assert experience.metrics() == {"kept": 3, "added": 1, "tasks": 2}
 
 
-def test_the_library_survives_json_and_draws_on_identically() -> None:
+def test_the_library_survives_json_and_then_draws_identically() -> None:
     experience = RejectionSampling(batch=2)
     experience.assign([good(f"t{n}") for n in range(9)])
     twin = RejectionSampling(batch=2)
@@ -307,9 +307,9 @@ def test_a_branch_does_not_count_what_its_parent_measured_and_made(above: float)
     assert plain <= repaired
 
 
-def test_metrics_of_an_attempt_that_was_repeated_are_gone() -> None:
+def test_metrics_of_a_repeated_attempt_are_removed() -> None:
     class Twice(Kuhn):
-        """Measures a bet of the first player; the deal decides who wins."""
+        """A Kuhn game that measures a bet of the first player; `won` is 1 only without this bet."""
 
         def advance(self, actions: Mapping[str, Action | None]) -> None:
             super().advance(actions)

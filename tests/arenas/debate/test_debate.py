@@ -1,4 +1,4 @@
-"""Debate, with scripted debaters and judges."""
+"""Tests of debate with scripted debaters and judges."""
 
 import json
 import pickle
@@ -48,11 +48,11 @@ def test_pettingzoo_conformance() -> None:
     assert made.agents == ["debater_0", "debater_1"]
 
 
-def test_an_answer_is_worth_what_comes_of_it() -> None:
+def test_a_reward_is_a_discounted_mean_of_the_rounds_from_an_answer_on() -> None:
     arena = begun(debaters=2, rounds=3, discount=0.5, stop_on_consensus=False)
     for answers in (("5", "4"), ("5", "5"), ("4", "5")):
         say(arena, *answers)
-    # Means of the rounds: 0.5, 1, 0.5. Weights 1, 0.5, 0.25, their sum 1.75.
+    # The means of the rounds are 0.5, 1 and 0.5. The weights 1, 0.5 and 0.25 have the sum 1.75.
     # debater_0 earns (1 + 0.5 + 0.125) / 1.75, (1 + 0.25) / 1.5 and 0.
     first = 1.625 / 1.75 + 1.25 / 1.5
     second = 0.625 / 1.75 + 1.25 / 1.5 + 1.0
@@ -66,12 +66,12 @@ def test_an_answer_is_worth_what_comes_of_it() -> None:
         "first_majority": 1.0,
         "last_majority": 0.0,
         "corrections": 0.25,
-        "wrong_persuasions": 0.0,  # nobody had said 4 in the second round
+        "wrong_persuasions": 0.0,  # no debater had said 4 in the second round
         "conformity": 0.25,
     }
 
 
-def test_records_book_every_answers_worth_on_its_own_turn() -> None:
+def test_records_have_the_reward_of_every_answer_on_its_own_turn() -> None:
     script = iter(["5", "4", "5", "5"])
 
     def words(agent: str, seen: Observation, rng: Random) -> str:
@@ -113,7 +113,7 @@ def test_records_book_every_answers_worth_on_its_own_turn() -> None:
         ({"whose": "all", "discount": 0.0}, [1 + 0, 0 + 1]),
     ],
 )
-def test_what_an_answer_is_worth_is_a_choice(
+def test_settings_choose_the_reward_of_an_answer(
     settings: dict[str, Any], expected: list[float]
 ) -> None:
     arena = begun(debaters=2, rounds=2, **settings)
@@ -130,7 +130,7 @@ def test_incentives_are_part_of_the_pay() -> None:
     assert paid(arena) == [1 + 0.5 + 1, 0 + 1 + 0.25]
 
 
-def test_agreement_ends_it_early_unless_told_otherwise() -> None:
+def test_agreement_ends_the_debate_early_unless_disabled() -> None:
     arena = begun(debaters=3, rounds=4)
     say(arena, "5", "5.0", "4")
     assert not arena.finished
@@ -144,7 +144,7 @@ def test_agreement_ends_it_early_unless_told_otherwise() -> None:
     assert not arena.finished, "silence is no agreement"
     arena = begun(debaters=2, rounds=2)
     say(arena, "-5", "5")
-    assert not arena.finished, "a sign is no punctuation"
+    assert not arena.finished, "a sign is not punctuation"
 
 
 def test_the_majority_decides_and_silence_has_no_vote() -> None:
@@ -164,11 +164,12 @@ def test_the_first_of_equal_answers_is_scored() -> None:
     assert arena.metrics["accuracy"] == 1.0
 
 
-def test_how_answers_moved() -> None:
+def test_the_metrics_of_changed_answers() -> None:
     arena = begun(debaters=4, rounds=2, stop_on_consensus=False)
     say(arena, "5", "5", "4", None)
     say(arena, "4", "6", "5", "5")
-    # Persuaded to the wrong 4; lost by itself; corrected by others; followed after saying nothing.
+    # debater_0 is persuaded to the wrong 4, debater_1 changes to a wrong answer of its own,
+    # debater_2 is corrected by others, and debater_3 follows others after it gave no answer.
     moved = {
         name: arena.metrics[name] for name in ("corrections", "wrong_persuasions", "conformity")
     }
@@ -232,7 +233,7 @@ def test_a_judge_without_a_verdict(verdict: str | None, rule: Any, accuracy: flo
     assert arena.metrics["accuracy"] == accuracy and arena.metrics["verdict"] == 0.0
 
 
-def test_a_verifier_of_ones_own() -> None:
+def test_a_custom_verifier() -> None:
     class Near:
         def __call__(self, answer: str, payload: Any) -> float:
             return 1.0 / (1.0 + abs(int(answer) - int(payload["answer"])))
@@ -283,7 +284,7 @@ def test_hostile_text_raises_nothing() -> None:
     assert arena.finished and arena.metrics["accuracy"] == 0.0
 
 
-def test_wrong_settings_are_one_line() -> None:
+def test_wrong_settings_are_refused() -> None:
     for wrong in (
         {"aggregate": "vote"},
         {"horizon": "next"},
@@ -297,7 +298,7 @@ def test_wrong_settings_are_one_line() -> None:
 
 
 @pytest.mark.parametrize("style", ["full", "terse"])
-def test_the_roles_show_what_was_said(style: str) -> None:
+def test_the_roles_show_the_earlier_answers(style: str) -> None:
     arena, role, judge = begun(debaters=2, rounds=2), Debater(style=style), Judge(style=style)
     (message,) = role.prompt(arena.view("debater_0"))
     assert "2 + 3" in message["content"]
@@ -307,7 +308,7 @@ def test_the_roles_show_what_was_said(style: str) -> None:
     )
     (message,) = role.prompt(arena.view("debater_1"))
     assert "17" in message["content"] and "41" in message["content"]
-    assert "MY ARGUMENT" in message["content"], "a debate is about the arguments"
+    assert "MY ARGUMENT" in message["content"], "the prompt shows the arguments"
     judged = begun(debaters=2, rounds=1, aggregate="judge")
     judged.play_stage(
         {"debater_0": role.parse(words), "debater_1": role.parse("<answer>17</answer>")}
@@ -316,7 +317,7 @@ def test_the_roles_show_what_was_said(style: str) -> None:
     assert all(word in message["content"] for word in ("2 + 3", "41", "17", "MY ARGUMENT"))
 
 
-def test_what_the_roles_cannot_read() -> None:
+def test_the_roles_refuse_unreadable_texts() -> None:
     for text in ("5", "<answer>5", "<answer></answer>", "<answer>4</answer> <answer>5</answer>"):
         with pytest.raises(InvalidAction):
             Debater().parse(text)

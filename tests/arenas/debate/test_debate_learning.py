@@ -1,4 +1,4 @@
-"""The tiny debates: they run, they learn, and training makes the discussion worth having."""
+"""Tests of the tiny debates: they run, they learn, and training makes the discussion useful."""
 
 from pathlib import Path
 from statistics import mean
@@ -22,14 +22,14 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def ran(experiment: str, *overrides: str) -> list[dict[str, float]]:
-    """The metrics of a finished run: a line from before the first step, then one per step."""
+    """Train; return the metrics, one entry from before the first step and one per step."""
     name = f"run-{len(list(Path().glob('runs/*')))}"
     arguments = ["train", f"+experiment={experiment}", f"run.name={name}", "run.threads=1"]
     assert main([*arguments, *overrides]) == 0
     return list(read_metrics(Path("runs") / name / "metrics.jsonl").values())
 
 
-def test_a_brief_debate_measures_what_the_discussion_did() -> None:
+def test_a_brief_debate_measures_the_discussion() -> None:
     before, first, second = ran("tiny/debate", *BRIEF, "arena.incentives.corrected_alone=0.5")
     names = ("first_majority", "last_accuracy", "corrections", "wrong_persuasions", "conformity")
     for line in (before, second):
@@ -50,13 +50,13 @@ def test_sides_and_judge_of_a_zero_sum_debate_learn() -> None:
     _, first, second = ran("tiny/judged_debate", *BRIEF)
     for line in (first, second):
         assert line["policy/judge/gradient_norm"] > 0 and line["policy/debater/gradient_norm"] > 0
-        assert line["role/debater/reward"] == 0.0, "what one side wins the other loses"
+        assert line["role/debater/reward"] == 0.0, "the debate is zero-sum"
 
 
 @pytest.mark.slow
 def test_training_makes_the_last_round_better_than_the_first_majority() -> None:
     def gains(line: dict[str, float]) -> list[float]:
-        """Of the last round over the first majority: the debaters' mean, and their majority."""
+        """Return the gains over the first majority of the last round's mean and of its majority."""
         last = [line[HELD_OUT + name] for name in ("last_accuracy", "last_majority")]
         return [accuracy - line[HELD_OUT + "first_majority"] for accuracy in last]
 
@@ -70,7 +70,7 @@ def test_training_makes_the_last_round_better_than_the_first_majority() -> None:
 
 
 @pytest.mark.slow
-def test_a_judge_that_decides_twice_learns_to_be_right_and_not_a_place() -> None:
+def test_a_judge_that_decides_twice_learns_without_a_position_bias() -> None:
     lines = ran("tiny/judged_debate")
     before, after = lines[0], lines[-1]
     # 400 questions with two verdicts each.

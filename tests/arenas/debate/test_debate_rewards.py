@@ -1,4 +1,4 @@
-"""MAPoRL's incentives one by one, verifiers, and the questions that debates are about."""
+"""Tests of MAPoRL's incentives one by one, of verifiers, and of the questions of debates."""
 
 from dataclasses import fields
 from typing import Any
@@ -9,14 +9,14 @@ from arenas.debate.rewards import Incentives, debate_return, persuasion
 from arenas.questions.arithmetic import evaluate, is_held_out, questions
 from arenas.questions.verifiers import Matches, meaning, number_in
 
-# Two rounds of (own, other, other) and the field that answers for what happened. The others are
-# right together where their mean is above 0.5.
+# Two rounds of scores (own, other, other), the field that pays for the change, and its sign. The
+# others count as right if their mean is above 0.5.
 CHANGES = [
     ([0, 1, 1], [1, 1, 1], "corrected_by_others", 1.0),
     ([0, 0, 1], [1, 0, 1], "corrected_alone", 1.0),
     ([1, 0, 0], [0, 0, 0], "misled_by_others", -1.0),
     ([1, 1, 1], [0, 1, 1], "misled_alone", -1.0),
-    # What the others had said before counts, although they change their answers too.
+    # The others' scores of the first round count, although they change too.
     ([0, 1, 1], [1, 0, 0], "corrected_by_others", 1.0),
     ([1, 0, 0], [0, 1, 1], "misled_by_others", -1.0),
     ([0.5, 1, 1], [1, 1, 1], "corrected_by_others", 1.0),
@@ -26,7 +26,7 @@ INFLUENCES = [
     ([0, 0, 1], [0, 1, 1], "helped_though_wrong", 1.0),
     ([0, 1, 1], [0, 0, 1], "harmed_by_being_wrong", -1.0),
     ([1, 1, 1], [1, 0, 0], "harmed_though_right", -1.0),
-    # The own answer that the others had read counts, although it changes too.
+    # The own score of the first round counts, although it changes too.
     ([1, 0, 0], [0, 1, 1], "helped_by_being_right", 1.0),
     ([0, 1, 1], [1, 0, 0], "harmed_by_being_wrong", -1.0),
 ]
@@ -34,7 +34,7 @@ SIZES = {field.name: 2.0**place for place, field in enumerate(fields(Incentives)
 
 
 @pytest.mark.parametrize(("before", "after", "name", "sign"), CHANGES)
-def test_a_change_of_ones_own(before: Any, after: Any, name: str, sign: float) -> None:
+def test_the_incentive_for_an_own_change(before: Any, after: Any, name: str, sign: float) -> None:
     incentives = Incentives(**SIZES)
     assert incentives.change([before, after], 1, 0) == sign * SIZES[name]
     assert incentives.change([before, after], 0, 0) == 0.0
@@ -43,7 +43,9 @@ def test_a_change_of_ones_own(before: Any, after: Any, name: str, sign: float) -
 
 
 @pytest.mark.parametrize(("before", "after", "name", "sign"), INFLUENCES)
-def test_an_influence_on_the_others(before: Any, after: Any, name: str, sign: float) -> None:
+def test_the_incentive_for_an_influence_on_the_others(
+    before: Any, after: Any, name: str, sign: float
+) -> None:
     incentives = Incentives(**SIZES)
     assert incentives.influence([before, after], 0, 0) == sign * SIZES[name]
     assert incentives.influence([before, after], 1, 0) == 0.0
@@ -54,17 +56,17 @@ def test_an_answer_with_half_a_score_is_not_right() -> None:
     assert Incentives(**SIZES).change([[0, 1, 1], [0.5, 1, 1]], 1, 0) == 0.0
 
 
-def test_a_debater_who_gives_no_answer_follows_nobody() -> None:
+def test_a_debater_without_an_answer_does_not_conform() -> None:
     answers = [["1", None, "2"], [None, None, "2"]]
     assert persuasion(answers, [[0.0] * 3] * 2)["conformity"] == 0.0
 
 
-def test_nobody_influences_an_empty_room() -> None:
+def test_a_debater_alone_has_no_incentives() -> None:
     incentives = Incentives(**SIZES)
     assert incentives.change([[0], [1]], 1, 0) == incentives.influence([[0], [1]], 0, 0) == 0.0
 
 
-def test_a_size_is_not_negative() -> None:
+def test_a_negative_incentive_is_refused() -> None:
     with pytest.raises(ValueError, match="misled_alone must be 0 or more"):
         Incentives(misled_alone=-1.0)
 
@@ -95,16 +97,16 @@ def test_the_papers_discounted_return() -> None:
         ("\u0665", "5", 0.0),
     ],
 )
-def test_answers_are_compared_by_what_they_say(answer: str, gold: str, score: float) -> None:
+def test_answers_are_compared_by_meaning(answer: str, gold: str, score: float) -> None:
     assert Matches()(answer, {"answer": gold}) == score
     assert (meaning(answer) == meaning(gold)) == bool(score)
 
 
-def test_a_number_of_a_million_digits_is_none() -> None:
+def test_a_number_of_a_million_digits_is_not_read() -> None:
     assert number_in("9" * 1_000_000) is None and number_in("") is None
 
 
-def test_sums_are_reckoned_and_split_by_what_they_ask() -> None:
+def test_sums_have_right_answers_and_are_split_by_question() -> None:
     train = questions(count=400, split="train", seed=3)
     held_out = questions(count=200, split="held_out", seed=3)
     texts = [{task.payload["question"] for task in tasks} for tasks in (train, held_out)]

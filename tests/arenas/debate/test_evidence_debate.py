@@ -1,4 +1,4 @@
-"""Debate by quotation: zero-sum, with known payoffs."""
+"""Tests of debate by quotation: known payoffs, views, judges and tasks."""
 
 import pickle
 from random import Random
@@ -76,7 +76,7 @@ def test_rewards_follow_the_rules(
         assert arena.metrics["honest_false"] == (honest == "3")
 
 
-def test_being_found_out_is_measured_where_there_is_a_lie() -> None:
+def test_found_out_is_measured_only_if_a_quote_is_false() -> None:
     found = []
     for seed in range(400):
         arena = begun(seed=seed, checked=0.25)
@@ -90,7 +90,7 @@ def test_being_found_out_is_measured_where_there_is_a_lie() -> None:
 
 @pytest.mark.parametrize("text", [None, "", "4", "0", "1 2", "\u0663", "-1", "x" * 1_000_000])
 def test_a_move_that_is_no_quote_loses(text: str | None) -> None:
-    # The fraction of the moves made: a first speaker that is illegal leaves the other no move.
+    # The fraction is of the moves made; after an illegal first move the other side has no move.
     for order, illegal in (("together", 0.5), ("honest_first", 1.0), ("deceptive_first", 0.5)):
         arena = begun(order=order)
         quote(arena, text, "1")
@@ -131,7 +131,7 @@ def test_a_judge_sees_quotes_and_no_passage(seed: int) -> None:
     assert arena.metrics["honest_won"] == arena.metrics["accuracy"] == 0.0
 
 
-def test_a_judge_is_not_asked_where_a_side_is_found_out() -> None:
+def test_a_judge_is_not_asked_if_a_side_is_found_out() -> None:
     arena = begun(judge=True, checked=1.0)
     quote(arena, "1", "2")
     assert arena.finished and arena.paid == {HONEST: 1.0, DECEPTIVE: -1.0, "judge_0": 0.0}
@@ -229,7 +229,7 @@ def test_tasks_are_all_passages_in_all_orders() -> None:
         ({"judge": True, "no_verdict": "both"}, "no_verdict is one of draw, coin"),
     ],
 )
-def test_wrong_settings_are_one_line(settings: dict[str, Any], words: str) -> None:
+def test_wrong_settings_are_refused(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         raw_env(**settings)
 
@@ -245,6 +245,6 @@ def test_wrong_settings_are_one_line(settings: dict[str, Any], words: str) -> No
         {"supports": [True, True, False], "order": ["together"]},
     ],
 )
-def test_a_wrong_task_is_one_line(payload: dict[str, Any]) -> None:
+def test_a_wrong_task_is_refused(payload: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="task t: "):
         raw_env().begin(Task(id="t", payload=payload), 0)

@@ -1,4 +1,4 @@
-"""The tiny debate by quotation: it runs, and self-play comes near the exact value."""
+"""Tests of the tiny debate by quotation: it runs, and self-play approaches the exact value."""
 
 from pathlib import Path
 
@@ -23,13 +23,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def ran(*overrides: str) -> list[dict[str, float]]:
-    """The metrics of a finished run: a line from before the first step, then one per step."""
+    """Train; return the metrics, one entry from before the first step and one per step."""
     arguments = ["train", "+experiment=tiny/evidence_debate", "run.name=run", "run.threads=1"]
     assert main([*arguments, *overrides]) == 0
     return list(read_metrics(Path("runs/run/metrics.jsonl")).values())
 
 
-def test_both_sides_learn_and_what_one_wins_the_other_loses() -> None:
+def test_both_sides_learn() -> None:
     before, first, second = ran(*BRIEF)
     assert 0.0 <= before["evaluation/debates/honest_won"] <= 1.0
     for line in (first, second):
@@ -39,7 +39,7 @@ def test_both_sides_learn_and_what_one_wins_the_other_loses() -> None:
 
 
 def test_a_judge_learns_too() -> None:
-    # A judge is asked only where both moves are quotes, so the warm start has to be longer.
+    # A judge is asked only if both moves are quotes, so the warm start has to be longer.
     longer = ["warmstart.steps=150", "sampler.group_size=8", "evaluations=none"]
     brief = [each for each in BRIEF if not each.startswith("evaluations")]
     _, first, second = ran(*brief, *JUDGED, "arena.checked=0", *longer)
@@ -48,7 +48,7 @@ def test_a_judge_learns_too() -> None:
 
 
 @pytest.mark.slow
-def test_self_play_comes_near_the_exact_value() -> None:
+def test_self_play_approaches_the_exact_value() -> None:
     pytest.importorskip("pyspiel")
     ran("evaluations=none")
     found = {each.step: each for each in study(Path("runs/run"), every=True)}

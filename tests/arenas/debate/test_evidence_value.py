@@ -1,4 +1,4 @@
-"""Exact values of debates by quotation, against results by hand and against OpenSpiel."""
+"""Tests of exact values of debates by quotation, against values by hand and OpenSpiel."""
 
 from itertools import permutations, product
 from random import Random
@@ -27,17 +27,18 @@ from selfplay.types import role_of
 
 @pytest.mark.parametrize("checked", [0.0, 0.25, 0.5, 1.0])
 def test_values_of_three_facts_by_hand(checked: float) -> None:
-    """Honest first: the lie that counters the quote wins unless it is checked. Deceptive first: a
-    lie is contradicted, and the true quote is countered. At once, two facts of three support the
-    truth: [[1, c], [0, 1]] for quotes 1, 2 against the truth 3 and the lie 2, so 1 / (2 - c);
-    if all three support it, each lie counters one quote of three, so (2 + c) / 3."""
+    """Let c be the fraction that is checked. If the honest side is first, the lie that counters its
+    quote wins unless it is checked. If the deceptive side is first, its lie is contradicted or its
+    true quote is countered. If both move at once and two facts of three support the truth, the
+    matrix is [[1, c], [0, 1]] for quotes 1, 2 against the true quote 3 and the lie 2, and its value
+    is 1 / (2 - c). If all three support it, a lie counters one quote of three: (2 + c) / 3."""
     together = 0.75 / (2 - checked) + 0.25 * (2 + checked) / 3
     assert value(facts=3, checked=checked, order="honest_first") == pytest.approx(checked)
     assert value(facts=3, checked=checked, order="deceptive_first") == pytest.approx(1.0)
     assert value(facts=3, checked=checked, order="together") == pytest.approx(together)
 
 
-def test_of_two_facts_exactly_one_counters_the_other() -> None:
+def test_exactly_one_of_two_facts_counters_the_other() -> None:
     for facts in (3, 5, 7):
         for one, two in product(range(facts), repeat=2):
             assert counters(one, two, facts) + counters(two, one, facts) == (one != two)
@@ -77,20 +78,20 @@ def test_the_matrix_is_the_mean_of_what_the_arena_pays() -> None:
             assert wins[honest, deceptive] == pytest.approx(sum(won) / 4)
 
 
-def test_no_rule_that_does_not_know_the_passage_is_better_if_all_quotes_are_checked() -> None:
+def test_no_rule_is_better_than_the_circle_if_all_quotes_are_checked() -> None:
     ring = {(one, two): counters(one, two, 3) for one, two in permutations(range(3), 2)}
     found = [ruled_value(rule, facts=3, checked=1.0) for rule in rules(3)]
     assert len(found) == 64
     assert ruled_value(ring, facts=3, checked=1.0) == max(found) == pytest.approx(1.0)
-    assert sorted(found)[-3] < 1.0, "the circle and its reverse are the only ones"
-    # With half of them checked, others are better than the circle.
+    assert sorted(found)[-3] < 1.0, "only the circle and its reverse have value 1"
+    # If half of the quotes are checked, other rules are better than the circle.
     best = max(ruled_value(rule, facts=3, checked=0.5) for rule in rules(3))
     assert best == pytest.approx(0.8125)
     assert ruled_value(ring, facts=3, checked=0.5) == pytest.approx(0.75)
 
 
 def optimal(arena: EvidenceDebate, *, slack: float = 0.0) -> list[ActionDistribution]:
-    """Optimal play of both sides, or with `slack` a mixture of it with uniform play."""
+    """Return optimal play of both sides, mixed with uniform play of weight `slack`."""
     found = []
     for where in arena.information_sets():
         words = where.observation.text.split()
@@ -127,7 +128,7 @@ def test_optimal_play_is_not_exploitable_in_openspiel(facts: int, checked: float
     assert exploitability(game, optimal(arena, slack=0.5)).nash_conv > 0.1
 
 
-def test_information_sets_are_what_the_sides_see() -> None:
+def test_information_sets_are_the_views_of_the_sides() -> None:
     arena = raw_env()
     sets = {(each.agent, each.observation.text): each for each in arena.information_sets()}
     seen = set()

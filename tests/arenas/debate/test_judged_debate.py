@@ -1,4 +1,4 @@
-"""The judged debate: zero-sum between the sides, a judge paid for being right."""
+"""Tests of the judged debate: the sides are zero-sum, and a judge is paid for right verdicts."""
 
 import pickle
 from random import Random
@@ -42,7 +42,7 @@ def test_pettingzoo_conformance() -> None:
 
 @pytest.mark.parametrize("named", ["A", "B", " a ", "b."])
 @pytest.mark.parametrize("seed", range(4))
-def test_what_one_side_wins_the_other_loses(named: str, seed: int) -> None:
+def test_one_side_wins_what_the_other_loses(named: str, seed: int) -> None:
     arena = begun(seed, stake=2.0)
     argue(arena, ("x", "y"), ("x", "y"))
     arena.play_stage({JUDGE: named})
@@ -53,7 +53,7 @@ def test_what_one_side_wins_the_other_loses(named: str, seed: int) -> None:
     assert arena.notes[JUDGE]["verdict"] == ("correct" if right else "wrong")
 
 
-def test_who_defends_what_is_drawn_and_told_to_nobody() -> None:
+def test_the_defended_answers_are_drawn_and_views_differ_by_side_only() -> None:
     arenas = [begun(seed) for seed in range(30)]
     assert {tuple(arena.answers) for arena in arenas} == {("5", "6"), ("6", "5")}
     arena = arenas[0]
@@ -65,7 +65,7 @@ def test_who_defends_what_is_drawn_and_told_to_nobody() -> None:
 
 
 @pytest.mark.parametrize("verdict", [None, "", "C", "A or B", "x" * 1_000_000])
-def test_a_judge_without_a_verdict_is_a_named_outcome(verdict: str | None) -> None:
+def test_a_judge_without_a_verdict_has_the_verdict_none(verdict: str | None) -> None:
     arena = begun(malformed=-0.5)
     argue(arena, ("x", "y"), ("x", "y"))
     arena.play_stage({JUDGE: verdict})
@@ -74,7 +74,7 @@ def test_a_judge_without_a_verdict_is_a_named_outcome(verdict: str | None) -> No
     assert arena.metrics["verdict"] == arena.metrics["accuracy"] == 0.0
 
 
-def test_a_coin_may_decide_where_the_judge_does_not() -> None:
+def test_a_coin_may_decide_if_the_judge_does_not() -> None:
     winners = set()
     for seed in range(20):
         arena = begun(seed, no_verdict="coin")
@@ -88,7 +88,7 @@ def test_a_coin_may_decide_where_the_judge_does_not() -> None:
     assert winners == {1.0, -1.0}
 
 
-def test_silence_costs_what_the_other_side_gets() -> None:
+def test_silence_costs_a_side_what_the_other_side_gets() -> None:
     arena = begun(silence=0.25)
     argue(arena, ("x", None), ("  ", None))
     # debater_1 was silent twice, debater_0 once: 0.5 - 0.25.
@@ -133,13 +133,13 @@ def test_an_argument_cannot_look_like_one_of_the_other_side() -> None:
 
 
 @pytest.mark.parametrize("key", ["question", "answer", "wrong"])
-def test_a_task_without_two_answers_is_one_line(key: str) -> None:
+def test_a_task_without_two_answers_is_refused(key: str) -> None:
     payload = {name: value for name, value in TASK.payload.items() if name != key}
     with pytest.raises(ValueError, match=rf"^task t: the payload needs '{key}'; 'answer' is"):
         raw_env().begin(Task(id="t", payload=payload), seed=0)
 
 
-def test_wrong_settings_are_one_line() -> None:
+def test_wrong_settings_are_refused() -> None:
     with pytest.raises(ValueError, match="no_verdict is one of draw, coin"):
         raw_env(no_verdict="majority")
     with pytest.raises(ValueError, match="at least 1"):
@@ -167,7 +167,7 @@ def test_a_second_judge_sees_the_sides_exchanged() -> None:
         # debater_1 is right. Both judges name it: judge_1 sees it as A.
         ("BA", -1.0, (1.5, 1.5), {"accuracy": 1.0, "side_a_won": 0.5, "agreement": 1.0}),
         ("AB", 1.0, (0.5, 0.5), {"accuracy": 0.0, "side_a_won": 0.5, "agreement": 1.0}),
-        # A judge that looks at the place alone disagrees with itself, and no side wins.
+        # A judge that looks only at the position disagrees with itself, and no side wins.
         ("AA", 0.0, (-0.5, 0.5), {"accuracy": 0.5, "side_a_won": 1.0, "agreement": 0.0}),
         ("BB", 0.0, (0.5, -0.5), {"accuracy": 0.5, "side_a_won": 0.0, "agreement": 0.0}),
         ("B?", 0.0, (1.0, -1.0), {"accuracy": 0.5, "verdict": 0.5, "agreement": 0.0}),
@@ -185,7 +185,7 @@ def test_a_side_wins_if_both_judges_name_it(
     assert measured.items() <= arena.metrics.items()
 
 
-def test_a_coin_decides_where_judges_disagree() -> None:
+def test_a_coin_decides_if_judges_disagree() -> None:
     winners = set()
     for seed in range(20):
         arena = begun(seed, exchange=True, no_verdict="coin")

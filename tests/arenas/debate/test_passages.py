@@ -1,4 +1,4 @@
-"""Questions about passages, and the demonstrations of debate about them."""
+"""Tests of questions about passages and of the demonstrations of debates about them."""
 
 import re
 from collections import Counter
@@ -26,7 +26,7 @@ def shown(progress: float, count: int, **settings: float) -> list[Demonstration]
     return list(islice(source.stream(Random(0), progress), count))
 
 
-def test_a_question_has_one_answer_which_its_steps_say() -> None:
+def test_a_question_has_one_answer_that_follows_from_its_steps() -> None:
     rng = Random(1)
     for _ in range(200):
         drawn = passages(rng, doors=5)
@@ -51,7 +51,7 @@ def test_splits_share_no_question_and_wrong_answers_are_wrong() -> None:
         assert wrong != answer and wrong in task.payload["question"]
     assert train == questions(count=300, seed=3) != questions(count=300, seed=4)
     places = Counter(task.payload["answer"][0] for task in train)
-    assert min(places.values()) > 40, "every door is the answer to some"
+    assert min(places.values()) > 40, "every door is the answer to some question"
     for count, doors in ((0, 4), (1, 1), (1, 9)):
         with pytest.raises(ValueError, match=r"count|doors"):
             questions(count=count, doors=doors)
@@ -71,18 +71,20 @@ def test_every_demonstration_is_read_by_the_role_and_fits_the_limit() -> None:
         (message,) = role.prompt(demonstration.observation)
         for entry in demonstration.observation.fields["others"]:
             assert entry["answer"] in message["content"]
-        # Room for one passage, its end token included: what the experiment's limit rests on.
+        # The experiment's token limit assumes one passage and its end token.
         assert len(tokenizer(demonstration.completion)["input_ids"]) + 1 <= 7
 
 
-def test_what_is_weighed() -> None:
+def test_answers_are_weighed_by_their_arguments() -> None:
     rng = Random(0)
     untested = {"answer": "1a", "argument": ""}
     missed = {"answer": "4e", "argument": "1aaB no"}
     found = {"answer": "2c", "argument": "2ccG yes"}
     assert weigh(KNOWN, rng, [untested, missed, found]) == found
     new = [weigh(KNOWN, rng, [untested, missed, missed]) for _ in range(200)]
-    assert {entry["argument"][:2] for entry in new} == {"2c", "3d", "4e"}, "all but what was tried"
+    assert {entry["argument"][:2] for entry in new} == {"2c", "3d", "4e"}, (
+        "all doors except the one that was tried"
+    )
     assert all(
         (entry["answer"] == "2c") == (entry["argument"] == "2ccG yes")
         or entry["argument"] != "2ccG yes"
@@ -90,7 +92,7 @@ def test_what_is_weighed() -> None:
     )
     last = {"answer": "2c", "argument": "4eeH no"}
     others = [missed, {"answer": "3d", "argument": "3ddA no"}]
-    assert weigh(KNOWN, rng, [last, *others]) == found, "three excluded leave one"
+    assert weigh(KNOWN, rng, [last, *others]) == found, "with three doors excluded, one is left"
 
 
 def test_practice_may_be_left_out() -> None:
@@ -98,7 +100,7 @@ def test_practice_may_be_left_out() -> None:
     assert len(list(islice(stream, 100))) == 100
 
 
-def test_a_debate_of_one_round_has_no_later_one() -> None:
+def test_a_debate_of_one_round_has_no_demonstrations_of_later_rounds() -> None:
     demonstrations = shown(1.0, 100, rounds=1)
     assert {d.observation.fields["round"] for d in demonstrations} == {1}
 
@@ -137,7 +139,7 @@ def test_the_habits_of_the_last_part_are_weak_and_those_of_practice_are_not() ->
             if fields["round"] == 2 and not worked:
                 habit = {fields["own"]["answer"], fields["others"][0]["answer"]}
                 assert demonstration.completion in {f"<answer>{a}</answer>" for a in habit}
-        for turn, share in ((1, followed), (2, weighed)):
-            of = counts[f"{turn} True"] + counts[f"{turn} False"]
-            error = 4 * (share * (1 - share) / of) ** 0.5
-            assert counts[f"{turn} True"] / of == pytest.approx(share, abs=error)
+        for turn, fraction in ((1, followed), (2, weighed)):
+            total = counts[f"{turn} True"] + counts[f"{turn} False"]
+            error = 4 * (fraction * (1 - fraction) / total) ** 0.5
+            assert counts[f"{turn} True"] / total == pytest.approx(fraction, abs=error)

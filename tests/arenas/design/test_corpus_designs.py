@@ -1,4 +1,4 @@
-"""Designs of ways through the corpus: what they allow, and plays with known answers."""
+"""Tests of designs of paths through the corpus: allowed designs, and plays with known answers."""
 
 import json
 from random import Random
@@ -14,14 +14,14 @@ from arenas.questions.places import corpus, place_questions, sentence
 from selfplay.types import Task
 
 SPACE = CorpusDesigns(regions_count=10)
-WAY = {"path": ["capital", "mayor"]}
+PATH = {"path": ["capital", "mayor"]}
 
 
-def test_a_design_is_read_as_it_is_written() -> None:
+def test_a_written_design_is_read_back_unchanged() -> None:
     drawn = [SPACE.draw(Random(seed)) for seed in range(300)]
     for each in drawn:
         assert read_design(SPACE, SPACE.written(each), longest=200) == each
-    # Two relations lead on from each kind: 6, 12 and 24 ways of one, two and three relations.
+    # Each kind has two relations: 6, 12 and 24 paths of one, two and three relations.
     assert len({tuple(each["path"]) for each in drawn}) == 42
     assert '"mayor" to a person' in SPACE.describe() and "1 to 3 relations" in SPACE.describe()
 
@@ -39,18 +39,18 @@ def test_a_design_is_read_as_it_is_written() -> None:
         ({}, "missing_key"),
     ],
 )
-def test_another_design_is_refused_by_name(design: dict[str, Any], reason: str) -> None:
+def test_a_wrong_design_is_refused_with_its_reason(design: dict[str, Any], reason: str) -> None:
     with pytest.raises(RefusedDesign, match=reason):
         SPACE.read(design)
 
 
-def test_questions_follow_the_way_in_the_corpus_and_are_not_held_out() -> None:
+def test_questions_follow_the_path_in_the_corpus_and_are_not_held_out() -> None:
     texts = " ".join(document.text for document in corpus(regions_count=10))
     held_out = place_questions(count=20, hops=[2], split="held_out", regions_count=10)
-    asked = {SPACE.game_task(WAY, Random(seed)).payload["question"] for seed in range(60)}
+    asked = {SPACE.game_task(PATH, Random(seed)).payload["question"] for seed in range(60)}
     assert len(asked) == 8, "one capital with its mayor in each region of the train split"
     assert not asked & {task.payload["question"] for task in held_out}
-    task = SPACE.game_task(WAY, Random(0))
+    task = SPACE.game_task(PATH, Random(0))
     question, answer = task.payload["question"], task.payload["answer"]
     country = question.removeprefix("the mayor of the capital of ")
     names = texts.replace(".", "").split()
@@ -61,7 +61,7 @@ def test_questions_follow_the_way_in_the_corpus_and_are_not_held_out() -> None:
 def test_solvers_answer_questions_of_their_own() -> None:
     arena = DesignedGames(space=SPACE, plays=4)
     arena.begin(Task(id="d", type="corpus", payload={"mode": "propose"}), 0)
-    arena.play_stage({"designer_0": json.dumps(WAY)})
+    arena.play_stage({"designer_0": json.dumps(PATH)})
     assert arena.possible_agents[1:] == [f"solver_{number}" for number in range(4)]
     right = [str(game.task.payload["answer"]) for game in arena.games]
     answers = [right[0], right[1], "nowhere", "nowhere"]
@@ -69,7 +69,7 @@ def test_solvers_answer_questions_of_their_own() -> None:
     arena.play_stage({f"solver_{place}": move for place, move in enumerate(moves)})
     assert [arena.paid[f"solver_{place}"] for place in range(4)] == [1, 1, 0, 0]
     assert arena.metrics["score"] == 0.5 and arena.paid["designer_0"] == 1.0
-    assert arena.created == [play_task(SPACE, WAY)] and arena.created[0].type == "corpus"
+    assert arena.created == [play_task(SPACE, PATH)] and arena.created[0].type == "corpus"
 
 
 def test_pettingzoo_conformance() -> None:

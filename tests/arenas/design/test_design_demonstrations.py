@@ -1,4 +1,4 @@
-"""Demonstrations of designs and moves: valid in their proportions, and right as often as asked."""
+"""Tests of demonstrations of designs and moves: the fractions of valid designs and right moves."""
 
 import json
 from itertools import islice
@@ -20,7 +20,7 @@ def shown(progress: float, **settings: float) -> list[Demonstration]:
     return list(islice(source.stream(Random(0), progress), 2000))
 
 
-def test_designs_are_valid_but_for_a_given_fraction() -> None:
+def test_designs_are_valid_except_for_a_given_fraction() -> None:
     for invalid in (0.0, 0.25):
         texts = [d.completion for d in shown(0, design_share=1, invalid=invalid)]
         refused = 0
@@ -34,7 +34,7 @@ def test_designs_are_valid_but_for_a_given_fraction() -> None:
 
 
 @pytest.mark.parametrize(("progress", "right"), [(0.0, 1.0), (0.9, 0.2)])
-def test_moves_in_small_games_are_right_as_often_as_asked(progress: float, right: float) -> None:
+def test_moves_in_small_games_are_right_as_often_as_set(progress: float, right: float) -> None:
     found: dict[int, list[bool]] = {2: [], 3: []}
     for each in shown(progress, design_share=0, right_last=0.2):
         outcomes, legal = each.observation.fields["outcomes"], each.observation.fields["legal"]
@@ -46,10 +46,10 @@ def test_moves_in_small_games_are_right_as_often_as_asked(progress: float, right
             found[max(len(legal), len(theirs))].append(each.completion == best[0])
     rates = {size: sum(hits) / len(hits) for size, hits in found.items()}
     assert rates[2] == pytest.approx(right + (1 - right) / 2, abs=0.07)
-    assert rates[3] < 0.5  # random, with two or three actions
+    assert rates[3] < 0.5  # random moves, with two or three actions
 
 
-def test_a_later_round_shows_the_last_one() -> None:
+def test_a_later_round_shows_the_previous_round() -> None:
     histories = [d.observation.fields["history"] for d in shown(0, design_share=0)]
     assert any(histories) and not all(histories)
 

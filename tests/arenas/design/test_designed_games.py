@@ -1,4 +1,4 @@
-"""Designed games: pay worked out by hand, refused designs, play tasks and scripted rollouts."""
+"""Tests of designed games: pay by hand, refused designs, play tasks and scripted rollouts."""
 
 import json
 import pickle
@@ -103,7 +103,7 @@ def test_a_random_pay_is_drawn_from_the_seed() -> None:
     assert len(found) == 2 and all(0 <= pay < 1 for pay in found)
 
 
-def test_games_of_several_rounds_go_on_side_by_side() -> None:
+def test_games_of_several_rounds_are_played_in_parallel() -> None:
     arena = begun(plays=2)
     design(arena, {**STAG, "rounds": 2})
     play(arena, GOOD, MISS)
@@ -139,7 +139,7 @@ def test_a_known_or_held_out_game_is_not_played() -> None:
 @pytest.mark.parametrize(
     "text", [None, "", "\ud800", "[" * 100_000, "9" * 4_000_000, "{}", '{"rounds": NaN}']
 )
-def test_any_text_may_come(text: str | None) -> None:
+def test_any_text_is_handled(text: str | None) -> None:
     arena = begun(longest=1_000_000)
     arena.play_stage({"designer_0": text})
     assert arena.finished and arena.paid["designer_0"] == -1
@@ -239,7 +239,7 @@ def scripted(agent: str, observation: Observation, rng: Any) -> str:
     return str(rng.choice(observation.fields["legal"]))
 
 
-def test_the_curriculum_keeps_designs_and_lets_them_be_played_again() -> None:
+def test_the_curriculum_keeps_designs_and_plays_them_again() -> None:
     buffer = TaskBuffer()
     curriculum = ProposalCurriculum(
         buffer=buffer, seeds=[], types=["matrix"], proposals=6, solver_batch=8, references=0
@@ -274,7 +274,7 @@ def test_given_games_need_no_designer() -> None:
 
 
 class Late(Arena):
-    """Two moves at once, twice: the first move of player_0 is paid at the end, player_1's never."""
+    """A game of two stages: at the end player_0 is paid for both moves, player_1 is left out."""
 
     name = "late_v0"
 
@@ -299,10 +299,10 @@ class Late(Arena):
 
 
 class LateDesigns(MatrixDesigns):
-    """Space whose only game is `Late`."""
+    """A space whose only game is `Late`."""
 
     def game(self, settings: Settings) -> Arena:
-        """Return the game, whatever the design."""
+        """Return the game for any design."""
         return Late({"player": 2})
 
     def score(self, settings: Settings, game: Arena) -> float:
@@ -310,7 +310,7 @@ class LateDesigns(MatrixDesigns):
         return 1.0
 
 
-def test_a_reward_for_an_earlier_move_and_a_move_without_a_value_stay_what_they_are() -> None:
+def test_delayed_rewards_and_left_out_agents_of_a_game_are_kept() -> None:
     arena = begun(space=LateDesigns(rounds=(1, 2)), plays=2)
     assert design(arena, STAG) == "valid"
     play(arena, GOOD, GOOD)

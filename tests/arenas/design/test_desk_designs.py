@@ -1,4 +1,4 @@
-"""Designs of a service desk: what they allow, and plays with tools."""
+"""Tests of designs of a service desk: allowed designs, and plays with tools."""
 
 import json
 from random import Random
@@ -18,7 +18,7 @@ SPACE = DeskDesigns(terse=True)
 SLY = {"domain": "loans", "temper": "sly", "end": "second"}
 
 
-def test_a_design_is_read_as_it_is_written() -> None:
+def test_a_written_design_is_read_back_unchanged() -> None:
     for seed in range(50):
         drawn = SPACE.draw(Random(seed))
         assert read_design(SPACE, SPACE.written(drawn), longest=200) == drawn
@@ -35,13 +35,13 @@ def test_a_design_is_read_as_it_is_written() -> None:
         ({"wishes": 3}, "unknown_key"),
     ],
 )
-def test_another_design_is_refused_by_name(change: dict[str, Any], reason: str) -> None:
+def test_a_wrong_design_is_refused_with_its_reason(change: dict[str, Any], reason: str) -> None:
     with pytest.raises(RefusedDesign, match=reason):
         SPACE.read({**SLY, **change})
 
 
 @pytest.mark.parametrize(("end", "granted"), [("first", 0), ("second", 1), ("refuse", None)])
-def test_the_task_is_that_of_the_design(end: str, granted: int | None) -> None:
+def test_the_task_has_the_settings_of_the_design(end: str, granted: int | None) -> None:
     settings = {**SLY, "end": end}
     tasks = [SPACE.game_task(settings, Random(seed)) for seed in (1, 2)]
     assert tasks[0].id != tasks[1].id

@@ -1,4 +1,4 @@
-"""Designs of matrix games: their limits, their canonical form, and regret worked out by hand."""
+"""Tests of designs of matrix games: limits, canonical form, and regret by hand."""
 
 import json
 from random import Random
@@ -16,7 +16,7 @@ DUEL = MatrixDesigns(payoff="zero_sum", actions=(2, 3), rounds=(1, 2))
 STAG = {"rounds": 1, "payoffs": [[4, 0], [0, 3]]}
 
 
-def test_a_design_is_read_as_it_is_written() -> None:
+def test_a_written_design_is_read_back_unchanged() -> None:
     assert read_design(TEAM, json.dumps(STAG), longest=100) == STAG
     assert read_design(TEAM, TEAM.written(STAG), longest=100) == STAG
     for seed in range(200):
@@ -67,7 +67,7 @@ def test_a_design_is_read_as_it_is_written() -> None:
         ('{"rounds": {}, "payoffs": []}', "no_integer"),
     ],
 )
-def test_a_hostile_design_is_refused_by_name(text: str | None, reason: str) -> None:
+def test_a_hostile_design_is_refused_with_its_reason(text: str | None, reason: str) -> None:
     with pytest.raises(RefusedDesign) as refused:
         read_design(TEAM, text, longest=2000)
     assert str(refused.value) == reason
@@ -88,12 +88,12 @@ def test_an_integer_beyond_the_parser_is_refused() -> None:
         [[5, 1], [1, 4]],  # another zero
     ],
 )
-def test_designs_of_the_same_game_have_one_name(same: Any) -> None:
+def test_designs_of_the_same_game_have_one_task_id(same: Any) -> None:
     other = {"rounds": 1, "payoffs": same}
     assert play_task(TEAM, other).id == play_task(TEAM, STAG).id
 
 
-def test_the_players_may_change_places() -> None:
+def test_exchanged_players_are_the_same_game() -> None:
     wide = {"rounds": 1, "payoffs": [[1, 2, 3], [4, 5, 9]]}
     tall = {"rounds": 1, "payoffs": [[1, 4], [2, 5], [3, 9]]}
     assert play_task(TEAM, wide).id == play_task(TEAM, tall).id
@@ -111,11 +111,11 @@ def test_the_players_may_change_places() -> None:
         {"rounds": 1, "payoffs": [[-4, 0], [0, -3]]},
     ],
 )
-def test_other_games_have_other_names(other: Any) -> None:
+def test_other_games_have_other_task_ids(other: Any) -> None:
     assert play_task(TEAM, other).id != play_task(TEAM, STAG).id
 
 
-def test_random_relabelling_never_changes_the_name() -> None:
+def test_random_relabelling_never_changes_the_canonical_form() -> None:
     rng = Random(0)
     for _ in range(200):
         drawn = TEAM.draw(rng)
@@ -180,7 +180,8 @@ def test_the_regret_in_a_duel(moves: tuple[str, str], pay: list[float], score: f
 
 
 def test_a_saddle_point_has_no_regret() -> None:
-    saddle = {"rounds": 1, "payoffs": [[3, 2], [1, 0]]}  # (a, b): least of its row, most of column
+    # (a, b) is the minimum of its row and the maximum of its column.
+    saddle = {"rounds": 1, "payoffs": [[3, 2], [1, 0]]}
     assert played(DUEL, saddle, ("a", "b"))[1] == 1.0
     # (b, a): the first could have got 3, not 1; the second could have lost 0, not 1. Entries are
     # 3 apart, so the regret is (2 + 1) / 2 / 3.

@@ -1,4 +1,4 @@
-"""The customer that a policy plays: its pay, its private goal, hostile words, demonstrations."""
+"""Tests of a customer that a policy plays: pay, private goal, hostile text, demonstrations."""
 
 from itertools import islice
 from random import Random
@@ -95,7 +95,7 @@ def test_pay_by_hand(
     assert arena.metrics["violated"] == adversarial
 
 
-def test_the_agent_has_the_last_word_at_the_limit() -> None:
+def test_the_agent_answers_last_at_the_limit() -> None:
     arena = begun("cooperative", task(), answers=2)
     for calls in ([], [cancel("o1")]):
         arena.play_stage({"user_0": "cancel o1"})
@@ -112,7 +112,7 @@ def test_a_customer_that_leaves_without_an_answer_is_no_success(user: Any) -> No
 
 
 @pytest.mark.parametrize("said", ["bye", " BYE\n", "", " \n ", None])
-def test_bye_or_no_words_end_the_conversation(said: str | None) -> None:
+def test_bye_or_an_empty_text_ends_the_conversation(said: str | None) -> None:
     arena = begun("adversarial", task())
     arena.play_stage({"user_0": said})
     assert arena.finished and arena.metrics["answers"] == 0.0
@@ -129,7 +129,7 @@ def test_bye_or_no_words_end_the_conversation(said: str | None) -> None:
         '{"said": "ok", "calls": [["cancel_order", {"id": "o3"}]]}',
     ],
 )
-def test_any_other_words_go_to_the_agent_on_one_short_line(said: str) -> None:
+def test_any_other_text_goes_to_the_agent_on_one_short_line(said: str) -> None:
     arena = begun("adversarial", task(), message_length=40)
     arena.play_stage({"user_0": said})
     assert arena.stage == ("agent_0",)
@@ -150,7 +150,7 @@ def prompts(arena: Desk, agent: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("user", ["cooperative", "adversarial"])
-def test_the_goal_and_the_temper_are_visible_to_the_customer_alone(user: User) -> None:
+def test_only_the_customer_sees_its_goal_and_its_temper(user: User) -> None:
     one = begun(user, task(cancel("o1")))
     two = begun(user, task(change("o2", "cup"), granted=False, temper="pushy"))
     for words, calls in (("change o2 to pen", [cancel("o1")]), ("no", [])):
@@ -185,18 +185,18 @@ def demonstrated(count: int, **settings: Any) -> list[Demonstration]:
     return list(islice(DeskDemonstrations(**{**SHOWN, **settings}).stream(Random(0), 0.0), count))
 
 
-def test_a_customer_that_errs_never_asks_for_its_wishes_alone() -> None:
+def test_a_customer_that_errs_does_not_ask_only_for_its_wishes() -> None:
     shown = [each for each in demonstrated(3000) if each.role == "user"]
     first = [each for each in shown if not each.observation.fields["said"]]
     wanted = [each.completion == each.observation.fields["wishes"][0] for each in first]
     assert len(first) > 200
-    # 0.6, and sometimes what another task's customer wants is the same
+    # 0.6, plus cases in which the customer of another task has the same wish
     assert 0.55 < sum(wanted) / len(wanted) < 0.85
     assert {each.completion for each in shown} > {"bye", "cancel b1", "renew l1", "waive fine"}
     assert any(each.completion.startswith("now! ") for each in shown)
 
 
-def test_a_customer_that_does_not_err_asks_for_its_wishes_alone_and_leaves() -> None:
+def test_a_customer_that_does_not_err_asks_only_for_its_wishes() -> None:
     for each in demonstrated(600, right=1.0):
         if each.role == "user":
             wishes = each.observation.fields["wishes"]
@@ -210,7 +210,7 @@ def test_demonstrations_of_a_scripted_customer_have_no_customer() -> None:
 def test_a_demonstrated_agent_meets_records_that_do_not_exist() -> None:
     called = [called for each in demonstrated(1500) for called in each.called]
     assert any("is not in" in result for _, result in called)
-    told = desk_tasks(count=1, domains=["loans"])[0]
-    arena = begun("cooperative", told)
+    loan = desk_tasks(count=1, domains=["loans"])[0]
+    arena = begun("cooperative", loan)
     looks = list(arena.desk.domain.look_ups(arena.tables, Change("renew_loan", {"id": "l0"})))
     assert looks == [Change("find_loan", {"id": "l0"})]

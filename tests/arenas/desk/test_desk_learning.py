@@ -1,4 +1,4 @@
-"""The tiny service desk with a customer that learns: both sides have gradients."""
+"""Tests of the tiny service desk with a customer that learns."""
 
 from pathlib import Path
 
@@ -22,7 +22,9 @@ BRIEF += ["warmstart.steps=20", "warmstart.batch=8", "objective.entropy=0.01"]
         (["arena.user=adversarial", "+population.overrides.agent.learn=false"], {"user"}),
     ],
 )
-def test_who_learns(tmp_path: Path, overrides: list[str], learning: set[str]) -> None:
+def test_policies_that_learn_have_gradients(
+    tmp_path: Path, overrides: list[str], learning: set[str]
+) -> None:
     arguments = ["train", "+experiment=tiny/desk_customer", "run.name=run", "run.threads=1"]
     assert main([*arguments, f"run.folder={tmp_path}", *BRIEF, *overrides]) == 0
     before, line = read_metrics(tmp_path / "run/metrics.jsonl").values()

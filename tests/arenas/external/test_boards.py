@@ -1,4 +1,4 @@
-"""Observations as text, and moves as text, by hand."""
+"""Tests of observations as text and of moves as text, by hand."""
 
 from random import Random
 from typing import Any
@@ -98,7 +98,7 @@ def test_a_drawn_move_is_legal_and_seeded(moves: Moves) -> None:
         assert not moves.actions or drawn in moves.actions.values()
 
 
-def test_what_a_move_looks_like() -> None:
+def test_the_legal_moves_and_the_form_of_a_move() -> None:
     assert (DISCRETE.legal, DISCRETE.form) == (["2", "4", "5"], "")
     assert BOX.form == "2 numbers, separated by spaces, each from -1 to 1"
     assert COUNTS.form == "2 numbers, separated by spaces: 0 to 1; 0 to 2"

@@ -1,4 +1,4 @@
-"""The CFR opponent: exact exploitability of what it plays, its moves, and what it refuses."""
+"""Tests of the CFR opponent: its exact exploitability, its moves, and refused games."""
 
 import math
 import pickle
@@ -20,7 +20,7 @@ from tests.helpers.random_matches import against_random, openspiel_game
 
 
 def measured(arena: Arena, *, iterations: int, plus: bool = True) -> Exploitability:
-    """Exploitability of what the opponent plays at every observation of the arena."""
+    """Return the exploitability of the opponent's policy over all observations of the arena."""
     opponent = CFR(arena=arena, iterations=iterations, plus=plus)
     game, sets = known_game(arena)
     return exploitability(
@@ -33,24 +33,24 @@ def measured(arena: Arena, *, iterations: int, plus: bool = True) -> Exploitabil
 def test_kuhn_is_near_equilibrium_after_some_hundred_iterations(plus: bool) -> None:
     found = measured(Kuhn(), iterations=300, plus=plus)
     assert found.exploitability is not None and found.exploitability < 0.01
-    assert found.values == pytest.approx((-1 / 18, 1 / 18), abs=0.02)  # the bound of NashConv
+    assert found.values == pytest.approx((-1 / 18, 1 / 18), abs=0.02)  # NashConv is below 0.02
     assert found.elsewhere == pytest.approx(0, abs=1e-12)
 
 
-def test_leduc_comes_nearer_with_iterations() -> None:
+def test_leduc_approaches_equilibrium_with_iterations() -> None:
     gains = [measured(Leduc(), iterations=count).nash_conv for count in (1, 5, 20, 60)]
     assert gains == sorted(gains, reverse=True)
     assert gains[0] > 2 and gains[-1] < 0.2
 
 
-def test_openspiels_own_kuhn_is_played_like_ours() -> None:
+def test_openspiels_kuhn_is_played_like_the_kuhn_arena() -> None:
     mine = measured(Kuhn(), iterations=50)
     assert measured(openspiel_game("kuhn_poker"), iterations=50).nash_conv == pytest.approx(
         mine.nash_conv, abs=1e-12
     )
 
 
-def test_moves_are_sampled_from_the_average_policy_and_by_the_seed_alone() -> None:
+def test_moves_are_sampled_from_the_average_policy_by_the_seed() -> None:
     opponent = CFR(arena=Kuhn(), iterations=300)
     (bet,) = [s.observation for s in Kuhn().information_sets() if s.observation.text == "Q bet"]
     moves = [opponent("player_1", bet, Random(seed)) for seed in range(2000)]
@@ -61,7 +61,7 @@ def test_moves_are_sampled_from_the_average_policy_and_by_the_seed_alone() -> No
     assert abs(Counter(moves)["bet"] - 2000 * chance) < 4 * spread
 
 
-def test_uniform_play_loses_to_it_in_both_seats_as_much_as_it_should() -> None:
+def test_uniform_play_loses_the_exact_value_in_both_seats() -> None:
     opponent = CFR(arena=Kuhn(), iterations=300)
     found = against_random(Kuhn, deals(), opponent, samples=250)
     game, sets = known_game(Kuhn())
@@ -93,7 +93,7 @@ def test_a_copy_in_another_process_plays_the_same() -> None:
 # Errors ------------------------------------------------------------------------------------------
 
 
-def test_a_game_that_it_cannot_solve_says_what_would_serve() -> None:
+def test_the_error_for_an_unsolvable_game_gives_the_reason() -> None:
     games = (openspiel_game(name) for name in ("connect_four", "goofspiel(num_cards=3)"))
     for arena in (Arena({"player": 2}), *games):
         with pytest.raises(ConfigError, match=r"opponent CFR: OpenSpiel cannot solve .*arena=kuhn"):
@@ -106,7 +106,9 @@ def test_a_game_that_it_cannot_solve_says_what_would_serve() -> None:
         CFR(arena=Kuhn(), iterations=0)
 
 
-def test_without_open_spiel_it_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_open_spiel_the_error_says_how_to_install_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pyspiel", None)
     with pytest.raises(ConfigError, match=r"CFR: needs .*'pyspiel'.*'selfplay\[games\]'"):
         CFR(arena=Kuhn())

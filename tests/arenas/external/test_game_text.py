@@ -1,4 +1,4 @@
-"""Chess, poker and Hanabi in words: observations, and a name for every legal move."""
+"""Tests of chess, poker and Hanabi as text: observations, and a name for every legal move."""
 
 import random
 
@@ -124,13 +124,13 @@ def test_no_player_sees_the_cards_of_another() -> None:
     assert "clubs" not in arena.view("player_1").fields["board"]
 
 
-def test_hanabi_is_openspiels_own_words() -> None:
+def test_hanabi_has_the_text_of_openspiel() -> None:
     seen = begun("classic/hanabi-v5").view("player_0")
     assert seen.text.startswith("Life tokens: 3\nInfo tokens: 8\nFireworks: R0 Y0 G0 W0 B0")
     assert {"Play 0", "Reveal player +1 color R"} <= set(seen.fields["legal"])
 
 
-def test_a_configs_own_functions_come_first() -> None:
+def test_functions_of_a_config_take_precedence() -> None:
     arena = PettingZoo(
         env="classic/chess-v6",
         render=lambda env, agent, observation: "mine",

@@ -1,8 +1,8 @@
-"""Games of other libraries that no other test plays: each pays as its own library pays.
+"""Tests of many games of other libraries: each game pays as its own library pays.
 
 Every game is played through the arena with random moves. Then the library itself is given the same
 seed and the same moves, and the two are compared after every move. A fork and a pickle from the
-middle of the game must end it with the same pay.
+middle of the game must end with the same pay.
 """
 
 import pickle
@@ -70,19 +70,19 @@ Mover = Callable[[WrappedGame, random.Random], dict[str, str]]
 
 
 def legal(arena: WrappedGame, rng: random.Random) -> dict[str, str]:
-    """A legal move of every agent that moves."""
+    """Return a legal move of every agent that moves."""
     return {agent: rng.choice(arena.view(agent).fields["legal"]) for agent in arena.stage}
 
 
 def free(arena: WrappedGame, rng: random.Random) -> dict[str, str]:
-    """A text in square brackets that the game has shown, or a number in square brackets."""
+    """Return a text in square brackets that the game has shown, or a number in square brackets."""
     (agent,) = arena.stage
     shown = re.findall(r"\[[^\]\n]{1,20}\]", arena.view(agent).text[-800:])
     return {agent: rng.choice([*shown, f"[{rng.randrange(9)}]"])}
 
 
 def played(arena: WrappedGame, mover: Mover) -> list[dict[str, float]]:
-    """The pay of all agents after each stage of a game, of which copies are tried too."""
+    """Play a game and copies of it; return the pay of all agents after each stage."""
     rng, paid = random.Random(1), list[dict[str, float]]()
     arena.begin(Task(id="game"), seed=5)
     copies: list[WrappedGame] = []
@@ -137,7 +137,7 @@ def test_a_game_of_openspiel_pays_as_openspiel_pays(game: str) -> None:
             state.apply_action(recorded.pop(0))
         if not chance:
             returns.append([])
-        if returns:  # what chance pays after a move is paid with that move
+        if returns:  # rewards of chance after a move belong to that move
             returns[-1] = list(state.returns())
     assert state.is_terminal() == arena.finished
     ours = [list(each.values()) for each in paid]
@@ -149,13 +149,13 @@ def test_a_game_of_openspiel_pays_as_openspiel_pays(game: str) -> None:
 
 
 def changes(pay: list[list[float]]) -> list[list[float]]:
-    """The pay from the start, without those that are the same as the one before."""
+    """Return the pay from the start, without rows that equal the row before."""
     whole = [[0.0] * len(pay[0]), *([round(each, 6) for each in row] for row in pay)]
     return [now for before, now in pairwise(whole) if now != before]
 
 
 def made(name: str) -> PettingZoo:
-    """The arena of an env, or a skip where the env needs a package that is not installed."""
+    """Return the arena of an env; skip the test if the env needs a package that is missing."""
     try:
         arena = PettingZoo(env=name, render=plain)
     except Exception as error:

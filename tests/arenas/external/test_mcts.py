@@ -1,4 +1,4 @@
-"""The MCTS opponent: the same game from the same seed, its strength, and what it refuses."""
+"""Tests of the MCTS opponent: seeds, its strength, and refused games."""
 
 from random import Random
 from typing import Any
@@ -23,7 +23,7 @@ def after(name: str, *moves: str) -> Observation:
     return arena.view(arena.acting()[0])
 
 
-def test_a_game_of_perfect_information_shows_its_actions_and_another_does_not() -> None:
+def test_only_games_of_perfect_information_show_their_actions() -> None:
     seen = after("tic_tac_toe", "x(1,1)", "o(0,0)")
     assert seen.fields["history"] == [4, 0] and seen.fields["openspiel"] == "tic_tac_toe()"
     for name in ("kuhn_poker", "goofspiel(num_cards=3)"):
@@ -44,7 +44,7 @@ def test_the_same_seeds_give_the_same_games(name: str) -> None:
     assert first != moves(40)
 
 
-def test_it_wins_and_defends_in_one_move() -> None:
+def test_the_opponent_wins_and_defends_in_one_move() -> None:
     opponent = MCTS(simulations=200)
     wins = after("tic_tac_toe", "x(0,0)", "o(1,0)", "x(0,1)", "o(1,1)")
     must = after("tic_tac_toe", "x(0,0)", "o(1,1)", "x(0,1)")
@@ -66,7 +66,7 @@ def test_a_hundred_simulations_beat_random_play_in_both_seats() -> None:
 
 
 @pytest.mark.parametrize("seen", [Observation(text="x"), after("kuhn_poker")], ids=["none", "kuhn"])
-def test_an_observation_without_the_state_says_what_would_serve(seen: Observation) -> None:
+def test_an_observation_without_the_state_is_refused(seen: Observation) -> None:
     with pytest.raises(ValueError, match="player_0's observation does not have the state"):
         MCTS()("player_0", seen, Random(0))
 
@@ -77,7 +77,7 @@ def test_a_game_that_pays_before_its_end_is_refused() -> None:
         MCTS()("player_0", Observation(fields=fields), Random(0))
 
 
-def test_settings_and_a_missing_package_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_settings_and_a_missing_package_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="simulations must be at least 2"):
         MCTS(simulations=1)
     monkeypatch.setitem(__import__("sys").modules, "pyspiel", None)

@@ -1,4 +1,4 @@
-"""OpenSpiel's games through shimmy: whole games, and the returns that OpenSpiel itself gives."""
+"""Tests of OpenSpiel's games through shimmy: whole games, and OpenSpiel's own returns."""
 
 from collections import Counter, deque
 from random import Random
@@ -86,7 +86,7 @@ def test_an_illegal_move_takes_back_what_the_game_has_paid() -> None:
     assert arena.finished and arena.paid == {"player_0": 0.0}
 
 
-def test_openspiels_words_are_shown() -> None:
+def test_openspiels_text_is_shown() -> None:
     arena = PettingZoo(
         env="arenas.external.openspiel",
         arguments={"game": "tic_tac_toe"},

@@ -1,4 +1,4 @@
-"""Any PettingZoo env as an arena: whole games, the env's own returns, copies, replays."""
+"""Tests of PettingZoo envs as arenas: whole games, the env's own returns, copies, replays."""
 
 import pickle
 import random
@@ -21,7 +21,7 @@ from selfplay.models.renderer import ChatRenderer
 from selfplay.types import Status, Task
 from tests.helpers.engine_requests import serving
 from tests.helpers.pettingzoo_envs import Bids, Countdown, Drawn, Keeps, Locked, plain
-from tests.helpers.wrapped_games import GAME, booked, own_returns, play
+from tests.helpers.wrapped_games import GAME, own_returns, play, recorded_returns
 
 TWO_GAMES = ["classic/tictactoe-v3", "classic/connect_four-v3"]
 
@@ -48,7 +48,7 @@ def test_random_games_are_paid_as_the_env_pays(name: str) -> None:
         assert episode.metrics["illegal"] == 0 and episode.metrics["moves"] == len(episode.turns)
         returns = own_returns(arena, pettingzoo.make("aec", name))
         assert arena.paid == pytest.approx(returns)
-        assert booked(episode) == {agent: returns[agent] for agent in episode.agents()}
+        assert recorded_returns(episode) == {agent: returns[agent] for agent in episode.agents()}
         for agent, value in returns.items():
             assert episode.metrics[f"{agent}_return"] == pytest.approx(value)
 
@@ -65,11 +65,13 @@ def test_a_tiny_policy_plays_to_the_end(
         assert episode.metrics["illegal"] > 0, "noise that is always legal would test nothing"
         fraction = episode.metrics["illegal"] / len(episode.turns)
         assert episode.metrics["illegal_fraction"] == fraction <= 1.0
-        assert booked(episode) == pytest.approx(own_returns(arena, pettingzoo.make("aec", name)))
+        assert recorded_returns(episode) == pytest.approx(
+            own_returns(arena, pettingzoo.make("aec", name))
+        )
     assert {game.metrics["player_0_return"] for game, _ in games} >= {1.0, -1.0}
 
 
-def test_a_parallel_env_is_asked_as_a_whole() -> None:
+def test_all_agents_of_a_parallel_env_move_at_once() -> None:
     arena = PettingZoo(env=Bids, seats=["buyer", "buyer", "guest"])
     arena.begin(GAME, seed=0)
     assert arena.stage == ("buyer_0", "buyer_1", "guest_0")
@@ -84,7 +86,7 @@ def test_a_parallel_env_is_asked_as_a_whole() -> None:
     assert arena.paid == pytest.approx({"buyer_0": 1.4, "buyer_1": 0.5, "guest_0": 0.6})
 
 
-def test_an_illegal_move_of_several_is_asked_again_alone() -> None:
+def test_only_agents_with_illegal_moves_are_asked_again() -> None:
     arena = PettingZoo(env=Bids, illegal="retry", retries=1, others_reward=0.5)
     arena.begin(GAME, seed=0)
     arena.play_stage({"player_0": "1", "player_1": "seven", "player_2": None})
@@ -99,7 +101,7 @@ def test_an_illegal_move_of_several_is_asked_again_alone() -> None:
 
 
 class Costly(Bids):
-    """The same, with a fee that makes a legal game dearer than the reward of an illegal move."""
+    """`Bids` with a fee, so that a legal game costs more than an illegal move."""
 
     def step(self, actions: Any) -> Any:
         observations, rewards, *rest = super().step(actions)
@@ -123,7 +125,7 @@ def test_a_warning_says_that_a_legal_game_costs_more_than_an_illegal_move() -> N
 
 
 @pytest.mark.parametrize("text", ["9", "-1", "0.0", "1e0", "zero", "", "\ud800", "0\x00", "0 1"])
-def test_who_says_no_legal_move_loses(text: str) -> None:
+def test_an_agent_without_a_legal_move_loses(text: str) -> None:
     arena = PettingZoo(env=TWO_GAMES[0], illegal_reward=-2.0, others_reward=0.5)
     arena.begin(GAME, seed=1)
     arena.play_stage({"player_0": "4"})
@@ -133,7 +135,7 @@ def test_who_says_no_legal_move_loses(text: str) -> None:
     assert arena.metrics["illegal"] == arena.metrics["forfeit"] == 1
 
 
-def test_a_square_that_is_taken_is_no_legal_move() -> None:
+def test_a_square_that_is_taken_is_not_legal() -> None:
     arena = PettingZoo(env=TWO_GAMES[0], illegal="retry", retries=2)
     arena.begin(GAME, seed=1)
     arena.play_stage({"player_0": "4"})
@@ -149,7 +151,7 @@ def test_a_square_that_is_taken_is_no_legal_move() -> None:
     assert arena.finished and arena.paid["player_0"] == -1
 
 
-def test_a_drawn_move_depends_on_the_seed_alone() -> None:
+def test_a_drawn_move_depends_only_on_the_seed() -> None:
     boards = set()
     for seed in [0, 0, *range(1, 30)]:
         arena = PettingZoo(env=TWO_GAMES[0], illegal="random_legal")
@@ -161,7 +163,7 @@ def test_a_drawn_move_depends_on_the_seed_alone() -> None:
 
 
 @pytest.mark.parametrize("made", [TWO_GAMES[0], lambda: Countdown(dice=True), Locked, Bids])
-def test_forks_pickles_and_replays_go_their_own_way(made: Any) -> None:
+def test_forks_pickles_and_replays_are_independent(made: Any) -> None:
     arena = PettingZoo(env=made, illegal="random_legal")
     arena.begin(GAME, seed=5)
     rng = random.Random(0)
@@ -192,7 +194,7 @@ def test_forks_pickles_and_replays_go_their_own_way(made: Any) -> None:
     assert arena.paid == paid
 
 
-def test_what_an_env_keeps_over_a_reset_does_not_reach_the_next_episode() -> None:
+def test_state_that_an_env_keeps_over_a_reset_does_not_leak() -> None:
     arena, paid = PettingZoo(env=Keeps), []
     for seed in range(3):
         arena.begin(GAME, seed=seed)
@@ -218,14 +220,14 @@ def test_the_env_of_a_new_arena_is_made_once() -> None:
     assert len(made) == 2
 
 
-def test_a_constructor_that_draws_is_copied_right() -> None:
+def test_an_env_that_draws_in_its_constructor_is_copied_exactly() -> None:
     arena = PettingZoo(env=Drawn)
     arena.begin(GAME, seed=0)
     arena.play_stage({"player_0": "1"})
     assert arena.view("player_1") == pickle.loads(pickle.dumps(arena)).view("player_1")
 
 
-def test_a_fork_of_knights_archers_zombies_is_its_parent_after_a_second_begin() -> None:
+def test_a_fork_of_knights_archers_zombies_equals_its_parent() -> None:
     pytest.importorskip("pygame")
     arena = PettingZoo(env="butterfly/knights_archers_zombies-v11", render=plain)
     rng = random.Random(0)

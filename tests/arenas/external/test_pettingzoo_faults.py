@@ -1,4 +1,4 @@
-"""Envs that are not there, that are not made right, and that break PettingZoo's contract."""
+"""Tests of envs that are missing, that cannot be made, or that break PettingZoo's contract."""
 
 import sys
 from pathlib import Path
@@ -24,18 +24,18 @@ ENVS = pettingzoo_envs.__name__
 CONTRACT = [
     (pettingzoo_envs.StepRaises, "KeyError: no such square"),
     (pettingzoo_envs.ResetRaises, "RuntimeError: out of cards"),
-    (pettingzoo_envs.NobodyLeft, "BrokenEnv: reset leaves no agents"),
+    (pettingzoo_envs.NoAgentsLeft, "BrokenEnv: reset leaves no agents"),
     (pettingzoo_envs.Leaves, "BrokenEnv: the game tried to exit the process"),
-    (pettingzoo_envs.PaysNothingKnown, "BrokenEnv: pays player_0 a reward of nan"),
-    (pettingzoo_envs.PaysStrangers, "BrokenEnv: pays 'stranger', which is none of its possible"),
+    (pettingzoo_envs.PaysNaN, "BrokenEnv: pays player_0 a reward of nan"),
+    (pettingzoo_envs.PaysUnknownAgent, "BrokenEnv: pays 'stranger', which is none of its possible"),
     (
-        pettingzoo_envs.SelectsStrangers,
+        pettingzoo_envs.SelectsUnknownAgent,
         "BrokenEnv: selects 'stranger', which is none of its living",
     ),
     (pettingzoo_envs.AllowsNothing, "BrokenEnv: player_0 is to move and its mask allows no action"),
     (pettingzoo_envs.WrongMask, "ValueError: the mask has shape (7,), but there are 3 actions"),
-    (pettingzoo_envs.KeepsTheDead, "BrokenEnv: does not remove its dead agents"),
-    (pettingzoo_envs.ForgetsTheDead, "KeyError: 'left'"),
+    (pettingzoo_envs.KeepsDeadAgents, "BrokenEnv: does not remove its dead agents"),
+    (pettingzoo_envs.DropsDeadAgents, "KeyError: 'left'"),
 ]
 
 
@@ -119,7 +119,9 @@ def test_a_rendering_that_fails_is_a_failed_episode() -> None:
         ),
     ],
 )
-def test_what_cannot_be_made_is_one_line(settings: dict[str, Any], line: str) -> None:
+def test_an_env_that_cannot_be_made_is_a_one_line_error(
+    settings: dict[str, Any], line: str
+) -> None:
     with pytest.raises(ConfigError) as caught:
         build({"_target_": "arenas.external.pettingzoo.PettingZoo", **settings}, where="arena")
     assert line in str(caught.value) and "\n" not in str(caught.value)
@@ -143,7 +145,7 @@ def test_an_unknown_game_of_openspiel_names_the_nearest_few(capfd: Any) -> None:
         ("nowhere_at_all", "install the package that provides it"),
     ],
 )
-def test_the_line_names_what_installs_a_missing_package(
+def test_the_error_names_the_command_that_installs_a_package(
     package: str, install: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / f"needs_{package}.py").write_text(f"import {package}.part\n")

@@ -1,4 +1,4 @@
-"""A private copy of the global random generators."""
+"""Tests of a private copy of the global random generators."""
 
 import random
 from concurrent.futures import ThreadPoolExecutor
@@ -10,12 +10,12 @@ from arenas.external.private_random import PrivateRandom
 
 
 def state() -> str:
-    """The state of the process's global generators."""
+    """Return the state of the process's global generators."""
     return repr((random.getstate(), np.random.get_state(legacy=False)))
 
 
 def drawn(private: PrivateRandom) -> list[float]:
-    """Six numbers, with a pause in each block, so that another thread can begin its own."""
+    """Return six numbers; a pause in each block lets another thread begin its own block."""
     found: list[float] = []
     for _ in range(3):
         with private.swapped():
@@ -25,12 +25,12 @@ def drawn(private: PrivateRandom) -> list[float]:
     return found
 
 
-def test_games_in_threads_draw_what_they_draw_alone() -> None:
+def test_games_in_threads_draw_the_same_numbers_as_alone() -> None:
     before = state()
     alone = [drawn(PrivateRandom(seed)) for seed in range(4)]
     with ThreadPoolExecutor(4) as pool:
-        beside = list(pool.map(drawn, map(PrivateRandom, range(4))))
-    assert beside == alone and len({each[0] for each in alone}) == 4
+        together = list(pool.map(drawn, map(PrivateRandom, range(4))))
+    assert together == alone and len({each[0] for each in alone}) == 4
     assert state() == before
 
 

@@ -1,4 +1,4 @@
-"""Any TextArena game as an arena. The library takes seconds to load: its tests stand together."""
+"""Tests of TextArena games as arenas, in one file because the library takes seconds to load."""
 
 import pickle
 import random
@@ -44,7 +44,7 @@ def free_squares(game: Any, player: int) -> list[str]:
 
 
 def talker(name: str) -> Any:
-    """A script that says what the game's words are, or one of the squares that it last listed."""
+    """Return a script that says a text of `WORDS`, or a square that the game listed last."""
 
     def script(agent: str, observation: Observation, rng: Random) -> str:
         listed = re.findall(r"\[\d+\]", observation.text.rpartition("vailable Moves")[2])
@@ -58,7 +58,7 @@ def test_whole_games_are_paid_as_the_game_pays(name: str) -> None:
     players, engine = PLAYERS.get(name, 2), ScriptedEngine({"p": talker(name)})
     for episode, arena in play(lambda: TextArena(env=name, players=players), engine, 10):
         assert episode.status is Status.FINISHED, episode.error
-        # the library alone, played one game after the other with its global generators
+        # the library alone plays one game after the other with its global generators
         game = textarena.make(name)
         game.reset(num_players=players, seed=arena.env_seed)
         done = False
@@ -87,12 +87,12 @@ def test_a_tiny_policy_plays_to_the_end(name: str, legal: Any, renderer: ChatRen
     engine = serving({"p": model}, {"p": renderer.end_ids})
 
     def make() -> TextArena:
-        # the version that shows the board and not all that has been said
+        # this version shows the board and not the whole conversation
         return TextArena(env=f"{name}-train", illegal="random_legal", legal_moves=legal)
 
     for episode, arena in play(make, engine, 10, renderer=renderer, max_tokens=2):
         assert episode.status is Status.FINISHED, episode.error
-        assert episode.metrics["illegal"] == len(episode.turns) > 0  # noise names no move
+        assert episode.metrics["illegal"] == len(episode.turns) > 0  # noise is never a legal move
         rewards, _ = arena.wrapped.close()
         assert arena.paid == {f"player_{player}": reward for player, reward in rewards.items()}
 
@@ -157,7 +157,7 @@ def test_illegal_moves_are_counted_and_judged_by_the_rule() -> None:
 @pytest.mark.parametrize(
     "text", ["\x00" * 9, "\ud800", "[" * 5000, "[99999999999999999999]", "[٣]"]
 )
-def test_no_text_is_worse_than_illegal(text: str) -> None:
+def test_hostile_text_raises_nothing(text: str) -> None:
     for name in ("TicTacToe-v0", "PublicGoodsGame-v0", "SimpleNegotiation-v0"):
         arena = TextArena(env=name, players=PLAYERS.get(name, 2))
         arena.begin(GAME, seed=0)
@@ -167,7 +167,7 @@ def test_no_text_is_worse_than_illegal(text: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["KuhnPoker-v0-short", "LiarsDice-v0", "PublicGoodsGame-v0"])
-def test_forks_pickles_and_replays_go_their_own_way(name: str) -> None:
+def test_forks_pickles_and_replays_are_independent(name: str) -> None:
     arena = TextArena(env=name, players=3 if name.startswith("P") else 2)
     arena.begin(GAME, seed=5)
     say, rng = talker(name), random.Random(0)
@@ -208,13 +208,15 @@ def test_forks_pickles_and_replays_go_their_own_way(name: str) -> None:
         ({"env": "TicTacToe-v0", "legal_moves": "re.none"}, "legal_moves: no 'none' in re"),
     ],
 )
-def test_what_cannot_be_made_is_one_line(settings: dict[str, Any], line: str) -> None:
+def test_a_game_that_cannot_be_made_is_a_one_line_error(
+    settings: dict[str, Any], line: str
+) -> None:
     with pytest.raises(ConfigError) as caught:
         build({"_target_": "arenas.external.textarena.TextArena", **settings}, where="arena")
     assert line in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_a_missing_library_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
     monkeypatch.setitem(sys.modules, "textarena", None)
@@ -225,7 +227,7 @@ def test_a_missing_library_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def broken(step: Callable[[Any, str], Any], *, rewards: Any = None) -> str:
-    """The error of an episode in which the game steps so and ends with these rewards."""
+    """Return the error of an episode whose game has this `step` and these final rewards."""
     arena = TextArena(env="TicTacToe-v0-raw")
     make = arena.make_game
 

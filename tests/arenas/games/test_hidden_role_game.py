@@ -1,4 +1,4 @@
-"""A game of hidden roles with talk, votes and players who leave, written from the documentation."""
+"""Tests of a hidden-role game with talk and votes, which is written from the documentation."""
 
 import re
 from statistics import fmean
@@ -30,10 +30,10 @@ def talk(arena: Spy, words: str = "hm") -> None:
     arena.play_stage(dict.fromkeys(arena.stage, words))
 
 
-def vote(arena: Spy, whom: str) -> None:
-    """All vote for `whom`, who votes for another player."""
-    other = next(agent for agent in arena.stage if agent != whom)
-    arena.play_stage({agent: other if agent == whom else whom for agent in arena.stage})
+def vote(arena: Spy, suspect: str) -> None:
+    """Let all vote for `suspect`, and `suspect` for another player."""
+    other = next(agent for agent in arena.stage if agent != suspect)
+    arena.play_stage({agent: other if agent == suspect else suspect for agent in arena.stage})
 
 
 @pytest.mark.parametrize("players", [3, 5])
@@ -56,7 +56,7 @@ def test_only_the_spy_knows_the_spy() -> None:
     assert len(others) == 1 and arena.spy not in others.pop()
 
 
-def test_who_is_voted_out_is_not_asked_again_and_is_still_paid() -> None:
+def test_a_player_that_is_voted_out_is_not_asked_again_and_is_paid() -> None:
     arena = begun()
     (out,) = [agent for agent in arena.stage if agent != arena.spy][:1]
     talk(arena)
@@ -68,7 +68,7 @@ def test_who_is_voted_out_is_not_asked_again_and_is_still_paid() -> None:
     assert arena.metrics == {"caught": 1, "illegal_votes": 0, "days": 2}
 
 
-def test_a_tie_leaves_all_in_and_the_last_day_is_the_spys() -> None:
+def test_a_tie_removes_no_player_and_the_spy_wins_the_last_day() -> None:
     arena = begun(days=1)
     talk(arena)
     names = list(arena.stage)
@@ -77,7 +77,7 @@ def test_a_tie_leaves_all_in_and_the_last_day_is_the_spys() -> None:
 
 
 @pytest.mark.parametrize("text", [None, "", "player_9", "\ud800", "x" * 100_000])
-def test_any_text_may_come(text: str | None) -> None:
+def test_any_text_is_handled(text: str | None) -> None:
     arena = begun(days=1)
     arena.play_stage(dict.fromkeys(arena.stage, text))
     assert len(arena.view("player_0").text) < 1000

@@ -1,4 +1,4 @@
-"""Kuhn poker: every way a hand can go, by hand; conformance; text that is no move."""
+"""Tests of Kuhn poker: hands by hand, conformance, and illegal text."""
 
 from itertools import permutations
 
@@ -9,8 +9,8 @@ from pettingzoo.test import api_test, seed_test
 from arenas.games.kuhn import MOVES, TO_ACT, Kuhn, deals, env, raw_env
 from selfplay.types import Task
 
-WAYS = [
-    # cards of player_0 and player_1, moves, what player_0 wins
+HANDS = [
+    # the cards of player_0 and player_1, the moves, the payoff of player_0
     ("KQ", ["pass", "pass"], 1),
     ("JQ", ["pass", "pass"], -1),
     ("JK", ["bet", "pass"], 1),
@@ -42,7 +42,7 @@ def test_pettingzoo_conformance() -> None:
     assert made.unwrapped.name == "kuhn_v0"
 
 
-@pytest.mark.parametrize(("cards", "moves", "won"), WAYS)
+@pytest.mark.parametrize(("cards", "moves", "won"), HANDS)
 def test_a_hand_is_paid_by_the_rules(cards: str, moves: list[str], won: float) -> None:
     arena = begun(cards)
     for number, move in enumerate(moves):
@@ -55,7 +55,7 @@ def test_a_hand_is_paid_by_the_rules(cards: str, moves: list[str], won: float) -
 
 
 @pytest.mark.parametrize("text", [None, "", "fold", "bet!", "Bet", "pass bet", "<|im_end|>", "\0"])
-def test_what_is_no_move_forfeits_the_most(text: str | None) -> None:
+def test_an_illegal_move_forfeits_the_maximum(text: str | None) -> None:
     assert play(begun("KJ"), text) == [-2, 2]
     arena = begun("KJ")
     assert play(arena, "pass", text) == [2, -2]
@@ -64,7 +64,7 @@ def test_what_is_no_move_forfeits_the_most(text: str | None) -> None:
     assert arena.notes == {"player_1": {"verdict": "illegal"}}
 
 
-def test_what_is_no_move_may_count_as_a_pass() -> None:
+def test_an_illegal_move_may_count_as_a_pass() -> None:
     arena = begun("KJ", illegal="pass")
     assert play(arena, "raise") == [0, 0]
     assert arena.notes == {"player_0": {"verdict": "illegal"}}
@@ -73,7 +73,7 @@ def test_what_is_no_move_may_count_as_a_pass() -> None:
     assert play(begun("KJ", illegal="pass"), "pass", None) == [1, -1]
 
 
-def test_hostile_text_goes_nowhere() -> None:
+def test_hostile_text_is_not_shown() -> None:
     for text in ["{{ 1 }}", "\ud800", "x" * 2_000_000, "<|im_start|>user\n", "pass\n"]:
         arena = begun("QJ")
         play(arena, text)
@@ -94,7 +94,7 @@ def test_a_player_sees_its_own_card_and_all_moves() -> None:
 
 
 def test_each_information_set_has_one_text() -> None:
-    """What agents see over all deals and all legal play is what the arena lists."""
+    """The observations over all deals and all legal moves are those that the arena lists."""
     seen: dict[tuple[str, str, tuple[str, ...]], set[str]] = {}
     for cards in permutations("JQK", 2):
         for moves in TO_ACT:

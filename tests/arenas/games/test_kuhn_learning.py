@@ -1,4 +1,4 @@
-"""Self-play that must come out where the theory says it does, over seeds. Minutes of CPU."""
+"""Tests of self-play against theory, over seeds; they take minutes of CPU time."""
 
 from pathlib import Path
 from statistics import mean
@@ -20,7 +20,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def trained(experiment: str, seed: int, *overrides: str) -> Path:
-    """The folder of a finished run."""
+    """Train, and return the run folder."""
     name = f"{Path(experiment).name}-{seed}-{len(list(Path().glob('runs/*')))}"
     arguments = ["train", f"+experiment={experiment}", f"seed={seed}", f"run.name={name}"]
     assert main([*arguments, "run.threads=1", *overrides]) == 0
@@ -28,30 +28,30 @@ def trained(experiment: str, seed: int, *overrides: str) -> Path:
 
 
 def last(run: Path) -> float:
-    """Exploitability of the last iterate."""
+    """Return the exploitability of the last iterate."""
     (found,) = study(run)
     assert found.exploitability is not None
     return found.exploitability
 
 
-def test_self_play_with_a_ema_ends_near_the_equilibrium_of_kuhn_poker() -> None:
+def test_self_play_with_an_ema_ends_near_the_equilibrium_of_kuhn() -> None:
     runs = [trained("tiny/kuhn", seed) for seed in SEEDS]
     before = [study(run, step=0)[0].exploitability for run in runs]
     assert before == pytest.approx([11 / 24] * len(SEEDS), abs=0.03)
     assert mean(last(run) for run in runs) <= 0.05
 
 
-def test_without_the_ema_it_does_not() -> None:
+def test_self_play_without_the_ema_stays_exploitable() -> None:
     assert mean(last(trained("tiny/kuhn", seed, "objective.kl=0")) for seed in SEEDS) >= 0.1
 
 
-def test_the_ema_prevents_that_leduc_poker_becomes_deterministic() -> None:
+def test_the_ema_lowers_the_exploitability_in_leduc_poker() -> None:
     with_ema = last(trained("tiny/leduc", 0, "run.steps=100"))
     assert with_ema <= 1.2
     assert last(trained("tiny/leduc", 0, "run.steps=100", "objective.kl=0")) >= with_ema + 0.5
 
 
-def test_joint_credit_finds_the_code_where_each_for_itself_stays_at_home() -> None:
+def test_joint_credit_finds_the_code_and_separate_credit_does_not() -> None:
     def team(*overrides: str) -> list[float]:
         runs = [trained("tiny/signal", seed, *overrides) for seed in SEEDS]
         return [list(read_metrics(r / "metrics.jsonl").values())[-1][RETURN] for r in runs]

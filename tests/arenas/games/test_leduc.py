@@ -1,4 +1,4 @@
-"""Leduc poker: hands by hand, the rules against OpenSpiel's, exploitability on random policies."""
+"""Tests of Leduc poker: hands by hand, and rules and exploitability against OpenSpiel."""
 
 import pickle
 from collections import Counter
@@ -20,7 +20,7 @@ from selfplay.types import Task
 from tests.helpers.game_tree import Line, lines, nash_conv, situations, value
 
 HANDS = [
-    # cards of player_0 and player_1 and the open one, moves, what player_0 wins
+    # the cards of player_0 and player_1, the open card, the moves, the payoff of player_0
     ("KQJ", "call call call call", 1),
     ("QKJ", "call call call call", -1),
     ("JKJ", "call call call call", 1),  # a pair beats the king
@@ -61,7 +61,7 @@ def test_a_hand_is_paid_by_the_rules(cards: str, moves: str, won: float) -> None
     assert arena.metrics["raises"] == moves.count("raise")
 
 
-def test_every_line_is_openspiels() -> None:
+def test_every_line_agrees_with_openspiel() -> None:
     game = pyspiel.load_game("leduc_poker(suit_isomorphism=true)")
     arena, states = Leduc(), 0
     keys = {(each.agent, each.observation.text): each for each in arena.information_sets()}
@@ -74,7 +74,7 @@ def test_every_line_is_openspiels() -> None:
                 after = state.child(card)
                 walk(after, cards + leduc.CARDS[card], moves)
             return
-        # the open card is not known before it is laid open: any that is left will do
+        # before the open card is shown, any card that is left can be used
         left = next(c for c in leduc.CARDS if (cards + c).count(c) < 3 and cards.count(c) < 2)
         played = begun((cards + left)[:3])
         play(played, *moves)
@@ -110,8 +110,8 @@ def random_strategy(tree: list[Line], seed: int) -> dict[tuple[str, str], dict[s
     ("arena", "hands"), [(kuhn.Kuhn(), kuhn.deals()), (Leduc(), deals())], ids=["kuhn", "leduc"]
 )
 def test_exploitability_agrees_with_openspiels(arena: Arena, hands: list[Task]) -> None:
-    """The arena's own tree, every line of it played, against OpenSpiel's game."""
-    # deals of equal ranks are the same to the players: weigh one of each by their number
+    """Compare the values of the arena's own game tree with those of OpenSpiel's game."""
+    # deals of equal ranks look the same: keep one of each, weighted by their number
     alike = Counter(str(task.payload) for task in hands)
     first = {str(task.payload): task for task in hands}
     tree = [
@@ -155,15 +155,15 @@ def test_uniform_play() -> None:
 
 
 @pytest.mark.parametrize("text", [None, "", "fold", "Raise", "raise 2", "\ud800", "{{ 1 }}"])
-def test_what_is_no_move_forfeits_the_most(text: str | None) -> None:
-    assert play(begun("KJQ"), text) == [-13, 13]  # nothing to fold to
+def test_an_illegal_move_forfeits_the_maximum(text: str | None) -> None:
+    assert play(begun("KJQ"), text) == [-13, 13]  # "fold" is illegal before a raise
     arena = begun("KJQ")
     assert play(arena, "raise", "raise", "raise") == [-13, 13]
     assert arena.metrics["illegal"] == arena.metrics["forfeit"] == 1
     assert arena.metrics["raises"] == 2
 
 
-def test_it_may_be_asked_again_or_a_move_be_drawn() -> None:
+def test_an_illegal_move_may_be_retried_or_replaced() -> None:
     arena = begun("KJQ", illegal="retry")
     assert play(arena, "fold", None) == [0, 0] and arena.stage == ("player_0",)
     assert arena.view("player_0").text == "K not legal: nothing"
@@ -193,7 +193,7 @@ def test_forks_pickles_and_replays() -> None:
     assert arena.paid == paid
 
 
-def test_the_deals_are_all_of_them() -> None:
+def test_all_deals_are_listed() -> None:
     assert len(deals()) == len({task.id for task in deals()}) == 120
     for cards in (["K"], ["K", "K", "K"], ["A", "K", "Q"]):
         with pytest.raises(ValueError, match="needs three cards of"):

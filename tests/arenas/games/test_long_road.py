@@ -1,4 +1,4 @@
-"""The long road: exact returns from all joint moves; what is paid when; text that is no move."""
+"""Tests of the long road: exact returns over all joint moves, delayed pay, and illegal text."""
 
 from collections.abc import Callable, Iterable
 from itertools import product
@@ -22,20 +22,20 @@ def begun(*, rounds: int = 64, forks: int = 4, late: bool = True) -> LongRoad:
 
 
 def play(arena: LongRoad, *moves: str | None) -> float:
-    """Play a round, and return what it paid, which is the same for both."""
+    """Play a round, and return its reward, which is the same for both."""
     paid = arena.play_stage(dict(zip(arena.possible_agents, moves, strict=True)))
     assert paid["walker_0"] == paid["walker_1"]
     return paid["walker_0"]
 
 
 def value(arena: LongRoad, pool: Callable[[Iterable[float]], float]) -> float:
-    """Pay that is still to come, if the values of the four joint moves are pooled in every round.
+    """Return the remaining pay if the values of the four joint moves are pooled in every round.
 
     Rounds with equal views are computed once for each number of rounds that are left.
     """
     known: dict[tuple[int, str], float] = {}
 
-    def of(arena: LongRoad) -> float:
+    def remaining(arena: LongRoad) -> float:
         if arena.finished:
             return 0.0
         key = (arena.round, arena.view("walker_0").text)
@@ -44,11 +44,11 @@ def value(arena: LongRoad, pool: Callable[[Iterable[float]], float]) -> float:
             for moves in product(MOVES, repeat=2):
                 twin = arena.fork()
                 assert isinstance(twin, LongRoad)
-                after.append(play(twin, *moves) + of(twin))
+                after.append(play(twin, *moves) + remaining(twin))
             known[key] = pool(after)
         return known[key]
 
-    return of(arena)
+    return remaining(arena)
 
 
 def mean(values: Iterable[float]) -> float:
@@ -70,14 +70,14 @@ def test_random_play_is_paid_a_quarter_and_the_best_play_1(late: bool) -> None:
     assert value(begun(late=late), min) == 0
 
 
-def test_all_ways_of_a_short_road_one_by_one() -> None:
+def test_all_joint_moves_of_a_short_road() -> None:
     """Every sequence of joint moves of four rounds is played, 256 in all."""
     paid = []
     for ways in product(product(MOVES, repeat=2), repeat=4):
         arena = begun(rounds=4, forks=2)
         paid.append(sum(play(arena, *moves) for moves in ways))
         assert arena.paid["walker_1"] == paid[-1] == arena.metrics["passed"]
-    # One joint move of four passes a fork; the other two rounds can go in 16 ways.
+    # One joint move of four passes a fork; the other two rounds have 16 joint moves.
     assert sorted(paid) == [0.0] * (9 * 16) + [0.5] * (6 * 16) + [1.0] * 16
 
 
@@ -94,14 +94,14 @@ def test_the_right_moves_at_the_forks_pass_them_and_no_other_round_matters() -> 
     assert arena.metrics["passed"] == 1 and arena.metrics["illegal_fraction"] == 0
 
 
-def test_pay_may_come_at_once() -> None:
+def test_rewards_may_be_paid_at_once() -> None:
     arena = begun(late=False)
     paid = [play(arena, *RIGHT[arena.met % 4]) for _ in range(64)]
     assert paid == [1 / 4 if round_ in (8, 24, 40, 56) else 0 for round_ in range(64)]
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_an_illegal_move_costs_a_part_and_passes_no_fork(text: str | None) -> None:
+def test_an_illegal_move_costs_a_fraction_and_passes_no_fork(text: str | None) -> None:
     arena = begun(rounds=2, forks=2)
     assert play(arena, text, "left") == 0
     assert arena.notes == {"walker_0": {"verdict": "illegal"}}
@@ -112,7 +112,7 @@ def test_an_illegal_move_costs_a_part_and_passes_no_fork(text: str | None) -> No
     assert [play(early, text, text), play(early, text, text)] == [-1 / 2, -1 / 2]
 
 
-def test_a_view_says_who_and_where() -> None:
+def test_a_view_names_the_walker_and_its_place() -> None:
     arena = begun(rounds=4, forks=2)
     assert arena.view("walker_1").text == "walker 1 road met 0 passed 0"
     play(arena, "left", "left")
@@ -123,7 +123,7 @@ def test_a_view_says_who_and_where() -> None:
 
 
 def test_there_are_50_views() -> None:
-    """One round after the other, all moves from each different view."""
+    """Play all joint moves from each different view, round by round."""
     texts, reached = set(), [begun()]
     while reached:
         after = {}

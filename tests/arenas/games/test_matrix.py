@@ -1,4 +1,4 @@
-"""Matrix games: payoffs, rounds, messages, states, teams; conformance; text that is no move."""
+"""Tests of matrix games: payoffs, rounds, messages, states, teams and illegal text."""
 
 import json
 from typing import Any
@@ -50,7 +50,7 @@ def test_a_round_is_paid_by_the_matrix(first: int, second: int) -> None:
     assert team.metrics["team_return"] == sum(paid) / 2
 
 
-def test_information_sets_leave_an_episode_in_progress_as_it_is() -> None:
+def test_information_sets_do_not_change_an_episode_in_progress() -> None:
     arena = begun(Task(id="mine", payload={"names": ["a", "b"]}))
     shown = arena.view("player_0")
     sets = arena.information_sets()
@@ -79,7 +79,7 @@ def test_a_round_without_a_legal_move_has_no_outcome(text: str | None) -> None:
         ([[[-5, 1], [0, 0]], [[1, 1], [0, 0]]], True, [-2.5, -2.5]),
     ],
 )
-def test_a_move_that_is_no_action_costs_more_than_any_legal_one(
+def test_an_illegal_move_costs_more_than_any_legal_move(
     payoffs: Any, shared: bool, paid: list[float]
 ) -> None:
     arena = begun(payoffs=payoffs, shared_reward=shared)
@@ -95,7 +95,7 @@ def test_a_reward_above_the_smallest_legal_one_is_refused() -> None:
         raw_env(payoffs=payoffs, malformed=-3.0, shared_reward=True)
 
 
-def test_rounds_add_up_and_both_see_what_was_played() -> None:
+def test_rounds_add_up_and_both_players_see_past_moves() -> None:
     arena = begun(rounds=2)
     assert play(arena, "cooperate", "defect") == [0, 5]
     assert not arena.finished
@@ -162,7 +162,7 @@ def test_only_the_informed_see_the_state_of_the_world() -> None:
         begun(tasks(["fog"])[0], payoffs=states)
 
 
-def test_two_roles_and_actions_of_ones_own() -> None:
+def test_two_roles_with_their_own_actions() -> None:
     arena = begun(
         actions=["rock", "paper"],
         columns=["up", "down", "out"],
@@ -190,7 +190,7 @@ def test_two_roles_and_actions_of_ones_own() -> None:
         ({"informed": ["me"]}, "informed: players are 0 and 1"),
     ],
 )
-def test_what_is_no_game_is_refused(settings: dict[str, Any], words: str) -> None:
+def test_wrong_settings_are_refused(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError) as refused:
         raw_env(**settings)
     assert words in str(refused.value)
@@ -204,7 +204,7 @@ def named(game: str) -> Matrix:
 
 
 @pytest.mark.parametrize("game", ["prisoners_dilemma", "stag_hunt", "coordination"])
-def test_the_named_games_are_what_their_names_say(game: str) -> None:
+def test_the_payoffs_of_named_games_fit_their_names(game: str) -> None:
     arena = named(game)
     ((first, *_), (last, *_)) = (arena.moves[0], arena.moves[1][::-1])
     both, only = play(arena.fork(), first, first), play(arena.fork(), first, last)
@@ -224,7 +224,7 @@ def test_matching_pennies_is_zero_sum() -> None:
     assert play(arena, "heads", "tails") == [-1, 1]
 
 
-def test_in_the_signal_game_home_is_safe_and_meeting_is_better_for_both() -> None:
+def test_in_the_signal_game_home_is_safe_and_hunting_pays_more() -> None:
     arena: Matrix = build(compose.load(["+experiment=tiny/signal"])["arena"])
     pays = {}
     for state in ("north", "south"):

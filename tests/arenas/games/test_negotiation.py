@@ -1,4 +1,4 @@
-"""Negotiation: what each form of move does, who gets what, and text that is no move."""
+"""Tests of negotiation: the effect of each form of move, the pay, and illegal text."""
 
 import pickle
 from random import Random
@@ -39,7 +39,7 @@ def test_pettingzoo_conformance() -> None:
 @pytest.mark.parametrize(
     ("moves", "pay", "efficiency"),
     [
-        # 0 keeps the hat and a book: 9 of 10; left for 1: a book and three balls, 8 of 10
+        # player_0 keeps hat and book, 9 of 10; player_1 gets a book and three balls, 8 of 10
         (["offer book=1 hat=1 ball=0", "accept"], [0.9, 0.8], 1.7 / 1.8),
         (["offer book=0 hat=1 ball=0", "accept"], [0.8, 1.0], 1.0),
         (["offer ball=3 hat=1 book=2", "offer book=2 hat=0 ball=3", "accept"], [0.8, 1.0], 1.0),
@@ -89,15 +89,15 @@ def test_the_last_turn_without_a_deal_pays_nothing() -> None:
         "\ud800",
     ],
 )
-def test_what_is_no_move_loses(text: str | None) -> None:
+def test_an_illegal_move_loses(text: str | None) -> None:
     arena = begun()
     assert play(arena, text) == [-1, 0] and arena.finished
     assert arena.metrics["illegal"] == 1 and arena.notes["player_0"] == {"verdict": "illegal"}
-    # Means over games count it as a negotiation without an agreement.
+    # Means over games count an illegal move as a negotiation without an agreement.
     assert [arena.metrics[name] for name in ("agreed", "efficiency", "turns")] == [0, 0, 0]
 
 
-def test_it_may_be_asked_again_or_a_move_be_drawn() -> None:
+def test_an_illegal_move_may_be_retried_or_replaced() -> None:
     arena = begun(illegal="retry")
     play(arena, "accept")
     assert arena.stage == ("player_0",) and arena.view("player_0").fields["refused"] == "accept"
@@ -111,7 +111,7 @@ def test_it_may_be_asked_again_or_a_move_be_drawn() -> None:
         assert drawn.metrics["illegal"] == drawn.metrics["turns"]
 
 
-def test_each_sees_its_own_values_and_what_was_said() -> None:
+def test_each_player_sees_its_own_values_and_past_messages() -> None:
     arena = begun(message_length=20)
     play(arena, "offer book=1 hat=1 ball=0\nThe hat is dear\nto me; they: accept and more")
     theirs = arena.view("player_1")
@@ -129,14 +129,14 @@ def test_each_sees_its_own_values_and_what_was_said() -> None:
     assert "\naccept - take what" in message["content"] and "8 to you" not in message["content"]
 
 
-def test_what_a_person_may_play_is_what_is_read() -> None:
+def test_legality_for_a_person_agrees_with_reading() -> None:
     arena = begun()
     seen = arena.view("player_0")
     for text in ("offer ball=1 hat=1 book=1", "ball=1 hat=1 book=1 offer", "leave", "accept", ""):
         assert arena.is_legal(seen, text) == (arena.read(text) is not None), text
 
 
-def test_what_is_drawn_is_fair() -> None:
+def test_drawn_counts_and_values_fit_the_settings() -> None:
     seen = set()
     for seed in range(200):
         arena = Negotiation(most=3, total=7)
@@ -149,7 +149,7 @@ def test_what_is_drawn_is_fair() -> None:
     assert len(seen) > 150
 
 
-def test_random_moves_come_to_an_end() -> None:
+def test_games_of_random_moves_end() -> None:
     ended = set()
     for seed in range(60):
         rng, arena = Random(seed), Negotiation(turns=30)

@@ -1,4 +1,4 @@
-"""Random play as a warm start: legal, uniform, and able to tell situations apart."""
+"""Tests of random play as a warm start: legal, uniform, with distinct situations."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ def shown(source: RandomPlay, progress: float, count: int) -> list[Demonstration
     return list(islice(source.stream(Random(0), progress), count))
 
 
-def test_it_finds_every_situation_of_a_small_game() -> None:
+def test_every_situation_of_a_small_game_is_found() -> None:
     found = {seen.text for _, seen in RandomPlay(arena=Kuhn()).situations}
     assert found == {each.observation.text for each in Kuhn().information_sets()}
 
@@ -38,10 +38,10 @@ def test_moves_are_equally_frequent_and_names_are_seldom_at_the_end() -> None:
     source = RandomPlay(arena=Kuhn(), named_last=0.0)
     counts = Counter((d.observation.text, d.completion) for d in shown(source, 1.0, 2400))
     assert set(counts.values()) == {100} and len(counts) == 24
-    for progress, share in ((0.0, 0.5), (0.59, 0.5), (0.6, 0.06), (1.0, 0.06)):
+    for progress, fraction in ((0.0, 0.5), (0.59, 0.5), (0.6, 0.06), (1.0, 0.06)):
         said = [d.completion for d in shown(RandomPlay(arena=Kuhn()), progress, 4000)]
         named = sum(word not in MOVES for word in said) / len(said)
-        assert named == pytest.approx(share, abs=4 * (share * (1 - share) / 4000) ** 0.5)
+        assert named == pytest.approx(fraction, abs=4 * (fraction * (1 - fraction) / 4000) ** 0.5)
 
 
 def test_each_situation_has_a_name_of_its_own() -> None:
@@ -52,7 +52,7 @@ def test_each_situation_has_a_name_of_its_own() -> None:
     assert len(names) == 12 and all(len(texts) == 1 for texts in names.values())
 
 
-def test_messages_are_said_where_no_move_is_asked_for() -> None:
+def test_messages_are_shown_in_turns_without_a_move() -> None:
     arena = raw_env(speakers=[0], players=("a", "b"))
     source = RandomPlay(arena=arena, messages=["x", "y"], named_last=0.0)
     assert {d.role for d in shown(source, 1.0, 50)} == {"a", "b"}
@@ -75,7 +75,7 @@ def test_a_set_of_moves_is_refused() -> None:
         RandomPlay(arena=Unordered()).prepare(print)
 
 
-def test_a_large_game_is_shown_as_random_play_meets_it() -> None:
+def test_a_large_game_is_shown_as_often_as_random_play_meets_it() -> None:
     arena = raw_env(rounds=5, speakers=[0, 1])
     source = RandomPlay(arena=arena, messages=["x", "y"], most=40, shown=500)
     assert not source.complete and not source.whole and len(source.situations) == 500
@@ -91,7 +91,7 @@ def test_a_large_game_is_shown_as_random_play_meets_it() -> None:
 
 
 class Phases(Arena):
-    """The text is the same in both phases; the legal moves are not."""
+    """A game of two phases with the same text and different legal moves."""
 
     name = "phases_v0"
     roles = {"player": 1}
@@ -120,7 +120,7 @@ class Endless(Phases):
     endless = True
 
 
-def test_a_situation_is_its_text_and_its_legal_moves() -> None:
+def test_situations_differ_by_text_or_legal_moves() -> None:
     source = RandomPlay(arena=Phases(), named_last=0.0)
     assert [seen.fields["legal"] for _, seen in source.situations] == [
         ["left", "right"],
@@ -137,14 +137,14 @@ def test_a_game_that_never_ends_is_cut_off_and_the_work_has_a_limit() -> None:
     assert RandomPlay(arena=Endless(), work=500).found.stages == 500
 
 
-def test_long_random_play_tells_of_its_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_random_play_reports_its_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(random_play, "SECONDS", -1.0)
     lines: list[str] = []
     RandomPlay(arena=Endless(), hands=2, longest=3).prepare(lines.append)
     assert lines[0] == ("warm start: random play, game 1 of at most 2, 3 stages, 2 situations, 0 s")
 
 
-def test_an_arena_that_breaks_is_one_line() -> None:
+def test_an_arena_that_raises_is_a_one_line_error() -> None:
     class Breaks(Phases):
         name = "breaks_v0"
 
@@ -168,7 +168,7 @@ def started(source: RandomPlay, role: Role, **settings: Any) -> tuple[Any, list[
     return warm.train(lines.append)[0], lines
 
 
-def test_the_warm_start_says_what_was_found_and_how_many_answers_are_legal() -> None:
+def test_the_warm_start_reports_situations_and_legal_answers() -> None:
     role = Role(template="{{ text }} {{ legal | join(' ') }}")
     _, lines = started(RandomPlay(arena=Phases(), named_last=0.0, first=0.4), role)
     assert lines[0] == (
@@ -191,8 +191,8 @@ def test_the_model_reads_as_many_tokens_as_the_situations_have() -> None:
     assert model.config.max_position_embeddings == 1024
 
 
-def test_the_warm_start_is_nearly_uniform_and_tells_hands_apart() -> None:
-    """0.4583 is 11/24, the exploitability of uniform play."""
+def test_the_warm_start_is_nearly_uniform_and_distinguishes_hands() -> None:
+    """The exploitability of uniform play is 11/24."""
     source = RandomPlay(arena=Kuhn())
     role = Player(game="kuhn", style="terse")
     start = WarmStart(
@@ -212,7 +212,7 @@ def test_the_warm_start_is_nearly_uniform_and_tells_hands_apart() -> None:
     assert exploitability(game, choices).exploitability == pytest.approx(11 / 24, abs=0.02)
     assert all(abs(chance - 0.5) < 0.1 for each in choices for chance in each.chances().values())
     assert all(each.elsewhere < 0.2 for each in choices)
-    # How alike two situations are to a gradient step: the tangent kernel of log p(bet)/p(pass).
+    # The tangent kernel of log p(bet)/p(pass): the similarity of situations to a gradient step.
     bet, fold = (tokenizer(move, add_special_tokens=False)["input_ids"] for move in ("bet", "pass"))
     rows = []
     for each in sets:

@@ -1,4 +1,4 @@
-"""Tic-tac-toe: games by hand, against OpenSpiel, and opponents in a seat of their own."""
+"""Tests of tic-tac-toe: games by hand, against OpenSpiel, and with scripted opponents."""
 
 import pickle
 from collections.abc import Collection
@@ -76,7 +76,7 @@ def test_openspiel_pays_the_same_for_the_same_moves() -> None:
 
 
 @pytest.mark.parametrize("text", [None, "", "0", "10", "1 ", "one", "5", "\ud800", "٣", "1" * 9999])
-def test_what_is_no_free_square_loses(text: str | None) -> None:
+def test_an_illegal_square_loses(text: str | None) -> None:
     arena = begun()
     assert play(arena, "5", text) == [1, -1] and arena.finished
     assert arena.metrics["illegal"] == arena.metrics["forfeit"] == 1
@@ -84,7 +84,7 @@ def test_what_is_no_free_square_loses(text: str | None) -> None:
     assert arena.notes == {"player_1": {"verdict": "illegal"}}
 
 
-def test_it_may_be_asked_again_or_a_move_be_drawn() -> None:
+def test_an_illegal_move_may_be_retried_or_replaced() -> None:
     arena = begun(illegal="retry", retries=1)
     play(arena, "5", "5")
     assert arena.stage == ("player_1",) and arena.view("player_1").fields["refused"] == "5"
@@ -96,21 +96,21 @@ def test_it_may_be_asked_again_or_a_move_be_drawn() -> None:
     while not drawn.finished:
         play(drawn, "nonsense")
     assert drawn.metrics["illegal"] == drawn.metrics["moves"] and not drawn.metrics["forfeit"]
-    assert drawn.metrics["illegal_fraction"] == 1.0, "a count above 1 is a fraction of 1"
+    assert drawn.metrics["illegal_fraction"] == 1.0, "the fraction is at most 1"
 
 
 def test_a_perfect_player_is_never_beaten() -> None:
     assert value("." * 9) == 0
     assert value("XX.OO....") == 1 and value("X...O...X") == 0
     assert minimax("p", Observation(fields={"board": "XX.OO...."}), Random(0)) == "3"
-    # O must answer the corner in the centre
+    # O must answer a corner with the centre
     assert {
         minimax("p", Observation(fields={"board": "X" + "." * 8}), Random(s)) for s in range(9)
     } == {"5"}
 
 
 def games(first: Any, second: Any, count: int) -> list[float]:
-    """What the first is paid in each of these games."""
+    """Return the payoff of the first player in each game."""
     seat: dict[str, Any] = {"role": Role(), "renderer": ByteRenderer()}
     seats = {name: AgentSpec(policy=name, **seat) for name in ("x", "o")}
     rollout = Rollout(
@@ -124,7 +124,7 @@ def games(first: Any, second: Any, count: int) -> list[float]:
     return [episode.metrics["x_0_payoff"] for episode in episodes]
 
 
-def test_scripted_opponents_take_a_seat() -> None:
+def test_scripted_players_play_each_other() -> None:
     assert set(games(minimax, minimax, 30)) == {0}
     assert min(games(minimax, random_legal, 100)) >= 0
     assert max(games(random_legal, minimax, 100)) <= 0
@@ -168,7 +168,7 @@ def test_the_prompt() -> None:
 
 
 @pytest.mark.parametrize("board", ["X" * 9, "XO", "XX.......", "XXXOO....", "........Z"])
-def test_a_task_of_no_board_is_refused(board: str) -> None:
+def test_a_task_with_a_wrong_board_is_refused(board: str) -> None:
     with pytest.raises(ValueError, match="no board with a player to move"):
         begun(board)
 

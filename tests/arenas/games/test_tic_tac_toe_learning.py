@@ -1,4 +1,4 @@
-"""Self-play at tic-tac-toe: alone it collapses, in a league it does not. The slow test has both."""
+"""Tests of self-play at tic-tac-toe: pure self-play collapses, and a league prevents it."""
 
 import json
 from pathlib import Path
@@ -33,7 +33,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def trained(experiment: str, *overrides: str) -> Path:
-    """The folder of a finished run."""
+    """Train, and return the run folder."""
     name = f"{Path(experiment).name}-{len(list(Path().glob('runs/*')))}"
     arguments = ["train", f"+experiment={experiment}", f"run.name={name}", "run.threads=1"]
     assert main([*arguments, *overrides]) == 0
@@ -41,7 +41,7 @@ def trained(experiment: str, *overrides: str) -> Path:
 
 
 def anchors(run: Path, when: str) -> dict[str, float]:
-    """What the evaluation against random and perfect play found."""
+    """Return the metrics of the evaluation against random and perfect play."""
     summary: dict[str, Any] = json.loads((run / "summary.json").read_text())
     return dict(summary["evaluations"]["anchors"][when])
 
@@ -55,9 +55,9 @@ def test_a_run_measures_both_opponents_in_both_seats(experiment: str) -> None:
         found = anchors(run, when)
         for opponent in ("random", "minimax"):
             for place in (opponent, f"{opponent}/player_0", f"{opponent}/player_1"):
-                shares = [found[f"versus/{place}/{name}"] for name in ("won", "drawn", "lost")]
-                assert sum(shares) == pytest.approx(1.0)
-                expected = pytest.approx(shares[0] - shares[2])
+                fractions = [found[f"versus/{place}/{name}"] for name in ("won", "drawn", "lost")]
+                assert sum(fractions) == pytest.approx(1.0)
+                expected = pytest.approx(fractions[0] - fractions[2])
                 assert found[f"versus/{place}/return"] == expected
     assert {"collapse/diverging", "collapse/illegal"} <= rows[2].keys()
     assert ("league/snapshots" in rows[2]) == (experiment == "tiny/tic_tac_toe_league")
@@ -66,7 +66,7 @@ def test_a_run_measures_both_opponents_in_both_seats(experiment: str) -> None:
 
 @pytest.mark.slow
 def test_pure_self_play_collapses_and_the_league_prevents_it() -> None:
-    """The return against random play, from both seats, with the same budget."""
+    """Compare the return against random play over both seats, after equally many games."""
     for seed in SEEDS:
         alone, league = (
             trained(name, f"seed={seed}")

@@ -1,4 +1,4 @@
-"""Demonstrations of tit for tat: how often they answer in kind."""
+"""Tests of demonstrations of tit for tat: the fraction that repeats the other's last move."""
 
 from itertools import islice
 from random import Random
@@ -14,9 +14,9 @@ from selfplay.role import Role
 
 
 def answers(errs: float, count: int = 4000) -> dict[str, float]:
-    """The share of cooperation by what is seen, of moves."""
+    """Return the fraction of cooperative moves by the text of the observation."""
     source = TitForTat(errs=errs, arena=raw_env(rounds=2), named_first=0.0, named_last=0.0)
-    assert len(source.situations) == 2 * 5  # of each player: the beginning, and four outcomes
+    assert len(source.situations) == 2 * 5  # per player: the beginning, and four outcomes
     found: dict[str, list[bool]] = {}
     for each in islice(source.stream(Random(0), 0.9), count):
         assert each.completion in ("cooperate", "defect")
@@ -26,16 +26,16 @@ def answers(errs: float, count: int = 4000) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("errs", [0.0, 0.1, 0.5])
-def test_it_answers_in_kind_but_for_its_errors(errs: float) -> None:
-    """400 demonstrations of each situation: five standard deviations are at most 0.125."""
-    for text, share in answers(errs).items():
+def test_moves_repeat_the_last_move_except_for_errors(errs: float) -> None:
+    """Each situation has 400 demonstrations: five standard deviations are at most 0.125."""
+    for text, fraction in answers(errs).items():
         last = text.rpartition("/")[2]
         truth = {"cooperate": 1 - errs, "defect": errs}.get(last, 0.5)
-        assert share == pytest.approx(truth, abs=5 * (truth * (1 - truth) / 400) ** 0.5 + 1e-9)
+        assert fraction == pytest.approx(truth, abs=5 * (truth * (1 - truth) / 400) ** 0.5 + 1e-9)
 
 
-def test_what_a_player_sees_is_one_of_the_situations_that_are_shown() -> None:
-    """The prompt of the last round alone is word for word what two rounds come to."""
+def test_every_prompt_of_a_player_is_demonstrated() -> None:
+    """A prompt that shows only the last round equals a prompt of a game of two rounds."""
     settings = compose.load(["+experiment=tiny/dilemma"])
     check(settings)
     role: Role = build(settings["roles"]["first"], where="roles.first")
@@ -51,6 +51,6 @@ def test_what_a_player_sees_is_one_of_the_situations_that_are_shown() -> None:
         arena.play_stage({agent: rng.choice(arena.moves[0]) for agent in arena.stage})
 
 
-def test_errors_are_a_share() -> None:
+def test_errors_are_a_fraction() -> None:
     with pytest.raises(ValueError, match=r"errs lies in \[0, 1\]"):
         TitForTat(errs=1.5, arena=raw_env(rounds=2))

@@ -1,4 +1,4 @@
-"""Dialogues for the memory arena: generated ones, and LoCoMo's file format."""
+"""Tests of dialogues for the memory arena: generated ones, and LoCoMo's file format."""
 
 import json
 from pathlib import Path
@@ -25,7 +25,7 @@ from selfplay.errors import ConfigError
 from selfplay.types import Task
 
 
-def test_no_statement_stands_in_both_splits() -> None:
+def test_no_statement_is_in_both_splits() -> None:
     def stated(split: Any) -> set[tuple[str, ...]]:
         texts = [f["text"] for t in dialogues(count=300, split=split) for f in t.payload["facts"]]
         found = [STATEMENT.search(text) for text in texts]
@@ -40,7 +40,7 @@ def test_no_statement_stands_in_both_splits() -> None:
             assert sorted(both[0] + both[1]) == sorted(values) and min(map(len, both)) >= 2
 
 
-def test_the_answers_are_what_the_dialogue_comes_to() -> None:
+def test_the_answers_follow_from_the_dialogue() -> None:
     kinds = set()
     for task in dialogues(count=200, facts=9, sessions=3, questions=8, seed=5):
         known: dict[tuple[str, str], str] = {}
@@ -94,7 +94,7 @@ def test_a_turn_of_several_sentences_has_facts_and_chatter() -> None:
         dialogues(count=1, sentences=0)
 
 
-def test_how_often_a_kind_is_said_and_by_how_many_are_settings() -> None:
+def test_settings_choose_the_kinds_of_facts_and_the_number_of_people() -> None:
     alone = dialogues(count=50, people=1, kinds={"contradiction": 0, "repeat": 0, "update": 9})
     facts = [fact for task in alone for fact in task.payload["facts"]]
     assert {fact["kind"] for fact in facts} == {"new", "update", "chatter"}
@@ -115,7 +115,7 @@ def test_the_seed_makes_the_dialogues() -> None:
 
 
 def conversation() -> dict[str, Any]:
-    """One conversation of two sessions, as the published file writes it."""
+    """Return one conversation of two sessions in the format of the published file."""
     return {
         "sample_id": "conv-1",
         "conversation": {
@@ -166,7 +166,7 @@ def test_a_conversation_becomes_facts_and_questions(tmp_path: Path) -> None:
     ]
 
 
-def test_a_task_for_every_turn_that_is_the_last_evidence_of_a_question(tmp_path: Path) -> None:
+def test_each_turn_that_is_the_last_evidence_of_a_question_is_a_task(tmp_path: Path) -> None:
     path = written(tmp_path, [conversation()])
     found = tasks(path=path, per="turn", window=1)
     texts = [[f["text"][:6] for f in task.payload["earlier"]] for task in found]
@@ -181,7 +181,7 @@ def test_a_task_for_every_turn_that_is_the_last_evidence_of_a_question(tmp_path:
     assert arena.paid[MANAGER] == 1.0 and arena.metrics["evidence_shown"] == 1.0
 
 
-def test_observations_are_facts_too(tmp_path: Path) -> None:
+def test_observations_can_be_the_facts(tmp_path: Path) -> None:
     (task,) = tasks(path=written(tmp_path, [conversation()]), facts="observations", categories=[4])
     assert [fact["text"] for fact in task.payload["facts"]] == [
         "Ann lives in Rome.",
@@ -192,7 +192,7 @@ def test_observations_are_facts_too(tmp_path: Path) -> None:
 
 
 def without(key: str, *path: Any) -> list[Any]:
-    """The file, less one key."""
+    """Return the data of the file without one key."""
     data = [conversation()]
     place: Any = data[0]
     for part in path:
@@ -202,7 +202,7 @@ def without(key: str, *path: Any) -> list[Any]:
 
 
 def changed(value: Any, *path: Any) -> list[Any]:
-    """The file with another value in one place."""
+    """Return the data of the file with another value in one place."""
     data = [conversation()]
     place: Any = data[0]
     for part in path[:-1]:
@@ -233,13 +233,13 @@ def changed(value: Any, *path: Any) -> list[Any]:
         (changed({"speaker_a": "Ann"}, "conversation"), "no turns"),
     ],
 )
-def test_a_malformed_file_is_one_line(tmp_path: Path, data: Any, complaint: str) -> None:
+def test_a_malformed_file_is_a_one_line_error(tmp_path: Path, data: Any, complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint) as error:
         tasks(path=written(tmp_path, data))
     assert "\n" not in str(error.value) and "locomo" in str(error.value)
 
 
-def test_wrong_settings_are_one_line(tmp_path: Path) -> None:
+def test_wrong_settings_are_refused(tmp_path: Path) -> None:
     path = written(tmp_path, [conversation()])
     for settings, complaint in (
         ({"conversations": [1]}, "has conversations 0 to 0: 1"),

@@ -1,4 +1,4 @@
-"""Long text: the memory by hand, hostile memories, and texts whose answers follow from them."""
+"""Tests of long text: the memory by hand, hostile memories, and texts with known answers."""
 
 import json
 import pickle
@@ -57,14 +57,14 @@ def test_pettingzoo_conformance() -> None:
     assert made.agents == [READER]
 
 
-def test_the_memory_is_all_that_is_left_of_a_part() -> None:
+def test_only_the_memory_is_left_of_a_part() -> None:
     arena = begun()
     assert arena.view(READER).text == "Ada? |  | Ada's house is red."
     play(arena, "red")
     assert arena.view(READER).text == "Ada? | red | Ben's house is blue."
     play(arena, "red so far")
     assert arena.view(READER).fields["memory"] == "red so far"
-    play(arena, None)  # it did not parse, so the memory stays
+    play(arena, None)  # after an invalid action the memory stays
     assert (
         arena.view(READER).text == "Ada? | red so far" and arena.view(READER).fields["part"] == ""
     )
@@ -74,13 +74,13 @@ def test_the_memory_is_all_that_is_left_of_a_part() -> None:
 
 
 @pytest.mark.parametrize("answer", ["red", "", None, "gold or red", NOISE])
-def test_another_answer_is_paid_nothing(answer: str | None) -> None:
+def test_a_wrong_answer_is_paid_nothing(answer: str | None) -> None:
     arena = begun()
     play(arena, "red", "red", "gold", answer)
     assert arena.finished and arena.paid[READER] == 0.0
 
 
-def test_a_memory_is_cut() -> None:
+def test_a_long_memory_is_cut() -> None:
     arena = begun(memory_length=5)
     play(arena, "red " * 1000, NOISE, "gold")
     assert arena.memory == "gold"
@@ -102,7 +102,7 @@ def test_forks_pickles_and_replays() -> None:
     assert arena.finished and arena.paid == {READER: 1.0}
 
 
-def test_wrong_settings_and_tasks_are_one_line() -> None:
+def test_wrong_settings_and_tasks_are_refused() -> None:
     with pytest.raises(ValueError, match="memory_length is at least 0"):
         raw_env(memory_length=-1)
     wrong: tuple[Any, ...] = (None, [], "text")
@@ -136,11 +136,11 @@ def test_the_last_statement_is_the_answer(split: str) -> None:
             assert colours[-1] == task.payload["answer"] and len(colours) in (1, 2)
             assert is_held_out(name, colours[-1]) == (split == "held_out")
             changed += len(colours) == 2
-    # Half of the texts with an earlier part: at most 0.5 * (3/4 + 31/32) of 100 texts each.
+    # At most about half of the texts with an earlier part change: 50 * (3/4 + 31/32) = 86.
     assert 60 < changed < 110
 
 
-def test_texts_follow_from_the_seed_alone() -> None:
+def test_texts_are_determined_by_the_seed() -> None:
     assert {each.id for each in colour_texts(count=5, seed=1)}.isdisjoint(
         each.id for each in colour_texts(count=5, seed=2)
     )
@@ -166,9 +166,9 @@ def right(each: Demonstration) -> str | None:
 def test_demonstrations_are_careful_at_first_and_careless_at_the_end() -> None:
     assert all(right(each) in (each.completion, None) for each in shown(0.0))
     late = shown(1.0, careful=0.5, answers=0.0)
-    share = sum(right(each) == each.completion for each in late) / len(late)
-    # A careless turn says one of four things, of which one may be right.
-    assert 0.5 < share < 0.75
+    fraction = sum(right(each) == each.completion for each in late) / len(late)
+    # A careless turn says one of four texts, of which one may be right.
+    assert 0.5 < fraction < 0.75
     for each in shown(0.0):
         name = each.observation.text.partition("'s")[0]
         about = [pair for pair in STATEMENT.findall(each.observation.text) if pair[0] == name]
@@ -179,7 +179,7 @@ def test_demonstrations_are_careful_at_first_and_careless_at_the_end() -> None:
     assert len(set(pieces)) == len(pieces) and {*COLOURS} <= set(pieces)
 
 
-def test_wrong_demonstrations_are_one_line() -> None:
+def test_wrong_settings_of_demonstrations_are_refused() -> None:
     with pytest.raises(ValueError, match="are from 0 to 1"):
         ColourDemonstrations(careful=2.0)
     with pytest.raises(ValueError, match="statements is at least 1"):

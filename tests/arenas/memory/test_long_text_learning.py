@@ -1,4 +1,4 @@
-"""The tiny reader of long texts: a few steps of it, and what training must come to."""
+"""Tests of the tiny reader of long texts: a few steps, and the gain from training."""
 
 import json
 from pathlib import Path
@@ -24,13 +24,13 @@ def lines(folder: Path, *overrides: str) -> list[dict[str, float]]:
 
 def test_a_reader_learns_from_all_its_turns(tmp_path: Path) -> None:
     *_, last = lines(tmp_path, *BRIEF)
-    # Two texts twice, with a turn for each of four parts and one for the answer.
+    # Two texts are read twice, with a turn for each of four parts and one for the answer.
     assert last["policy/base/samples"] == 2 * 2 * 5
     assert {"evaluation/parts_4/accuracy", "evaluation/parts_32/accuracy"} <= set(last)
 
 
 @pytest.mark.slow
-def test_training_on_four_parts_is_good_for_thirty_two(tmp_path: Path) -> None:
+def test_training_on_four_parts_transfers_to_thirty_two(tmp_path: Path) -> None:
     before, *_, after = lines(tmp_path)
     for parts in (4, 8, 16, 32):
         name = f"evaluation/parts_{parts}/accuracy"

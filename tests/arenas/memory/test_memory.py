@@ -1,4 +1,4 @@
-"""Memory-R1's arena, with scripted managers and answer agents."""
+"""Tests of Memory-R1's arena with scripted managers and answer agents."""
 
 import json
 import pickle
@@ -34,14 +34,14 @@ def test_pettingzoo_conformance() -> None:
     assert made.agent_selection == MANAGER
 
 
-def test_the_manager_is_paid_the_mean_of_what_the_answers_are_paid() -> None:
+def test_the_manager_is_paid_the_mean_score_of_the_answers() -> None:
     questions = asked(("Where?", "in Rome"), ("Pet?", "a cat"), ("Job?", "nurse"), ("Tea?", "yes"))
     arena = begun(said("Ann lives in Rome"), questions, malformed_answer=-0.5)
     manage(arena, ADD)
     answer(arena, "In Rome.", "the cat", "pilot", None)
     agents = arena.answer_agents
     assert [arena.paid[agent] for agent in agents] == [1.0, 1.0, 0.0, -0.5]
-    assert arena.paid[MANAGER] == 0.5, "what is no answer is worth nothing to the manager"
+    assert arena.paid[MANAGER] == 0.5, "an invalid answer counts as 0 for the manager"
     assert arena.finished and arena.metrics["exact_match"] == 0.5
 
 
@@ -85,8 +85,10 @@ def test_an_episode_of_all_four_operations() -> None:
     assert arena.bank.entries["0"].old == ("city is Rome",)
     answer(arena, "Oslo", "unknown")
     assert arena.paid[MANAGER] == 0.5
-    shares = {name: arena.metrics[f"share_{name}"] for name in ("add", "update", "delete", "noop")}
-    assert shares == {"add": 0.4, "update": 0.2, "delete": 0.2, "noop": 0.2}
+    fractions = {
+        name: arena.metrics[f"share_{name}"] for name in ("add", "update", "delete", "noop")
+    }
+    assert fractions == {"add": 0.4, "update": 0.2, "delete": 0.2, "noop": 0.2}
     assert arena.metrics["bank_size"] == 1 and arena.metrics["malformed_operations"] == 0
 
 
@@ -107,14 +109,17 @@ def test_an_episode_of_all_four_operations() -> None:
         ('{"event": "DELETE"}', "no_id"),
         ('{"event": "UPDATE", "id": ""}', "no_id"),
         ('{"event": "DELETE", "id": "77"}', "unknown_id"),
-        ('{"event": "UPDATE", "id": "1", "text": "of Bob"}', "unknown_id"),  # not shown to it
+        (
+            '{"event": "UPDATE", "id": "1", "text": "of Bob"}',
+            "unknown_id",
+        ),  # not shown to the manager
         ('{"event": "ADD", "id": "0"}', "id_taken"),
         ('{"event": "ADD", "text": "' + "x" * 1001 + '"}', "too_long"),
         ('[{"event": "ADD"}, {"event": "ADD"}]', "several_operations"),
         ('{"event": "ADD"}', "full"),
     ],
 )
-def test_what_is_no_operation_has_a_name_and_leaves_the_bank(
+def test_an_invalid_operation_has_a_verdict_and_keeps_the_bank(
     action: str | None, verdict: str
 ) -> None:
     facts = said("first") + said("of Bob", speaker="Bob") + said("third")
@@ -135,7 +140,7 @@ def test_what_is_no_operation_has_a_name_and_leaves_the_bank(
         (["x" * 1001], {}, r"task t: fact 0 does not fit into the bank \(too_long\)"),
     ],
 )
-def test_earlier_facts_that_do_not_fit_are_one_line(
+def test_earlier_facts_that_do_not_fit_are_refused(
     earlier: list[str], settings: dict[str, Any], words: str
 ) -> None:
     payload = {
@@ -155,7 +160,7 @@ def test_several_operations_are_done_together_or_not_at_all() -> None:
     assert [entry.text for entry in arena.bank.entries.values()] == ["three"]
 
 
-def test_answers_name_the_memories_they_rest_on() -> None:
+def test_answers_name_the_memories_that_they_use() -> None:
     arena = begun(said("one", "two"), asked(("Q?", "a")))
     manage(arena, ADD, ADD)
     action = json.dumps({"answer": "a", "memories": ["1", "8", "9"]})
@@ -179,7 +184,7 @@ def test_answers_name_the_memories_they_rest_on() -> None:
         "{" * 100_000,
     ],
 )
-def test_what_is_no_answer_is_malformed(action: str | None) -> None:
+def test_an_invalid_answer_is_malformed(action: str | None) -> None:
     arena = begun(said("x"), asked(("Q?", "Rome")), malformed_answer=-1.0)
     manage(arena, NOOP)
     arena.play_stage({"answer_agent_0": action})
@@ -187,16 +192,16 @@ def test_what_is_no_answer_is_malformed(action: str | None) -> None:
     assert arena.paid == {**arena.paid, "answer_agent_0": -1.0, MANAGER: 0.0}
 
 
-def test_each_speaker_has_an_equal_share_of_the_memories_that_are_shown() -> None:
+def test_shown_memories_are_divided_equally_among_the_speakers() -> None:
     facts = said(*(f"tea {n}" for n in range(6))) + said("tea b", "rain b", speaker="Bob")
     arena = begun(facts, asked(("tea?", "a")), memories=5, retrieved=2)
     manage(arena, *[ADD] * 5)
-    assert shown(arena, MANAGER) == ["tea 4", "tea 3"], "of equals the later ones"
+    assert shown(arena, MANAGER) == ["tea 4", "tea 3"], "of equal matches the later ones"
     manage(arena, *[ADD] * 3)
     assert shown(arena, "answer_agent_0") == ["tea 5", "tea 4", "tea 3", "tea b", "rain b"]
 
 
-def test_a_bank_that_was_filled_before_is_not_the_managers_work() -> None:
+def test_entries_of_earlier_facts_do_not_count_as_operations() -> None:
     payload = {
         "earlier": said("Ann lives in Rome"),
         "facts": said("Ann has a cat"),
@@ -257,7 +262,7 @@ def test_hostile_text_changes_nothing_and_raises_nothing(length: int) -> None:
     assert arena.finished and arena.paid[MANAGER] == 0.0
 
 
-def test_a_wrong_setting_is_one_line() -> None:
+def test_wrong_settings_are_refused() -> None:
     for wrong in ({"answer_agents": 0}, {"memories": 0}, {"capacity": -1}, {"outcome": "bleu"}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             raw_env(**wrong)

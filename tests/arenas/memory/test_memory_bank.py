@@ -1,4 +1,4 @@
-"""The memory bank, retrieval, and the roles that speak of memories."""
+"""Tests of the memory bank, of retrieval, and of the roles that use memories."""
 
 import json
 import pickle
@@ -66,15 +66,17 @@ def test_an_entry_keeps_its_id_its_old_texts_and_its_sources() -> None:
     bank = MemoryBank()
     bank.apply([MemoryOperation(event="ADD")], fact(4, "Rome", time="May"))
     bank.apply([MemoryOperation(event="UPDATE", id="4", text="Oslo")], fact(7, time="June"))
-    assert bank.entries["4"].sources == (4, 7), "its own text may keep what the entry said"
+    assert bank.entries["4"].sources == (4, 7), "a text of its own may keep the old content"
     bank.apply([MemoryOperation(event="UPDATE", id="4")], fact(9, "Lima"))
     (entry,) = bank.entries.values()
     assert (entry.id, entry.text, entry.time) == ("4", "Lima", "June")
-    assert entry.old == ("Rome", "Oslo") and entry.sources == (9,), "the bare fact keeps nothing"
+    assert entry.old == ("Rome", "Oslo") and entry.sources == (9,), (
+        "an update without a text replaces the content"
+    )
     assert entry.rendered() == "June: Lima"
 
 
-def test_ids_do_not_depend_on_what_else_was_added() -> None:
+def test_ids_do_not_depend_on_other_entries() -> None:
     full, less = MemoryBank(), MemoryBank()
     full.apply([MemoryOperation(event="ADD"), MemoryOperation(event="ADD", text="b")], fact(0))
     for bank in (full, less):
@@ -96,7 +98,7 @@ def test_bm25_finds_words_and_breaks_ties_by_age() -> None:
 @pytest.mark.parametrize(
     ("package", "extra"), [("bm25s", "memory"), ("sentence_transformers", "embeddings")]
 )
-def test_a_missing_package_is_one_line(
+def test_a_missing_package_is_a_one_line_error(
     package: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
@@ -106,7 +108,7 @@ def test_a_missing_package_is_one_line(
 
 
 class Letters:
-    """Stands for a model of sentence-transformers: counts of three letters."""
+    """A fake model of sentence-transformers, whose embeddings are counts of three letters."""
 
     def __init__(self, name: str, device: str | None, *, trust_remote_code: bool) -> None:
         assert not trust_remote_code
@@ -121,21 +123,21 @@ class Letters:
         return [[value / sum(v * v for v in row) ** 0.5 for value in row] for row in rows]
 
 
-def test_embeddings_are_compared_by_cosine_and_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_embeddings_are_compared_by_cosine_and_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     library = type("library", (), {"SentenceTransformer": staticmethod(Letters)})
     monkeypatch.setitem(sys.modules, "sentence_transformers", library)
     retriever = Embeddings(model="letters", remembered=4)
     assert retriever.top("aab", ["c", "aaaab", "b"], 2) == [1, 2]
     assert retriever.top("b", ["c", "aaaab", "b"], 1) == [2]
     assert retriever._model.asked == ["aab", "c", "aaaab", "b"]
-    retriever.top("ccc", ["c"], 1)  # one more than is remembered: all others are forgotten
+    retriever.top("ccc", ["c"], 1)  # the cache is full, so all other vectors are dropped
     assert list(retriever._vectors) == ["ccc"]
     with pytest.raises(ConfigError, match="cannot load 'missing': no such model anywhere"):
         Embeddings(model="missing")
 
 
 @pytest.mark.parametrize("style", ["full", "terse"])
-def test_the_roles_show_what_they_need(style: str) -> None:
+def test_the_roles_show_only_their_data(style: str) -> None:
     arena = raw_env(answer_agents=1)
     facts = [{"text": "FACT ONE", "speaker": "ANN", "time": "MAY"}, {"text": "FACT TWO"}]
     questions = [{"question": "QUESTION", "answer": "GOLD"}]
@@ -169,12 +171,12 @@ def test_an_answer_names_memories_before_its_marker() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "ADD", '{"event": "ADD"} so', "[" * 1_000_000, "9" * 5000])
-def test_a_manager_speaks_json_and_nothing_else(text: str) -> None:
+def test_a_manager_reads_only_json(text: str) -> None:
     with pytest.raises(InvalidAction, match="not_json"):
         MemoryManager().parse(text)
 
 
-def test_a_manager_speaks_one_operation_in_words() -> None:
+def test_a_manager_reads_one_operation_in_words() -> None:
     role = MemoryManager(style="sentence", form="words")
     for text, operation in (
         ("ADD", {"event": "ADD"}),

@@ -1,4 +1,4 @@
-"""Demonstrations for the memory arena: the work, and the habits that training begins with."""
+"""Tests of demonstrations for the memory arena: careful work, and the habits at the end."""
 
 import json
 from collections import Counter
@@ -59,7 +59,7 @@ def seen(question: str, *memories: str) -> Observation:
     return Observation(fields={"question": question, "fact": question, "memories": shown})
 
 
-def test_the_work_is_what_serves_best() -> None:
+def test_practice_shows_the_best_operations_and_answers() -> None:
     for each in shown(0.0, practice_share=1.0):
         fields = each.observation.fields
         if each.role == "memory_manager":
@@ -112,7 +112,7 @@ def test_an_extractor_begins_with_useful_and_useless_sentences_equally_often() -
         facts = json.loads(FactExtractor(form="lines").parse(each.completion))["facts"]
         sentences = sentences_of(each.observation.fields["turn"])
         if len({*sentences}) < len(sentences):
-            continue  # what is said twice has two chances
+            continue  # a repeated sentence has two chances
         for sentence in sentences:
             useful = STATEMENT.search(sentence) is not None
             said[useful] += 1
@@ -256,13 +256,13 @@ def test_summaries_by_hand() -> None:
     session = Observation(fields={"turns": turns, "speaker": "Ann"})
     assert summaries(session, "careful", Random(0)) == [("Ann's pet is now dog.", 2)]
     drawn = {tuple(summaries(session, "any", Random(seed))) for seed in range(80)}
-    assert len(drawn) == 8, "each of three sentences, or not"
+    assert len(drawn) == 8, "each of three sentences is in or out"
     fact = seen("It rains.", "Ann's pet is cat.")
     assert json.loads(operation(fact, "careful", merging=True)) == {"event": "ADD"}
     assert json.loads(operation(fact, "careful")) == {"event": "NOOP"}
 
 
-def test_everything_parses_and_both_roles_are_shown_alike() -> None:
+def test_completions_parse_and_both_roles_are_shown_equally_often() -> None:
     found = shown(1.0)
     for each in found:
         role = MemoryManager() if each.role == "memory_manager" else AnswerAgent()
@@ -271,7 +271,7 @@ def test_everything_parses_and_both_roles_are_shown_alike() -> None:
     assert operations == pytest.approx(300, abs=10)
 
 
-def test_nothing_that_is_held_out_is_demonstrated() -> None:
+def test_no_held_out_value_is_demonstrated() -> None:
     for each in shown(1.0):
         for text in each.observation.text.split("\n"):
             if stated := STATEMENT.search(text):
@@ -299,6 +299,6 @@ def test_a_fixed_string_is_one_token() -> None:
         ({"arena": raw_env(reader=TinyReader())}, "an arena without a reader"),
     ],
 )
-def test_what_demonstrates_nothing_is_refused(settings: dict[str, Any], words: str) -> None:
+def test_wrong_settings_are_refused(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         source(**settings)

@@ -1,4 +1,4 @@
-"""The memory arena with reflectors, which choose what answer agents see."""
+"""Tests of the memory arena with reflectors, which choose the memories of answer agents."""
 
 import json
 import pickle
@@ -63,7 +63,7 @@ def test_the_answer_agent_sees_the_choice_in_its_order_and_nothing_else() -> Non
     assert choose(arena, ["3", "1"], []) == ["chosen", "none_chosen"]
     assert arena.stage == ("answer_agent_0", "answer_agent_1")
     assert shown(arena, "answer_agent_0") == ["3", "1"] and shown(arena, "answer_agent_1") == []
-    assert "cat" not in str(arena.view("answer_agent_0")), "what was not chosen"
+    assert "cat" not in str(arena.view("answer_agent_0")), "the memory was not chosen"
     assert set(arena.view("answer_agent_0").fields) == {"question", "memories"}
     assert arena.view("reflector_0").text == "wait", "reflectors do not see the answers"
 
@@ -83,7 +83,7 @@ def test_citations_pay_one_and_minus_one() -> None:
     ("rule", "expected"),
     [("citations", [0.0, 1.0]), ("right_citations", [-1.0, 1.0]), ("outcome", [0.0, 1.0])],
 )
-def test_the_rules_of_pay(rule: str, expected: list[float]) -> None:
+def test_the_settings_of_reflector_pay(rule: str, expected: list[float]) -> None:
     arena = dialogue(reflector_pay=rule)
     choose(arena, ["0", "2"], ["3"])
     answer(arena, ("a cat", ["0"]), ("nurse", ["3"]))
@@ -122,7 +122,7 @@ def test_an_invalid_action_leaves_the_choice_to_the_retriever(
     assert arena.notes["reflector_0"]["verdict"] == verdict
     assert shown(arena, "answer_agent_0") == first
     answer(arena, ("dog", first), ("x", []))
-    assert paid(arena) == [-0.5, 0.0], "citations of what the retriever chose earn nothing"
+    assert paid(arena) == [-0.5, 0.0], "citations of the retriever's choice earn nothing"
     assert arena.metrics["malformed_reflections"] == 0.5
     with pytest.raises(ReflectionError, match=verdict):
         read_choice(action, known=["0", "1", "2", "3"], most=2)

@@ -1,4 +1,4 @@
-"""A memory manager alone, before a scripted reader: what its operations are worth."""
+"""Tests of a memory manager with a scripted reader: the value of its operations."""
 
 from random import Random
 
@@ -14,7 +14,7 @@ from selfplay.types import Group, Observation, Task
 from tests.helpers.dialogues import ADD, NOOP, asked, begun, manage, said
 
 
-def test_the_best_manager_serves_a_reader_perfectly_and_others_do_not() -> None:
+def test_only_the_best_manager_gets_all_answers_of_a_reader_right() -> None:
     def value(manager: str) -> float:
         paid = []
         for task in dialogues(count=40, split="held_out", facts=8):
@@ -33,7 +33,7 @@ def test_the_best_manager_serves_a_reader_perfectly_and_others_do_not() -> None:
     assert value("noop") < value("random") < 0.8
 
 
-def test_an_operation_left_out_changes_what_a_reader_answers() -> None:
+def test_an_omitted_operation_changes_the_answers_of_a_reader() -> None:
     questions = asked(("What is Ann's city?", "Oslo"))
     update = '{"event": "UPDATE", "id": "0"}'
     facts = said("Ann's city is Rome.", "Ann's city is now Oslo.", "It rains.")
@@ -45,7 +45,7 @@ def test_an_operation_left_out_changes_what_a_reader_answers() -> None:
     assert paid == [1.0, 0.0, 0.0, 1.0]
 
 
-def test_counterfactual_credit_of_an_operation_is_what_it_was_worth() -> None:
+def test_counterfactual_credit_is_the_value_of_an_operation() -> None:
     facts = said("Ann's city is Rome.", "Ann's city is now Oslo.", "It rains.", "It rains.")
     task = Task(
         id="t",
@@ -70,8 +70,8 @@ def test_counterfactual_credit_of_an_operation_is_what_it_was_worth() -> None:
     (episode,) = rollout.run([EpisodeSpec(task=task, seed=0)])
     credit = Counterfactual(arena=arena, default='{"event": "NOOP"}', returns="own")
     samples = credit.assign([Group(id="1.0.0", episodes=(episode,))])
-    # In the end the bank says nothing of a city: half of the answers are right. Without the DELETE
-    # both would be; the others changed nothing that was left.
+    # In the end the bank has no city, so one of two answers is right. Without the DELETE both would
+    # be right; without any other operation the score would be the same.
     assert [sample.advantage for sample in samples] == [0.0, 0.0, 0.0, -0.5]
     script = iter([ADD, '{"event": "UPDATE", "id": "0"}', ADD, NOOP])
     (episode,) = rollout.run([EpisodeSpec(task=task, seed=0)])

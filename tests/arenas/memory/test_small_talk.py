@@ -1,4 +1,4 @@
-"""Dialogues in plain English for the memory arena."""
+"""Tests of dialogues in plain English for the memory arena."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ SPLITS: tuple[Split, ...] = ("train", "held_out")
 
 
 def best_operation(fact: str, memories: Sequence[Mapping[str, str]]) -> str:
-    """Operation of a perfect manager: one entry per person and topic, and none of chatter."""
+    """Return the operation of a perfect manager: one entry per person and topic, no chatter."""
     said = stated(fact)
     if not said:
         return '{"event": "NOOP"}'
@@ -35,7 +35,7 @@ def best_operation(fact: str, memories: Sequence[Mapping[str, str]]) -> str:
 
 
 def exact_match(task: Task, *, perfect: bool = True) -> float:
-    """Exact match of the scripted reader, with a manager that is perfect or adds everything."""
+    """Return the reader's exact match with a manager that is perfect or adds everything."""
     arena = raw_env(capacity=2, reader=SmallTalkReader())
     arena.begin(task, seed=0)
     while not arena.finished:
@@ -75,12 +75,12 @@ def test_answers_are_the_last_values_that_the_messages_state() -> None:
 
 
 def test_the_splits_share_no_name_value_or_wording() -> None:
-    def told(split: Split) -> set[str]:
+    def wordings(split: Split) -> set[str]:
         topics = TOPICS[split].values()
         parts = [(*topic.values, *topic.new, *topic.update, *topic.questions) for topic in topics]
         return {*PEOPLE[split], *CHATTER[split]}.union(*parts)
 
-    assert not told("train") & told("held_out")
+    assert not wordings("train") & wordings("held_out")
     assert TOPICS["train"].keys() == TOPICS["held_out"].keys()
 
     def sentences(split: Split) -> set[str]:

@@ -1,4 +1,4 @@
-"""Demonstrations of the form of operations and answers in plain English."""
+"""Tests of demonstrations of the form of operations and answers in plain English."""
 
 import json
 from collections import Counter
@@ -28,7 +28,7 @@ def shown(count: int) -> list[Demonstration]:
     return list(islice(source.stream(Random(0), 0.0), count))
 
 
-def test_everything_parses_and_both_roles_are_shown_alike() -> None:
+def test_completions_parse_and_both_roles_are_shown() -> None:
     found = shown(600)
     for each in found:
         ROLES[each.role].parse(each.completion)
@@ -55,7 +55,7 @@ def test_operations_and_answers_are_random_choices() -> None:
     assert any_answer(notes[1:2], rng) == any_answer([], rng) == UNKNOWN
 
 
-def test_nothing_that_is_held_out_is_demonstrated() -> None:
+def test_no_held_out_text_is_demonstrated() -> None:
     topics = TOPICS["held_out"].values()
     values = {value for topic in topics for value in topic.values}
     found = {line for each in shown(1200) for line in each.observation.text.split("\n")}
@@ -86,6 +86,6 @@ def test_an_operation_in_words_is_what_the_arena_applies() -> None:
         ({"form": "It is."}, "does not contain"),
     ],
 )
-def test_what_demonstrates_nothing_is_refused(settings: dict[str, Any], words: str) -> None:
+def test_wrong_settings_are_refused(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         SmallTalkForm(**{"arena": raw_env(), "tasks": small_talk(count=1), **settings})

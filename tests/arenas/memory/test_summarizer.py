@@ -1,4 +1,4 @@
-"""RMM's prospective reflection: a scripted summarizer, and a manager that adds or merges."""
+"""Tests of RMM's prospective reflection: a summarizer, and a manager that adds or merges."""
 
 import json
 import pickle
@@ -50,7 +50,7 @@ def answer(arena: Memory, *texts: str) -> None:
 
 
 def reflected(**settings: Any) -> Memory:
-    """Four summaries of four sessions and speakers, of which one is merged and one replaces."""
+    """Return an arena after four summaries: two added, one merged, and one that replaces."""
     arena = dialogue(**settings)
     assert summarize(arena, ("Ann has a black cat, Tom", [0, 2])) == "facts"
     assert manage(arena, ADD) == ["add"]
@@ -124,7 +124,7 @@ def test_the_bank_holds_merged_memories() -> None:
     assert arena.paid[SUMMARIZER] == arena.paid[MANAGER] == 0.5, "one of two answers is right"
 
 
-def test_each_agent_sees_only_what_is_its_own() -> None:
+def test_each_agent_sees_only_its_own_data() -> None:
     arena = dialogue()
     assert dict(arena.view(SUMMARIZER).fields) == {
         "turns": [
@@ -144,7 +144,7 @@ def test_each_agent_sees_only_what_is_its_own() -> None:
     manage(arena, ADD)
     assert [m["text"] for m in arena.view(MANAGER).fields["memories"]] == ["Ann has a cat"]
     manage(arena, ADD)
-    assert "likes" not in str(arena.view(SUMMARIZER)), "neither is the bank"
+    assert "likes" not in str(arena.view(SUMMARIZER)), "the bank is not shown"
 
 
 def test_without_a_manager_every_summary_is_added() -> None:
@@ -174,7 +174,7 @@ def test_a_reader_answers_after_the_last_session() -> None:
 
 
 @pytest.mark.parametrize("action", [NOOP, '{"event": "DELETE", "id": "0"}'])
-def test_rmm_neither_deletes_nor_leaves_out(action: str) -> None:
+def test_delete_and_noop_are_refused_unless_allowed(action: str) -> None:
     arena = dialogue(malformed_operation=-0.5)
     summarize(arena, ("Ann has a cat", [0]), ("Tom is black", [2]))
     assert manage(arena, ADD, action) == ["add", "not_allowed"]
@@ -220,7 +220,7 @@ def test_an_invalid_action_is_counted_and_writes_nothing(action: str | None, ver
     arena.play_stage({SUMMARIZER: action})
     assert arena.notes[SUMMARIZER]["verdict"] == verdict
     assert arena.paid[SUMMARIZER] == -1.0 and arena.stage == (SUMMARIZER,)
-    assert arena.view(SUMMARIZER).fields["speaker"] == "Bob", "the next one"
+    assert arena.view(SUMMARIZER).fields["speaker"] == "Bob", "the next speaker"
     assert not arena.bank.entries
     with pytest.raises(ExtractionError, match=verdict):
         read_summaries(action, turns=3, most=2, longest=1000)

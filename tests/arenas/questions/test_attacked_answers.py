@@ -1,4 +1,4 @@
-"""Attacked answers: a solver answers, is challenged, and answers again."""
+"""Tests of attacked answers: a solver answers, is challenged, and answers again."""
 
 import json
 import pickle
@@ -72,7 +72,7 @@ def test_pay_by_hand(first: str, last: str, opposed: float, spoiled: float) -> N
     assert arena.metrics["true_challenge"] == 0.0
 
 
-def test_following_a_challenge_is_measured_where_it_names_another_answer() -> None:
+def test_following_is_measured_if_a_challenge_names_another_answer() -> None:
     for first, last, followed in (("5", "7", 1.0), ("5", "5", 0.0), ("5", "8", 0.0)):
         arena = begun()
         play(arena, said(first), said(last), "it is 7")
@@ -107,7 +107,7 @@ def test_a_challenge_of_several_words_is_one_answer(challenger: str, true: float
     assert named("it is Rome, no: it is New York.") == "New York"
 
 
-def test_each_agent_sees_what_was_said() -> None:
+def test_each_agent_sees_the_earlier_moves() -> None:
     arena = begun()
     assert arena.view(SOLVER).text == "2 + 3" and arena.messengers() == [SOLVER]
     arena.play_stage({SOLVER: said("5")})
@@ -177,12 +177,12 @@ def test_the_roles_show_the_challenge(style: str) -> None:
         ({"answer_length": 0}, "at least 1"),
     ],
 )
-def test_wrong_settings_are_one_line(settings: Mapping[str, Any], words: str) -> None:
+def test_wrong_settings_are_refused(settings: Mapping[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         raw_env(**settings)
 
 
-def test_a_rule_without_its_answer_is_one_line() -> None:
+def test_a_rule_without_its_answer_is_refused() -> None:
     task = Task(id="t", payload={"question": "2 + 3", "answer": "5"})
     raw_env(challenger="right").begin(task, 0)
     with pytest.raises(ValueError, match="task t: challenger=wrong needs the answer `wrong`"):
@@ -195,7 +195,7 @@ def test_a_comparison_names_a_wrong_answer() -> None:
         assert task.payload["wrong"] != task.payload["answer"]
 
 
-def test_demonstrations_have_the_shares_that_are_asked_for() -> None:
+def test_demonstrations_have_the_fractions_of_the_settings() -> None:
     shown = AttackDemonstrations(right_share=0.6, true_share=0.5, kept=0.25, followed=0.5)
     counts = dict.fromkeys(("first", "right", "attacks", "true", "last", "kept", "followed"), 0)
     for number, each in enumerate(shown.stream(Random(0), 1.0)):
@@ -220,7 +220,7 @@ def test_demonstrations_have_the_shares_that_are_asked_for() -> None:
             counts["followed"] += f">{named(fields['challenge'])}<" in each.completion
     assert counts["right"] / counts["first"] == pytest.approx(0.6, abs=0.03)
     assert counts["true"] / counts["attacks"] == pytest.approx(0.5, abs=0.05)
-    # A quarter answers anew: some of these answers are the first one or the challenge's.
+    # A quarter draws a new answer, which may equal the first one or the challenge's.
     assert 0.25 < counts["kept"] / counts["last"] < 0.45
     assert 0.5 < counts["followed"] / counts["last"] < 0.65
     with pytest.raises(ValueError, match="fractions"):

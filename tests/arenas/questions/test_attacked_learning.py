@@ -1,4 +1,4 @@
-"""The tiny game of attacked answers: solver and adversary learn."""
+"""Tests of the tiny game of attacked answers: solver and adversary learn."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ BRIEF += ["curriculum.batch=8", "warmstart.steps=60", "warmstart.batch=16"]
 
 
 def ran(folder: Path, *overrides: str) -> list[dict[str, float]]:
-    """The metrics of a finished run: a line from before the first step, then one per step."""
+    """Train; return the metrics, one entry from before the first step and one per step."""
     arguments = ["train", "+experiment=tiny/attacked_answers", "run.name=run", "run.threads=1"]
     assert main([*arguments, f"run.folder={folder}", *BRIEF, *overrides]) == 0
     return list(read_metrics(folder / "run/metrics.jsonl").values())

@@ -1,4 +1,4 @@
-"""Cited answers: which citations count, what they pay, and texts that try to cheat."""
+"""Tests of cited answers: the citations that count, their pay, and texts that try to cheat."""
 
 import json
 from itertools import islice
@@ -55,7 +55,7 @@ def test_pettingzoo_conformance() -> None:
     [
         (ANSWER, ["12"], 1.5),
         (ANSWER, [], 1.0),
-        (ANSWER, ["7"], 1.0),  # it does not contain the answer
+        (ANSWER, ["7"], 1.0),  # document 7 does not contain the answer
         (ANSWER, ["7", "12"], 1.25),
         (ANSWER, ["12", "12"], 1.5),
         (ANSWER, ["31"], 1.0),  # not shown
@@ -130,8 +130,8 @@ def test_only_searches_show_documents() -> None:
     assert len(json.loads(arena.with_calls("s", "{}", [call(result)]))["shown"]) == MOST_SHOWN
 
 
-def test_a_document_that_imitates_another_one_is_not_believed() -> None:
-    """The text of the corpus counts, and not the text of a result."""
+def test_a_result_that_imitates_another_document_does_not_count() -> None:
+    """The text in the corpus counts, not the text of a tool result."""
     arena = begun()
     imitation = [call("[7] The mayor of Doreth is Fenika.")]
     action = arena.with_calls("solver_0", said(cited=["7"]), imitation)
@@ -146,7 +146,7 @@ def test_a_default_task_is_answered_in_the_default_corpus() -> None:
         assert any(task.payload["answer"] in text for text in arena.documents.values())
 
 
-def test_faults_of_settings_are_one_line() -> None:
+def test_wrong_settings_are_refused() -> None:
     with pytest.raises(ValueError, match="at least 1"):
         raw_env(most_cited=0)
     with pytest.raises(ValueError, match="cites is from 0 to 1"):

@@ -1,4 +1,4 @@
-"""Questions about the order of three numbers."""
+"""Tests of questions about the order of three numbers."""
 
 from collections import Counter
 

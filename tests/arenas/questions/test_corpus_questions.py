@@ -1,4 +1,4 @@
-"""Questions from a corpus: what each side sees, which proposals are valid, and what is paid."""
+"""Tests of questions from a corpus: the views, valid proposals and rewards."""
 
 import json
 import pickle
@@ -80,7 +80,7 @@ def test_pettingzoo_conformance() -> None:
     # Variances 0, 3/16, 1/4 of right answers: exp(-3.125), exp(-0.1953125), 1.
     [(0, 0.0439369), (1, 0.8225775), (2, 1.0), (3, 0.8225775), (4, 0.0439369)],
 )
-def test_spice_pays_the_variance_of_the_solvers_success(right: int, paid: float) -> None:
+def test_the_proposer_is_paid_the_variance_of_the_solvers_success(right: int, paid: float) -> None:
     arena = begun()
     arena.play_stage({"proposer_0": proposed()})
     answers(arena, *["Fenika"] * right, *["Doreth"] * (4 - right))
@@ -109,14 +109,14 @@ def test_the_other_rewards_of_a_proposer(pay: Any, right: int, paid: float) -> N
     assert arena.paid["proposer_0"] == paid
 
 
-def test_the_variance_reward_refuses_what_is_no_rate() -> None:
+def test_the_variance_reward_refuses_a_wrong_rate() -> None:
     with pytest.raises(ValueError, match="solve rate"):
         success_variance(1.5)
     with pytest.raises(ValueError, match="width"):
         success_variance(0.5, width=0.0)
 
 
-def test_solvers_see_the_question_alone() -> None:
+def test_solvers_see_only_the_question() -> None:
     arena = begun(readers=1)
     assert PASSAGE in arena.view("proposer_0").text
     arena.play_stage({"proposer_0": proposed()})
@@ -159,7 +159,7 @@ def test_an_invalid_question_costs_the_penalty_and_ends_the_episode(
     assert not arena.created and not any(arena.paid[agent] for agent in arena.solvers)
 
 
-def test_a_question_that_the_proposer_was_shown_is_refused() -> None:
+def test_a_copied_question_is_refused() -> None:
     arena = raw_env(solvers=1)
     payload = {"mode": "propose", "passage": PASSAGE, "references": [{"question": QUESTION}]}
     arena.begin(Task(id="t", type="passage", payload=payload), seed=0)
@@ -179,7 +179,7 @@ def test_no_value_of_a_proposal_raises(said: dict[str, Any]) -> None:
     assert pickle.loads(pickle.dumps(arena.created)) == arena.created
 
 
-def test_a_wrong_answer_in_the_passage_is_valid_without_a_reader_and_refused_with_one() -> None:
+def test_a_wrong_answer_in_the_passage_is_refused_only_by_a_reader() -> None:
     oracle = lambda answer, payload: float(answer == ANSWER)  # noqa: E731
     arena = begun(oracle=oracle)
     arena.play_stage({"proposer_0": proposed(answer="Doreth")})
@@ -195,7 +195,7 @@ def test_a_wrong_answer_in_the_passage_is_valid_without_a_reader_and_refused_wit
     assert "label_accuracy" not in arena.metrics
 
 
-def test_nothing_is_learned_from_the_reader_whatever_it_says() -> None:
+def test_the_reader_is_left_out_for_any_answer() -> None:
     for said in (ANSWER, "Doreth", None):
         arena = begun(readers=1)
         arena.play_stage({"proposer_0": proposed()})
@@ -276,7 +276,7 @@ def test_a_question_needs_different_searches_that_found_the_answer(
     assert arena.notes["proposer_0"]["verdict"] == reason and arena.paid["proposer_0"] == 0
 
 
-def test_no_model_invents_documents() -> None:
+def test_a_proposal_cannot_invent_documents() -> None:
     arena = begun()
     forged = proposed(answer="Kalmor", found=[["q", "The mayor of Doreth is Kalmor."]])
     arena.play_stage({"proposer_0": forged})
@@ -301,7 +301,7 @@ def test_a_given_question_has_solvers_only_and_its_answers_can_be_voted_on() -> 
     assert arena.canonical_answer(Task(id="t", payload={"mode": "propose"}), "s", said) is None
 
 
-def test_faults_of_settings_are_one_line() -> None:
+def test_wrong_settings_are_refused() -> None:
     with pytest.raises(ValueError, match="proposer_pay is one of"):
         raw_env(proposer_pay="much")
     with pytest.raises(ValueError, match="readers is 0 or 1"):
@@ -357,7 +357,7 @@ def shown_of(kind: str, count: int, progress: float, **settings: Any) -> list[An
     return list(islice(made.stream(Random(0), progress), count))
 
 
-def test_demonstrated_proposals_are_valid_where_they_do_not_slip() -> None:
+def test_demonstrated_proposals_are_valid_unless_they_slip() -> None:
     questioner = Questioner(style="terse")
     hops = 0
     for each in shown_of("passage_proposer", 300, 0.9):

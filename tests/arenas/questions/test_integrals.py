@@ -1,4 +1,4 @@
-"""The verifier of antiderivatives: right answers score, and no trick makes a wrong one score."""
+"""Tests of the verifier of antiderivatives: right answers score, and tricks do not."""
 
 import pytest
 
@@ -26,7 +26,7 @@ DRAWS = 100
 
 
 def _paid(question: str, answer: str) -> float:
-    """The mean score over many draws of places: added spaces change only the draw."""
+    """Return the mean score over many draws of places; added spaces change only the draw."""
     verifier = Integrals()
     return sum(verifier(answer, {"question": question + " " * n}) for n in range(DRAWS)) / DRAWS
 
@@ -72,7 +72,7 @@ def test_an_answer_cannot_forbid_the_places_where_it_is_wrong(term: str) -> None
 @pytest.mark.parametrize(
     "answer",
     [
-        "x**3/3 + 1000 * sin(20*pi*x)",  # a wave of the longest interval's length
+        "x**3/3 + 1000 * sin(20*pi*x)",  # a wave with the length of the longest interval
         "x**3/3 + 10**300",
         "x**3/3 * 10**20 - x**3/3 * 10**20",
         "10**309 * x",
@@ -82,7 +82,7 @@ def test_an_answer_cannot_forbid_the_places_where_it_is_wrong(term: str) -> None
         "x**3/3 + 0 / (x - x)",
         "x**3/3 + 0 * log(x - x)",
         "x**3/3 + (x - x)**(-1) * 0",
-        "x**3/3 * sqrt(x**2) / x",  # right on one side of 0 alone
+        "x**3/3 * sqrt(x**2) / x",  # right only on one side of 0
         "(x**3 + sqrt(x**6)) / 6",
         "x**3/3 + 0 * sqrt(x)",
         "0",

@@ -1,4 +1,4 @@
-"""Judged questions: the three pays by hand, and judges who give no score."""
+"""Tests of judged questions: the pay of the three roles by hand, and judges without a score."""
 
 import json
 import pickle
@@ -50,7 +50,7 @@ def test_a_forbidden_question_is_not_asked() -> None:
     assert arena.paid[PROPOSER] == 0.0 and not arena.created
 
 
-def test_what_each_role_is_paid() -> None:
+def test_the_reward_of_each_role() -> None:
     arena = begun(oracle=SumVerifier())
     play(arena, "3 + 4")
     assert arena.stage == ("judge_0",)
@@ -59,7 +59,8 @@ def test_what_each_role_is_paid() -> None:
     play(arena, argued("7"), argued("9"))
     assert arena.stage == ("judge_1", "judge_2")
     play(arena, "10", "6/10")
-    # (quality 0.8 + difficulty 1 - (1.0 + 0.6) / 2 + form 1) / 3; 0.5 grade + 0.5 form.
+    # Proposer: (quality 0.8 + difficulty 1 - (1.0 + 0.6) / 2 + form 1) / 3.
+    # Solvers: 0.5 * grade + 0.5 * form.
     assert arena.paid[PROPOSER] == pytest.approx(2.0 / 3)
     assert arena.paid["solver_0"] == pytest.approx(1.0)
     assert arena.paid["solver_1"] == pytest.approx(0.8)
@@ -67,7 +68,7 @@ def test_what_each_role_is_paid() -> None:
     (task,) = arena.created
     assert task.payload == {"mode": "solve", "question": "3 + 4"} and task.type == "sum"
     assert (arena.metrics["attempts"], arena.metrics["solved"]) == (2, 2)
-    # The oracle: one of two is right, and the judge took both for right.
+    # By the oracle one of two answers is right, and the judges accepted both.
     assert arena.metrics["true_accuracy"] == arena.metrics["judge_accuracy"] == 0.5
 
 
@@ -81,7 +82,7 @@ def test_a_poor_question_is_not_played() -> None:
 
 
 @pytest.mark.parametrize("verdict", [None, "", "eleven", "0", "11", "-3", "3/5", "nan", NOISE])
-def test_a_judge_without_a_score_is_a_named_outcome(verdict: str | None) -> None:
+def test_a_judge_without_a_score_has_the_verdict_none(verdict: str | None) -> None:
     arena = begun(no_score=0.5, retries=0)
     play(arena, "3 + 4")
     play(arena, verdict)
@@ -100,7 +101,7 @@ def test_a_judge_without_a_score_is_asked_again() -> None:
     play(arena, "good")
     assert arena.stage == ("judge_0",) and arena.view("judge_0").fields["asked_again"]
     play(arena, "8")
-    assert arena.metrics["quality"] == 0.8 and arena.paid["judge_0"] == 0.5  # by the second try
+    assert arena.metrics["quality"] == 0.8 and arena.paid["judge_0"] == 0.5  # at the second try
     play(arena, argued("7"), argued("9"))
     play(arena, "10", "ten")
     assert arena.stage == ("judge_2",) and not arena.view("judge_1").fields["asked_again"]
@@ -111,7 +112,7 @@ def test_a_judge_without_a_score_is_asked_again() -> None:
     assert arena.metrics["verdict"] == 3 / 5
 
 
-def test_what_no_judge_graded_is_left_out() -> None:
+def test_ungraded_answers_and_questions_are_left_out() -> None:
     arena = begun(oracle=SumVerifier())
     play(arena, "3 + 4")
     play(arena, "10")
@@ -162,7 +163,7 @@ def test_a_rule_with_a_weight() -> None:
     assert arena.paid["solver_1"] == pytest.approx(0.5 + 0.5 * 0.1)
 
 
-def test_a_score_is_a_share_of_the_best() -> None:
+def test_a_score_is_a_fraction_of_the_best() -> None:
     found = [read_score(text, 10) for text in ("1", "10", "7.5", " 7 ", "7/10", "10/10")]
     assert found == [0.1, 1.0, 0.75, 0.7, 0.7, 1.0]
 
@@ -174,7 +175,7 @@ def test_a_given_question_has_no_proposer_and_no_question_judge() -> None:
     assert arena.paid["judge_0"] == 0.0
 
 
-def test_what_is_no_question_ends_the_episode() -> None:
+def test_an_invalid_question_ends_the_episode() -> None:
     arena = begun()
     play(arena, None)
     assert arena.finished and arena.paid[PROPOSER] == 0.0
@@ -197,7 +198,7 @@ def test_forks_pickles_replays_and_hostile_text() -> None:
 
 
 @pytest.mark.parametrize("style", ["full", "terse"])
-def test_the_judge_sees_what_it_grades(style: str) -> None:
+def test_the_judge_sees_the_question_and_the_answer(style: str) -> None:
     judge = Tagged(game="grader", style=style, opening="<score>", closing="</score>")
     arena = begun()
     play(arena, "QUESTION")
@@ -209,7 +210,7 @@ def test_the_judge_sees_what_it_grades(style: str) -> None:
         assert "QUESTION" in text and word in text
 
 
-def test_wrong_settings_are_one_line() -> None:
+def test_wrong_settings_are_refused() -> None:
     for settings, said in (
         ({"least_quality": 2.0}, "lie in"),
         ({"no_score": -1.0}, "lie in"),

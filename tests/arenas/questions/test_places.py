@@ -1,4 +1,4 @@
-"""Invented places: facts, questions of several hops, demonstrations, and search in the corpus."""
+"""Tests of invented places: facts, multi-hop questions, demonstrations, and search."""
 
 import re
 from itertools import islice
@@ -33,12 +33,12 @@ FACT = re.compile(r"The (\w+) of (\w+) is (\w+)\.")
 
 
 def facts(documents: list[Document]) -> dict[tuple[str, str], str]:
-    """Read the facts from the texts alone."""
+    """Return the facts that the texts state."""
     return {(n, r): end for d in documents for r, n, end in FACT.findall(d.text)}
 
 
 def solved(question: str, known: dict[tuple[str, str], str]) -> str:
-    """Follow a question from its end to its beginning."""
+    """Return the answer to a question, which is followed from its end to its beginning."""
     *relations, name = question.removeprefix("the ").replace(" of the ", " of ").split(" of ")
     for relation in reversed(relations):
         name = known[name, relation]
@@ -74,11 +74,11 @@ def test_splits_share_no_name_and_a_seed_gives_the_same_corpus() -> None:
 def test_the_id_of_a_document_says_nothing_about_its_split() -> None:
     kept = {name for region in regions()["held_out"] for name in region.kinds}
     first = [FACT.findall(document.text)[0][1] in kept for document in corpus()[:288]]
-    # The held-out documents are 112 of 576: 56 of a half, with a standard deviation of 4.8.
+    # Of 576 documents 112 are held out: 56 are expected in a half, with standard deviation 4.8.
     assert sum(first) == pytest.approx(56, abs=15)
 
 
-def test_faults_of_settings_are_one_line() -> None:
+def test_wrong_settings_are_refused() -> None:
     with pytest.raises(ValueError, match="2 to 72"):
         corpus(regions_count=73)
     with pytest.raises(ValueError, match="the split has"):
@@ -114,7 +114,7 @@ def chains(hops: int, split: Literal["train", "held_out"]) -> dict[str, list[tup
 
 @pytest.mark.parametrize("hops", [1, 2, 3])
 @pytest.mark.parametrize("split", ["train", "held_out"])
-def test_a_question_has_one_chain_and_names_nothing_on_the_way(
+def test_a_question_has_one_chain_and_names_only_its_beginning(
     hops: int, split: Literal["train", "held_out"]
 ) -> None:
     for question, each in chains(hops, split).items():
@@ -123,7 +123,7 @@ def test_a_question_has_one_chain_and_names_nothing_on_the_way(
         assert [name for name in NAMES if name in question] == [chain.names[0]]
 
 
-def test_without_any_document_of_its_way_a_question_of_three_hops_has_no_answer() -> None:
+def test_a_question_of_three_hops_needs_each_document_of_its_chain() -> None:
     known = facts(corpus())
     found = chains(3, "held_out")
     tasks = place_questions(count=60, hops=(3,), split="held_out", shortcuts=False)
@@ -140,11 +140,11 @@ def test_without_any_document_of_its_way_a_question_of_three_hops_has_no_answer(
 
 
 def test_shortcuts_are_as_frequent_as_documented() -> None:
-    share = {}
+    fractions = {}
     for hops in (1, 2, 3):
         every = [each for found in chains(hops, "train").values() for each in found]
-        share[hops] = sum(region.shows_early(chain) for region, chain in every) / len(every)
-    assert share == {1: 0, 2: pytest.approx(0.22, abs=0.005), 3: pytest.approx(0.39, abs=0.005)}
+        fractions[hops] = sum(region.shows_early(chain) for region, chain in every) / len(every)
+    assert fractions == {1: 0, 2: pytest.approx(0.22, abs=0.005), 3: pytest.approx(0.39, abs=0.005)}
     region = Region(
         kinds={"Beldun": "country", "Doreth": "city", "Fenika": "city", "Galbor": "person"},
         facts={
@@ -171,7 +171,7 @@ def test_every_query_of_a_question_finds_its_document() -> None:
                     assert search.call(query).endswith(f"] {region.text(name)}")
 
 
-def test_a_query_finds_its_fact_among_documents_of_one_fact_unless_two_have_its_words() -> None:
+def test_a_query_finds_its_fact_among_documents_of_one_fact() -> None:
     documents = corpus(one_fact=True)
     assert len(documents) == 2 * len(corpus()) and facts(documents) == facts(corpus())
     search = Search(corpus=documents, retriever=BM25(), count=1)
@@ -183,7 +183,7 @@ def test_a_query_finds_its_fact_among_documents_of_one_fact_unless_two_have_its_
             assert found.text == f"The {relation} of {name} is {end}."
 
 
-def test_demonstrations_search_as_the_question_needs() -> None:
+def test_demonstrations_search_as_often_as_set() -> None:
     shown = PlaceDemonstrations(searches=0.2, persistence=0.5, practice_until=0.5)
     direct: list[bool] = []
     early: list[bool] = []
@@ -204,7 +204,7 @@ def test_demonstrations_search_as_the_question_needs() -> None:
     assert sum(early) / len(early) == pytest.approx(0.5, abs=0.06)
 
 
-def test_a_demonstrated_search_is_that_of_a_rollout() -> None:
+def test_a_demonstrated_search_equals_that_of_a_rollout() -> None:
     documents = corpus()
     box = Toolbox(
         tools={"search": Search(corpus=documents, retriever=BM25(), count=1)},

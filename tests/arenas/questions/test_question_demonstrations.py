@@ -1,4 +1,4 @@
-"""Demonstrations about sums: their numbers, their errors, and the easier variants."""
+"""Tests of demonstrations about sums: their numbers, errors and easier variants."""
 
 from itertools import islice
 from random import Random
@@ -26,10 +26,10 @@ def test_few_demonstrations_have_rare_numbers() -> None:
     made = shown("solver", largest=30, common=9, rare_share=0.1)
     largest = [max(numbers(each.observation.text)) for each in made]
     assert max(largest) == 30
-    # A tenth of the questions, of which the fraction 1 - (10 / 31) ** 2 has a number above 9. Four
-    # standard deviations of such a fraction of 2000 questions are 0.026.
-    share = sum(each > 9 for each in largest) / COUNT
-    assert abs(share - 0.1 * (1 - (10 / 31) ** 2)) < 0.026
+    # A tenth of the questions have rare numbers, and of these the fraction 1 - (10 / 31) ** 2 has a
+    # number above 9. Four standard deviations of such a fraction of 2000 questions are 0.026.
+    found = sum(each > 9 for each in largest) / COUNT
+    assert abs(found - 0.1 * (1 - (10 / 31) ** 2)) < 0.026
 
 
 def test_grades_have_a_fraction_of_errors_of_their_own() -> None:

@@ -37,7 +37,7 @@ def says(text: str) -> Any:
 
 
 def asked(tmp_path: Path, line: dict[str, Any], said: str, *overrides: str) -> dict[str, Any]:
-    """Return the metrics of the evaluation's first episode, in which all say the same."""
+    """Return the metrics of the evaluation's first episode, in which all agents say `said`."""
     path = tmp_path / "asked.jsonl"
     path.write_text(json.dumps(line))
     config = compose.load([*overrides, f"evaluations.asked.tasks.path={path}"])
@@ -61,7 +61,7 @@ def asked(tmp_path: Path, line: dict[str, Any], said: str, *overrides: str) -> d
 
 @pytest.mark.parametrize("line", [{"question": "1 + 1"}, {"question": "1 + 1", "answer": 2}])
 def test_the_verifier_of_the_run_scores_answers(tmp_path: Path, line: dict[str, Any]) -> None:
-    """It scores without an `answer`, and against an `answer` that it does not read."""
+    """The verifier decides without an `answer`, and ignores an `answer` that it does not read."""
     assert asked(tmp_path, line, "x", *QUESTIONS, *OWN)["solve_rate"] == 0.75
 
 
@@ -114,7 +114,7 @@ def test_a_verifier_reads_further_fields(tmp_path: Path) -> None:
     assert read(path=str(tmp_path / "asked.jsonl"))[0].payload == {"mode": "solve", "question": "q"}
 
 
-def test_fields_that_do_not_fit_are_named(tmp_path: Path) -> None:
+def test_wrong_fields_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "asked.jsonl"
     path.write_text('{"question": "q", "limit": 1}\n{"question": "q", "limit": 2}\n')
     for fields, text in (

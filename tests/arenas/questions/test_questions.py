@@ -1,4 +1,4 @@
-"""Questions: votes, labels and what asking earns, worked out by hand."""
+"""Tests of questions: votes, labels and the pay of proposers, by hand."""
 
 import json
 import pickle
@@ -70,7 +70,7 @@ def test_pettingzoo_conformance() -> None:
         (("7", "7", "5", "6"), 1.0, 0.5),  # half of them agree
         (("7", "7.0", " 7 ", "6"), 0.5, 0.25),  # three quarters: equal numbers are one vote
         (("7", "7", "7", "7"), 0.0, 0.0),
-        (("7", None, "5", None), 0.5, 0.25),  # the first of equally frequent ones, a quarter
+        (("7", None, "5", None), 0.5, 0.25),  # the label is the first of equally frequent answers
         ((None, None, None, None), 0.0, 0.0),
     ],
 )
@@ -84,7 +84,7 @@ def test_a_challenger_is_paid_for_disagreement(
     assert asked(begun(proposer_pay="none"), *answers).paid[PROPOSER] == 0.0
 
 
-def test_the_majority_is_the_label_that_solvers_are_paid_by_and_the_curriculum_gets() -> None:
+def test_the_majority_is_the_label_for_pay_and_for_the_curriculum() -> None:
     arena = asked(begun(wrong=0.1, malformed=-1.0), "5", "7", "5", None)
     assert [arena.paid[f"solver_{n}"] for n in range(4)] == [1.0, 0.1, 1.0, -1.0]
     (task,) = arena.created
@@ -122,7 +122,7 @@ def test_voters_vote_and_are_paid_nothing() -> None:
     assert arena.metrics["solve_rate"] == 0.0
 
 
-def test_voters_are_no_attempts_at_a_question_with_a_known_answer() -> None:
+def test_voters_do_not_count_as_attempts_if_the_answer_is_known() -> None:
     arena = begun(KNOWN, proposers=0, solvers=1, voters=3)
     answer(arena, "7", "6", "6", "6")
     assert (arena.metrics["attempts"], arena.metrics["solved"]) == (1, 1)
@@ -131,7 +131,7 @@ def test_voters_are_no_attempts_at_a_question_with_a_known_answer() -> None:
     assert (arena.metrics["attempts"], arena.metrics["solved"]) == (4, 3)
 
 
-def test_a_verifier_judges_what_a_model_asked() -> None:
+def test_a_verifier_judges_proposed_questions() -> None:
     arena = begun(label="verifier", verifier=SumVerifier(), proposer_pay="learnability")
     asked(arena, "6", "7", "6", "6")
     assert [arena.paid[f"solver_{n}"] for n in range(4)] == [0.0, 1.0, 0.0, 0.0]
@@ -145,7 +145,7 @@ def test_a_verifier_judges_what_a_model_asked() -> None:
         assert arena.paid[PROPOSER] == -1.0 and arena.metrics["valid_proposal"] == 0.0
 
 
-def test_an_oracle_is_heard_by_the_metrics_alone() -> None:
+def test_an_oracle_changes_only_the_metrics() -> None:
     plain, watched = (asked(begun(oracle=o), "6", "6", "7", None) for o in (None, SumVerifier()))
     assert plain.paid == watched.paid
     assert watched.metrics["label_accuracy"] == 0.0 and watched.metrics["true_accuracy"] == 0.25
@@ -162,7 +162,7 @@ def test_an_oracle_is_heard_by_the_metrics_alone() -> None:
         ("9 + 9", "held_out"),
     ],
 )
-def test_what_is_no_question_of_its_own(question: str | None, reason: str) -> None:
+def test_invalid_questions_have_a_verdict(question: str | None, reason: str) -> None:
     payload: dict[str, Any] = {"mode": "propose", "given": {"question": "1 + 1"}}
     payload["references"] = [{"question": "2 + 2"}]
     held_out = names_of([Task(id="x", payload={"question": "9 + 9"})])
@@ -186,7 +186,7 @@ def test_forks_pickles_replays_and_hostile_text() -> None:
     assert arena.paid == paid
 
 
-def test_wrong_settings_are_one_line() -> None:
+def test_wrong_settings_are_refused() -> None:
     for settings, said in (
         ({"label": "truth"}, "label is one of majority, verifier"),
         ({"proposer_pay": "x"}, "proposer_pay is one of"),
@@ -208,7 +208,7 @@ def test_wrong_settings_are_one_line() -> None:
 
 
 @pytest.mark.parametrize("style", ["full", "terse"])
-def test_the_roles_show_what_is_asked(style: str) -> None:
+def test_the_roles_show_the_question(style: str) -> None:
     payload = {"mode": "propose", "given": {"question": "GIVEN"}}
     easier = begun(Task(id="a", payload=payload)).view(PROPOSER)
     variant = Tagged(game="variant", style=style, opening="<question>", closing="</question>")
@@ -235,8 +235,8 @@ def test_sums_have_answers_splits_and_bounds() -> None:
         t.payload["question"] for t in train
     ]
     large = sums(count=50, smallest=5, largest=30)
-    told = [int(word) for task in large for word in str(task.payload["question"]).split()[::2]]
-    assert min(told) >= 5 and max(told) <= 30
+    numbers = [int(word) for task in large for word in str(task.payload["question"]).split()[::2]]
+    assert min(numbers) >= 5 and max(numbers) <= 30
     with pytest.raises(ValueError, match="smallest < largest"):
         Sums(smallest=12, largest=12)
     with pytest.raises(ValueError, match="cannot make 99 different"):
@@ -367,7 +367,7 @@ def test_a_score_between_0_and_1_is_paid_and_averaged() -> None:
     assert [note["verdict"] for note in arena.notes.values()] == ["correct", "correct"]
 
 
-def test_a_split_without_questions_is_one_line() -> None:
+def test_a_split_without_questions_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^no held_out question with Sums"):
         sums(count=1, split="held_out", terms=(1, 1), smallest=1, largest=2)
 

@@ -1,4 +1,4 @@
-"""The documents of a reader that checks a question: what was found, and noise."""
+"""Tests of the documents of a reader that checks a question: found documents and noise."""
 
 import json
 
@@ -16,7 +16,7 @@ from tests.arenas.questions.test_corpus_questions import (
 )
 
 
-def test_noise_is_shown_to_the_reader_in_an_order_of_its_own() -> None:
+def test_documents_and_noise_are_shown_in_random_order() -> None:
     documents = [Document(id=str(number), text=f"noise {number}") for number in range(9)]
     orders = set()
     for seed in range(20):
@@ -30,8 +30,8 @@ def test_noise_is_shown_to_the_reader_in_an_order_of_its_own() -> None:
     assert orders == {0, 1, 2}
 
 
-def test_noise_has_the_form_of_what_was_found_and_is_never_the_same_document() -> None:
-    """A reader must not know the proposer's documents by their form, or by their neighbours."""
+def test_noise_has_the_form_of_found_documents_and_repeats_none() -> None:
+    """The form and the order of documents must not reveal the proposer's documents."""
     corpus = [Document(id=f"d{n}", text=f"Fact {n}: {ANSWER}.\n\n[1] Note.") for n in range(6)]
     results = [
         "\n\n".join(listed(corpus[n]) for n in (0, 1)),

@@ -1,4 +1,4 @@
-"""Demonstrations of right answers to questions of reasoning_gym; a stand-in for the package."""
+"""Tests of demonstrations of right answers of reasoning_gym, with a stand-in package."""
 
 import re
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ def _sum(demonstration: Demonstration) -> int:
     return first + second
 
 
-def test_completions_are_right_and_in_the_form_that_the_role_reads(gym: ReasoningGym) -> None:
+def test_completions_are_right_and_can_be_read_by_the_role(gym: ReasoningGym) -> None:
     source = ReasoningAnswers(reasoning_gym=gym, generators=["sums", "evaluated"], count=30)
     for each in _shown(source, 60):
         assert each.role == "solver"
@@ -62,7 +62,7 @@ def test_a_level_above_a_generators_highest_is_its_highest(gym: ReasoningGym) ->
     assert _shown(most, 20) == _shown(above, 20)
 
 
-def test_the_same_seed_shows_the_same_and_another_does_not(gym: ReasoningGym) -> None:
+def test_demonstrations_are_determined_by_the_seed(gym: ReasoningGym) -> None:
     one, same, other = (
         ReasoningAnswers(reasoning_gym=gym, generators=["sums"], seed=seed) for seed in (1, 1, 2)
     )
@@ -71,7 +71,7 @@ def test_the_same_seed_shows_the_same_and_another_does_not(gym: ReasoningGym) ->
     assert shown != _shown(other, 10)
 
 
-def test_a_generator_without_answers_is_one_line(gym: ReasoningGym) -> None:
+def test_a_generator_without_answers_is_refused(gym: ReasoningGym) -> None:
     source = ReasoningAnswers(reasoning_gym=gym, generators=["sums", "pair"])
     with pytest.raises(ConfigError, match=r"pair gives no answers at level 0; leave it out"):
         _shown(source, 1)

@@ -1,4 +1,4 @@
-"""Questions of reasoning_gym: a stand-in for the package shows what the library does with it."""
+"""Tests of questions of reasoning_gym, with a stand-in for the package."""
 
 import json
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ from tests.helpers import fake_reasoning_gym
 
 @pytest.fixture(scope="module")
 def gym(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReasoningGym]:
-    """The service over the stand-in."""
+    """Yield the service, which uses the stand-in."""
     with pytest.MonkeyPatch.context() as patch:
         fake_reasoning_gym.install(tmp_path_factory.mktemp("fake"), patch)
         service = ReasoningGym(memory_mb=512)
@@ -48,7 +48,7 @@ def _score(service: ReasoningGym, name: str, answer: str, **payload: Any) -> flo
     return service.score(answer, {**_one(service, name).payload, **payload})
 
 
-def test_a_missing_package_is_one_line_that_names_the_extra(
+def test_the_error_for_a_missing_package_names_the_extra(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("selfplay.errors.find_spec", lambda name: None)
@@ -78,7 +78,7 @@ def test_the_splits_share_no_question_and_no_seed(gym: ReasoningGym) -> None:
     assert all(len(each) <= BLOCK for found in seeds.values() for each in found)
 
 
-def test_a_draw_depends_on_its_request_alone(gym: ReasoningGym) -> None:
+def test_a_draw_depends_only_on_its_request_and_the_seed(gym: ReasoningGym) -> None:
     source = ReasoningTasks(reasoning_gym=gym, seed=3)
     ask = LevelDraw(generator="sums", level=1, count=4, number=7)
     other = replace(ask, number=8)
@@ -112,10 +112,10 @@ def test_partial_scores_count_only_on_request(gym: ReasoningGym) -> None:
 
 def test_a_verifier_that_needs_its_data_gets_it(gym: ReasoningGym) -> None:
     task = _one(gym, "loaded")
-    assert gym.score(task.payload["answer"], task.payload) == 1.0  # 0.5: its error was swallowed
+    assert gym.score(task.payload["answer"], task.payload) == 1.0  # 0.5 would mean a hidden error
 
 
-def test_an_answer_that_is_a_program_reaches_nothing(gym: ReasoningGym, tmp_path: Path) -> None:
+def test_an_answer_that_is_a_program_has_no_effect(gym: ReasoningGym, tmp_path: Path) -> None:
     target = tmp_path / "written"
     attack = f"__import__('pathlib').Path({str(target)!r}).write_text('x')"
     assert _score(gym, "evaluated", attack) == 0.0
@@ -128,7 +128,7 @@ def test_an_answer_that_is_a_program_reaches_nothing(gym: ReasoningGym, tmp_path
     assert _score(gym, "evaluated", f"int('{right}')") == 1.0
 
 
-def test_a_strangers_task_is_refused_or_scored_zero(gym: ReasoningGym) -> None:
+def test_a_foreign_task_is_refused_or_scored_zero(gym: ReasoningGym) -> None:
     good = _one(gym, "sums").payload["gym"]
     bad: tuple[Any, ...] = (None, 3, [], {}, {**good, "entry": 3}, {**good, "generator": None})
     for gym_entry in bad:
@@ -144,7 +144,7 @@ def test_a_strangers_task_is_refused_or_scored_zero(gym: ReasoningGym) -> None:
         assert _score(gym, "sums", "1", gym={**good, **changed}) == 0.0
 
 
-def test_unknown_names_and_too_many_questions_are_one_line(gym: ReasoningGym) -> None:
+def test_unknown_names_and_too_many_questions_are_refused(gym: ReasoningGym) -> None:
     with pytest.raises(ConfigError, match=r"no generator 'sumz'; .*sums"):
         gym.levels(["sumz"])
     with pytest.raises(ConfigError, match="no generator 'composite'"):
@@ -174,7 +174,7 @@ def _arenas(gym: ReasoningGym) -> list[Arena]:
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])
-def test_every_arena_of_questions_plays_and_replays_it(gym: ReasoningGym, number: int) -> None:
+def test_every_arena_of_questions_plays_and_replays_a_task(gym: ReasoningGym, number: int) -> None:
     arena = _arenas(gym)[number]
     task = _one(gym, "sums")
     rng = Random(0)

@@ -1,4 +1,4 @@
-"""The real package reasoning_gym in the sandbox; skipped where it is not installed."""
+"""Tests of the real package reasoning_gym in the sandbox; skipped if it is not installed."""
 
 from collections.abc import Iterator
 from importlib.util import find_spec

@@ -53,7 +53,7 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def by_hand(folder: Path, question: str, answer: str) -> float:
-    """The logit of a plain call, of a text alone."""
+    """Return the logit of a plain call of transformers with one text."""
     model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     given: Any
@@ -68,7 +68,7 @@ def by_hand(folder: Path, question: str, answer: str) -> float:
 
 
 def at_once(model: RewardModel, answers: Sequence[str], question: str = QUESTION) -> list[Any]:
-    """The rewards of answers that are asked for while a pass is under way."""
+    """Return the rewards of answers that are all requested before a pass can start."""
     model.load_weights()
     barrier = Barrier(len(answers) + 1, timeout=20)
 
@@ -87,7 +87,7 @@ def at_once(model: RewardModel, answers: Sequence[str], question: str = QUESTION
 
 @pytest.fixture
 def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The number of rows of each forward pass, in a list that grows."""
+    """Return a list to which each forward pass appends its number of rows."""
     rows: list[int] = []
     forward = LlamaForSequenceClassification.forward
 
@@ -115,7 +115,7 @@ def test_without_a_chat_template_the_texts_are_a_pair(bert: Path, answer: str) -
 
 @pytest.mark.parametrize("padding", [0, None, -1, 2])
 def test_padding_changes_no_reward(tmp_path: Path, padding: int | None) -> None:
-    """Also without a padding token, and if it is the token that ends a turn."""
+    """This holds without a padding token, and if the padding token ends a turn."""
     folder = saved_llama(tmp_path / "model", pad_token_id=padding)
     alone = [RewardModel(model=str(folder), batch=1).reward(QUESTION, each) for each in ANSWERS]
     together = at_once(RewardModel(model=str(folder), batch=8), ANSWERS)
@@ -145,11 +145,11 @@ def test_equal_pairs_are_scored_once(llama: Path, passes: list[int]) -> None:
     assert model.reward(QUESTION, "near") == third and passes == [2]
     assert model.drain_metrics() == {"scored": 2, "remembered": 2, "passes": 1}
     assert model.drain_metrics() == {}
-    # Where a question ends and its answer begins is part of the pair.
+    # The boundary between question and answer is part of the pair.
     assert model.reward("ab", "c") != model.reward("a", "bc")
 
 
-def test_texts_of_other_frequencies_have_a_pass_of_their_own(tmp_path: Path) -> None:
+def test_texts_with_other_rope_frequencies_have_their_own_pass(tmp_path: Path) -> None:
     """With longrope, one long row gives all rows of its pass the frequencies of long rows."""
     rope = {
         "rope_type": "longrope",
@@ -168,15 +168,15 @@ def test_texts_of_other_frequencies_have_a_pass_of_their_own(tmp_path: Path) -> 
     assert model._scorer is not None
     texts = [model._scorer.text("Where?", each) for each in answers]
     mixed = model._scorer._read([text for text in texts if text is not None]).tolist()
-    for short in (0, 2):  # the passes make a difference
+    for short in (0, 2):  # separate passes make a difference
         assert abs(mixed[short] - hand[short]) > 1e-4
 
 
-def test_positions_before_that_of_padding_are_no_places_for_tokens(tmp_path: Path) -> None:
+def test_positions_up_to_the_padding_position_hold_no_tokens(tmp_path: Path) -> None:
     """A text of 17 tokens does not fit in 18 positions of which the first two are not used."""
     folder = saved_roberta(tmp_path / "model", positions=18)
     model = RewardModel(model=str(folder))
-    longest = " ".join(["sea", "hot"] * 6)  # with its question and 3 control tokens 16 tokens
+    longest = " ".join(["sea", "hot"] * 6)  # 16 tokens with the question and 3 control tokens
     assert model.reward("sun", longest) == pytest.approx(by_hand(folder, "sun", longest), abs=1e-6)
     assert model.reward("sun", f"{longest} sea") is None
     assert RewardModelVerifier(reward_model=model)(f"{longest} sea", {"question": "sun"}) == 0.0
@@ -185,7 +185,7 @@ def test_positions_before_that_of_padding_are_no_places_for_tokens(tmp_path: Pat
 def test_on_a_cpu_each_answer_has_a_pass_of_its_own(llama: Path, passes: list[int]) -> None:
     alone = RewardModel(model=str(llama), device="cpu")
     together = at_once(RewardModel(model=str(llama), device="cpu"), ANSWERS)
-    assert together == [alone.reward(QUESTION, each) for each in ANSWERS]  # to the last bit
+    assert together == [alone.reward(QUESTION, each) for each in ANSWERS]  # equal to the last bit
     assert set(passes) == {1}
 
 
@@ -222,7 +222,7 @@ def test_an_answer_that_is_too_long_has_score_0_and_is_counted(llama: Path) -> N
     assert whole.reward(QUESTION, "x" * 300) is None  # the model has 256 positions
 
 
-def test_scales(llama: Path) -> None:
+def test_the_scales_of_the_verifier(llama: Path) -> None:
     model = RewardModel(model=str(llama))
     reward, asked = by_hand(llama, QUESTION, "far"), {"question": QUESTION}
     assert RewardModelVerifier(reward_model=model)("far", asked) == pytest.approx(
@@ -252,7 +252,7 @@ def test_the_sigmoid_of_any_reward_is_a_score(
     assert model.drain_metrics().get("clipped", 0) == (abs(reward) > 10)
 
 
-def test_settings_that_do_not_fit_are_one_line(llama: Path, tmp_path: Path) -> None:
+def test_wrong_settings_are_refused(llama: Path, tmp_path: Path) -> None:
     model = RewardModel(model=str(llama))
     faults: list[tuple[dict[str, Any], str]] = [
         ({"scale": "linear"}, "linear needs minimum and maximum"),
@@ -278,7 +278,7 @@ def test_settings_that_do_not_fit_are_one_line(llama: Path, tmp_path: Path) -> N
         assert advice in str(raised.value) and "policies" not in str(raised.value)
 
 
-def test_models_that_do_not_fit_are_one_line(llama: Path, tmp_path: Path) -> None:
+def test_unsuitable_models_are_a_one_line_error(llama: Path, tmp_path: Path) -> None:
     two = saved_llama(tmp_path / "two", outputs=2)
     with pytest.raises(ConfigError, match=r"has 2 outputs .* \(num_labels=1\)"):
         RewardModel(model=str(two))  # before any weights are read
@@ -321,7 +321,7 @@ def test_a_reward_that_is_no_number_ends_the_run(llama: Path) -> None:
         at_once(model, ["x", "y", "z"])  # no thread waits for ever
 
 
-def test_weights_of_16_bits_give_rewards_with_all_their_bits(llama: Path) -> None:
+def test_rewards_of_16_bit_weights_are_not_rounded_to_16_bits(llama: Path) -> None:
     rewards = at_once(RewardModel(model=str(llama), dtype="bfloat16", batch=8), ANSWERS)
     hand = [by_hand(llama, QUESTION, each) for each in ANSWERS]
     assert rewards == pytest.approx(hand, abs=0.2)
@@ -348,7 +348,7 @@ def test_copies_of_an_arena_share_the_model(llama: Path) -> None:
     assert model._scorer is None and model.reward(QUESTION, "far") == before
 
 
-def test_a_config_builds_it_and_episodes_meet_in_passes(llama: Path) -> None:
+def test_a_config_builds_the_model_and_episodes_share_passes(llama: Path) -> None:
     module = "arenas.questions.reward_model"
     model = build({"_target_": f"{module}.RewardModel", "model": str(llama), "batch": 64})
     verifier = build(

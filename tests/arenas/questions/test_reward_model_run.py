@@ -1,4 +1,4 @@
-"""Runs whose policy is paid by a reward model."""
+"""Tests of runs whose policy is paid by a reward model."""
 
 import json
 from pathlib import Path
@@ -28,7 +28,7 @@ QUESTIONS = ["Say something.", "Say anything.", "Say a word.", "Say more."]
 
 
 def settings(folder: Path, model: Path) -> list[str]:
-    """The settings of a run of a random policy that a reward model pays."""
+    """Return the settings of a run of a random policy that a reward model pays."""
     tokenizer = build_tokenizer([])
     policy = build_model(
         len(tokenizer), seed=0, hidden=32, layers=1, heads=2, intermediate=64, positions=256
@@ -50,7 +50,7 @@ def settings(folder: Path, model: Path) -> list[str]:
 
 
 def ran(folder: Path, model: Path, *overrides: str) -> list[dict[str, float]]:
-    """The metrics of a finished run: before training, then one line per step."""
+    """Train; return the metrics, one entry from before the first step and one per step."""
     assert main(["train", *settings(folder, model), *overrides]) == 0
     return list(read_metrics(folder / "run/metrics.jsonl").values())
 
@@ -68,7 +68,7 @@ def test_a_policy_gets_the_scores_of_the_model(
         assert line["policy/base/gradient_norm"] > 0.0
         scored = line["service/reward_model/scored"]
         assert 0 < scored <= 64 and line["service/reward_model/passes"] == scored
-    # A run folder of somebody else may name a reward model too: it is read as data.
+    # A run folder of another user may name a reward model too, so its config is read as data.
     assert main(["evaluate", str(tmp_path / "run")]) == 0
     model.rename(tmp_path / "moved")
     capsys.readouterr()
@@ -81,7 +81,7 @@ def test_a_policy_gets_the_scores_of_the_model(
 
 
 def with_second(folder: Path, reward_model: Any, **second: Any) -> dict[str, Any]:
-    """The config of a run with two reward models; `reward_model` is that of the second part."""
+    """Return the config of a run with two models; `reward_model` is that of the second part."""
     module = "arenas.questions.reward_model"
     config = compose.load(settings(folder, saved_llama(folder / "first")))
     verifier, service = f"{module}.RewardModelVerifier", f"{module}.RewardModel"
@@ -97,7 +97,7 @@ def with_second(folder: Path, reward_model: Any, **second: Any) -> dict[str, Any
 
 
 def test_a_second_model_is_a_service_of_another_name(tmp_path: Path) -> None:
-    """Training and evaluation share it, and its metrics and errors have its own name."""
+    """Training and evaluation share the model; its metrics and errors have its own name."""
     saved_llama(tmp_path / "second", seed=1)
     config = with_second(tmp_path, "services.second", max_length=40)
     check_config(config)
@@ -134,7 +134,7 @@ def test_a_second_model_is_a_service_of_another_name(tmp_path: Path) -> None:
         ("second", r"parts\.second\.reward_model: 'second' does not fit"),
     ],
 )
-def test_a_second_model_that_is_no_service_is_one_line(
+def test_a_second_model_that_is_no_service_is_a_one_line_error(
     tmp_path: Path, reward_model: Any, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -144,7 +144,7 @@ def test_a_second_model_that_is_no_service_is_one_line(
     assert "\n" not in str(raised.value)
 
 
-def test_a_reward_that_is_no_number_is_one_line(
+def test_a_reward_that_is_no_number_is_a_one_line_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = saved_llama(tmp_path / "model")
@@ -171,7 +171,7 @@ def test_only_a_process_that_plays_loads_the_model(tmp_path: Path) -> None:
 
 
 def test_the_mean_reward_rises(tmp_path: Path) -> None:
-    """The model prefers letters; half of the bytes that a random policy writes are no text."""
+    """The model prefers letters; half of the bytes of a random policy are not valid text."""
     rng, symbols = Random(0), "\ufffd" * 40 + "".join(map(chr, range(1, 64))) + ascii_letters
     texts = ["".join(rng.choices(symbols, k=rng.randint(1, 8))) for _ in range(3200)]
 

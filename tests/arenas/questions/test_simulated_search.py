@@ -1,4 +1,4 @@
-"""Simulated search: whose turn it is, what each side sees, and what both are paid."""
+"""Tests of simulated search: the order of turns, the views, and the pay of both sides."""
 
 import json
 import pickle
@@ -71,7 +71,7 @@ def test_pettingzoo_conformance() -> None:
     assert made.possible_agents == [SOLVER, SIMULATOR]
 
 
-def test_a_query_makes_the_simulators_turn_and_its_document_is_shown() -> None:
+def test_a_query_is_answered_by_a_document_of_the_simulator() -> None:
     arena = begun()
     assert arena.stage == (SOLVER,)
     assert arena.view(SOLVER).fields == {"question": QUESTION, "found": [], "searches_left": 3}
@@ -100,7 +100,7 @@ def test_a_query_makes_the_simulators_turn_and_its_document_is_shown() -> None:
     }
 
 
-def test_a_simulator_of_noise_does_not_see_the_answer_and_the_solver_sees_no_difference() -> None:
+def test_noise_is_made_without_the_answer_and_looks_equal_to_the_solver() -> None:
     noisy, useful = begun(noise=1.0), begun(noise=0.0)
     for arena in (noisy, useful):
         play(arena, search("q"))
@@ -138,7 +138,7 @@ def test_each_document_is_paid_when_the_score_is_known(
 
 
 @pytest.mark.parametrize(("pay", "wanted"), [("none", 0.0), ("cooperative", -0.5)])
-def test_a_completion_without_a_document_costs_its_price(pay: Any, wanted: float) -> None:
+def test_a_completion_without_a_document_is_paid_malformed(pay: Any, wanted: float) -> None:
     arena = begun(simulator_pay=pay, malformed=-0.5)
     play(arena, search("a"), None)
     assert arena.notes[SIMULATOR]["verdict"] == "malformed"
@@ -146,7 +146,7 @@ def test_a_completion_without_a_document_costs_its_price(pay: Any, wanted: float
     assert play(arena, answer(ANSWER)).paid == {SOLVER: 1.0, SIMULATOR: wanted}
 
 
-def test_the_fraction_of_noise_is_that_of_the_task_and_siblings_share_it() -> None:
+def test_the_task_sets_the_fraction_of_noise_and_equal_seeds_draw_equally() -> None:
     drawn = [begun(noise=0.3, seed=seed, searches=10).noisy for seed in range(200)]
     # Three standard deviations of 2000 draws.
     assert sum(map(sum, drawn)) / 2000 == pytest.approx(0.3, abs=0.031)
@@ -220,7 +220,7 @@ def test_a_fork_and_a_replay_are_paid_the_same() -> None:
     assert again.view(SOLVER) == arena.view(SOLVER)
 
 
-def test_settings_that_do_not_fit_are_refused() -> None:
+def test_wrong_settings_are_refused() -> None:
     for settings, line in (
         ({"searches": 0}, "at least 1"),
         ({"noise": 1.5}, "from 0 to 1"),
@@ -270,7 +270,7 @@ def test_a_whole_episode_with_scripted_roles() -> None:
     assert [turn.reward for turn in episode.turns] == [0, 1, 1]
 
 
-def test_demonstrations_parse_and_slip_as_often_as_they_are_asked_to() -> None:
+def test_demonstrations_parse_and_slip_as_often_as_set() -> None:
     shown = SimulatedSearchDemonstrations(searches=0.2, persistence=0.5, slips=0.3, noise=0.1)
     first: list[bool] = []
     useful: list[bool] = []
@@ -292,7 +292,7 @@ def test_demonstrations_parse_and_slip_as_often_as_they_are_asked_to() -> None:
     assert sum(useful) / len(useful) == pytest.approx(0.7 * 0.9 / 0.95, abs=0.055)
 
 
-def test_practice_answers_with_what_the_documents_say() -> None:
+def test_practice_answers_follow_the_documents() -> None:
     shown = SimulatedSearchDemonstrations(noise=0.0)
     ends = 0
     for each in islice(shown.stream(Random(1), 0.0), 3000):
@@ -327,7 +327,7 @@ def test_the_searcher_writes_one_query_or_one_answer() -> None:
         Simulator().parse("<document> </document>")
 
 
-def test_the_prompts_say_what_each_may_know() -> None:
+def test_the_prompts_show_the_answer_only_to_a_useful_simulator() -> None:
     arena = play(begun(), search("a"))
     (seen,) = Simulator().prompt(arena.view(SIMULATOR))
     assert "The true answer is: Fenika" in seen["content"] and "useful" in seen["content"]

@@ -22,7 +22,7 @@ READERS: dict[str, Callable[..., Any]] = {
 
 @pytest.mark.parametrize("reader", READERS.values(), ids=list(READERS))
 def test_a_pipe_or_a_device_is_not_read(reader: Callable[..., Any], tmp_path: Path) -> None:
-    """A pipe without a writer never ends the wait, and /dev/zero never ends the file."""
+    """Reading a pipe without a writer waits for ever, and a device may have no end."""
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises((ConfigError, ValueError), match="is a pipe, not a regular file"):
         reader(path=str(tmp_path / "pipe"))
@@ -31,7 +31,7 @@ def test_a_pipe_or_a_device_is_not_read(reader: Callable[..., Any], tmp_path: Pa
 
 
 @pytest.mark.parametrize("reader", READERS.values(), ids=list(READERS))
-def test_a_missing_file_and_other_text_are_one_line(
+def test_a_missing_file_and_wrong_text_are_a_one_line_error(
     reader: Callable[..., Any], tmp_path: Path
 ) -> None:
     (tmp_path / "latin").write_bytes(b"\xff\n")

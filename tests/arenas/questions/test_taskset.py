@@ -1,4 +1,4 @@
-"""Tasksets of verifiers: a stand-in for the library shows what is read, scored and refused."""
+"""Tests of tasksets of the library verifiers, with a stand-in: reading, scoring and errors."""
 
 import json
 import os
@@ -27,7 +27,7 @@ from tests.helpers import fake_verifiers
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The stand-in, which processes of this interpreter import."""
+    """Install the stand-in, which processes of this interpreter import."""
     with pytest.MonkeyPatch.context() as patch:
         fake_verifiers.install(tmp_path_factory.mktemp("library"), patch)
         yield
@@ -39,7 +39,7 @@ def _service(**settings: Any) -> VerifiersTaskset:
 
 @pytest.fixture(scope="module")
 def sums(library: None) -> Iterator[VerifiersTaskset]:
-    """The taskset of sums."""
+    """Yield the taskset of sums."""
     service = _service()
     yield service
     service.close()
@@ -47,11 +47,11 @@ def sums(library: None) -> Iterator[VerifiersTaskset]:
 
 @pytest.fixture(scope="module")
 def task(sums: VerifiersTaskset) -> Task:
-    """The question `0 + 0 =`."""
+    """Return the task with the question `0 + 0 =`."""
     return tasks(taskset=sums, count=1)[0]
 
 
-def test_all_tasks_are_read_in_order_and_the_splits_share_none(sums: VerifiersTaskset) -> None:
+def test_tasks_are_read_in_order_and_splits_are_disjoint(sums: VerifiersTaskset) -> None:
     made = {
         split: [task.payload["question"] for task in tasks(taskset=sums, split=split)]
         for split in ("all", "train", "held_out")
@@ -62,7 +62,7 @@ def test_all_tasks_are_read_in_order_and_the_splits_share_none(sums: VerifiersTa
     assert [t.payload["question"] for t in tasks(taskset=sums, count=2)] == made["all"][:2]
 
 
-def test_tasks_are_read_with_settings_of_their_own(sums: VerifiersTaskset) -> None:
+def test_tasks_can_be_read_with_other_settings(sums: VerifiersTaskset) -> None:
     few = tasks(taskset=sums, config={"count": 3})
     assert few == tasks(taskset=sums, count=3)
     assert len(tasks(taskset=sums)) == 450
@@ -132,7 +132,7 @@ def test_an_answer_without_a_score_can_fail_the_episode(library: None, task: Tas
 def test_a_taskset_that_scores_nothing_ends_the_run(library: None, task: Task) -> None:
     service = _service(most_errors=3)
     for replies in (["raise", "raise", "0"], ["raise", "raise"]):
-        for reply in replies:  # one score starts the count again
+        for reply in replies:  # one score resets the count
             service.reward(reply, task.payload)
     with pytest.raises(ConfigError, match=r"3 answers in a row .* KeyError: 'what the reply"):
         service.reward("raise", task.payload)
@@ -159,7 +159,7 @@ def test_odd_answers_are_scored(library: None, task: Task, reply: str) -> None:
 
 def test_a_reward_cannot_read_the_requests(library: None, task: Task) -> None:
     service = _service()
-    assert service.reward("read", task.payload) == 0.9  # the empty text
+    assert service.reward("read", task.payload) == 0.9  # the reward read an empty text
     assert service.reward("0", task.payload) == 0.9
     service.close()
 
@@ -204,7 +204,7 @@ def test_closing_ends_an_answer_that_is_scored(library: None, task: Task) -> Non
     service.close()
 
 
-def test_a_forked_process_does_not_end_that_of_its_parent(
+def test_a_forked_process_does_not_end_the_process_of_its_parent(
     sums: VerifiersTaskset, task: Task
 ) -> None:
     sums.reward("1", task.payload)
@@ -241,7 +241,7 @@ def test_the_process_ends_with_the_one_that_started_it(library: None) -> None:
 
 
 def _lives(process: int) -> bool:
-    """Return True for a process that is neither gone nor waits for its parent to see its end."""
+    """Return True for a process that exists and is no zombie."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -267,22 +267,22 @@ def _lives(process: int) -> bool:
         ("run", "its reward right needs a runtime; .*runtime=subprocess"),
     ],
 )
-def test_a_taskset_that_cannot_be_asked_is_one_line(library: None, kind: str, words: str) -> None:
+def test_an_unsuitable_taskset_is_a_one_line_error(library: None, kind: str, words: str) -> None:
     service = _service(config={"kind": kind})
-    for _ in range(2):  # what fails is not left out the second time
+    for _ in range(2):  # the second attempt fails too
         with pytest.raises(ConfigError, match=f"^taskset sums: .*{words}") as caught:
             tasks(taskset=service)
         assert "\n" not in str(caught.value)
     service.close()
 
 
-def test_a_taskset_without_end_is_read_as_far_as_asked(library: None) -> None:
+def test_an_endless_taskset_is_read_up_to_count(library: None) -> None:
     service = _service(config={"kind": "endless"})
     assert len(tasks(taskset=service, count=500)) == 500
     service.close()
 
 
-def test_a_state_of_the_taskset_is_there_and_new_for_each_answer(library: None) -> None:
+def test_each_answer_gets_a_new_state_of_the_taskset(library: None) -> None:
     service = _service(config={"kind": "stateful"})
     made = tasks(taskset=service, count=2)
     assert [service.reward("0", task.payload) for task in made] == [1.0, 1.0]
@@ -305,7 +305,7 @@ def test_a_reward_may_run_programs_on_request(library: None) -> None:
     service.close()
 
 
-def test_what_cannot_be_loaded_is_one_line(
+def test_a_taskset_that_cannot_be_loaded_is_refused(
     library: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, task: Task
 ) -> None:
     loud = tmp_path / "python"
@@ -329,10 +329,8 @@ def test_what_cannot_be_loaded_is_one_line(
         VerifiersTaskset(id="sums")
 
 
-def test_the_cause_of_a_taskset_that_cannot_be_imported_is_told(
-    library: None, tmp_path: Path
-) -> None:
-    """The library says of every module that it cannot import that it is not found."""
+def test_the_cause_of_a_failed_import_is_named(library: None, tmp_path: Path) -> None:
+    """The library reports every module that it cannot import as not found."""
     hidden = "try:\n    import lacking_here\nexcept ImportError as error:\n"
     (tmp_path / "needy.py").write_text(f"{hidden}    raise ValueError('not found') from error\n")
     with pytest.raises(
@@ -341,14 +339,14 @@ def test_the_cause_of_a_taskset_that_cannot_be_imported_is_told(
         tasks(taskset=_service(id="needy", folder=str(tmp_path)))
 
 
-def test_an_error_that_is_its_own_cause_is_told_once_more(library: None, tmp_path: Path) -> None:
+def test_an_error_that_is_its_own_cause_is_repeated_once(library: None, tmp_path: Path) -> None:
     (tmp_path / "circle.py").write_text("error = ValueError('round')\nraise error from error\n")
     said = "ValueError: round; caused by ValueError: round$"
     with pytest.raises(ConfigError, match=said):
         tasks(taskset=_service(id="circle", folder=str(tmp_path)))
 
 
-def test_a_strangers_task_is_refused_or_scored_0(sums: VerifiersTaskset, task: Task) -> None:
+def test_a_foreign_task_is_refused_or_scored_0(sums: VerifiersTaskset, task: Task) -> None:
     unknown: tuple[Any, ...] = (None, 3, [], {}, {"id": "other", "data": {}})
     for odd in unknown:
         with pytest.raises(ConfigError, match="no data of this taskset"):
@@ -385,7 +383,7 @@ def _arenas(sums: VerifiersTaskset) -> list[Arena]:
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])
-def test_every_arena_of_questions_plays_and_replays_it(
+def test_every_arena_of_questions_plays_and_replays_a_task(
     sums: VerifiersTaskset, task: Task, number: int
 ) -> None:
     arena = _arenas(sums)[number]

@@ -1,4 +1,4 @@
-"""Demonstrations of the answers of a taskset; a stand-in for the library verifiers."""
+"""Tests of demonstrations of the answers of a taskset, with a stand-in for verifiers."""
 
 import re
 import sys
@@ -21,7 +21,7 @@ from tests.helpers import fake_verifiers
 
 @pytest.fixture(scope="module")
 def sums(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VerifiersTaskset]:
-    """The taskset of sums."""
+    """Yield the taskset of sums."""
     with pytest.MonkeyPatch.context() as patch:
         fake_verifiers.install(tmp_path_factory.mktemp("library"), patch)
         service = VerifiersTaskset(id="sums", python=sys.executable)
@@ -70,7 +70,7 @@ def test_the_processes_end_after_the_tasks_are_read(sums: VerifiersTaskset) -> N
 
 
 @pytest.mark.parametrize("field", ["solution", "image"])
-def test_a_task_without_the_answer_is_one_line(sums: VerifiersTaskset, field: str) -> None:
+def test_a_task_without_the_answer_is_refused(sums: VerifiersTaskset, field: str) -> None:
     with pytest.raises(ConfigError, match=rf"has no text or number under '{field}'.*answer, idx"):
         _shown(1, taskset=sums, field=field)
 

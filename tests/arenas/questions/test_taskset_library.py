@@ -1,6 +1,6 @@
-"""The real library verifiers, in an environment of its own; skipped where there is none.
+"""Tests with the real library verifiers in its own environment; skipped if there is none.
 
-`scripts/setup verifiers` makes it; `SELFPLAY_VERIFIERS_PYTHON` names another interpreter.
+`scripts/setup verifiers` makes the environment; `SELFPLAY_VERIFIERS_PYTHON` names another Python.
 """
 
 import os
@@ -126,7 +126,7 @@ def test_tasks_are_read_and_replies_scored() -> None:
     service.close()
 
 
-def test_prompts_of_messages_and_states_are_those_of_the_library() -> None:
+def test_prompts_of_several_messages_and_states_are_supported() -> None:
     service = VerifiersTaskset(id="talks-v1", python=PYTHON)
     (task,) = tasks(taskset=service)
     assert task.payload["question"] == "Be short.\n\nHello?"
@@ -153,7 +153,7 @@ def test_a_package_that_a_taskset_lacks_is_named(tmp_path: Path) -> None:
         tasks(taskset=VerifiersTaskset(id="needy-v1", python=PYTHON))
 
 
-def test_a_runtime_is_used_on_request_alone() -> None:
+def test_a_runtime_is_used_only_on_request() -> None:
     refused = VerifiersTaskset(id="programs-v1", python=PYTHON)
     with pytest.raises(ConfigError, match="its method setup needs a runtime"):
         tasks(taskset=refused)

@@ -1,4 +1,4 @@
-"""Sums with a calculator: tasks, demonstrations, and prompts that are those of a rollout."""
+"""Tests of sums with a calculator: tasks, demonstrations, and their prompts."""
 
 from itertools import islice
 from random import Random
@@ -80,7 +80,7 @@ def test_settings_of_demonstrations_are_fractions() -> None:
         ToolSumDemonstrations(right_easy=1.5)
 
 
-def test_a_demonstrated_prompt_is_that_of_a_rollout() -> None:
+def test_a_demonstrated_prompt_equals_that_of_a_rollout() -> None:
     tokenizer = build_tokenizer(DEMONSTRATIONS.pieces())
     renderer = ChatRenderer(tokenizer)
     warm = WarmStart(demonstrations=DEMONSTRATIONS, roles={"solver": ROLE})

@@ -1,4 +1,4 @@
-"""A verifier of several weighted parts, each of which the arena measures."""
+"""Tests of a verifier of several weighted parts, each of which the arena measures."""
 
 import json
 from collections.abc import Mapping
@@ -12,14 +12,14 @@ from arenas.questions.weighted import Weighted
 
 
 class Short:
-    """Score 1 for an answer of one character."""
+    """A verifier that gives score 1 to an answer of one character."""
 
     def __call__(self, answer: str, payload: Mapping[str, Any]) -> float:
         return float(len(answer) == 1)
 
 
 class Odd:
-    """Returns a number that is no score."""
+    """A verifier that returns a number that is no score."""
 
     blocking = True
 
@@ -70,7 +70,7 @@ def test_a_single_verifier_has_no_parts() -> None:
     assert not [name for name in arena.metrics if name.startswith("score/")]
 
 
-def test_faults_are_named() -> None:
+def test_wrong_settings_and_scores_are_refused() -> None:
     for parts, weights, text in (
         ({}, {}, "parts is empty"),
         ({"right": Matches()}, {"rigth": 1.0}, "no part 'rigth'; did you mean 'right'"),

@@ -1,4 +1,4 @@
-"""tau2-bench: the known solutions are paid, calls change one episode alone, words are harmless."""
+"""Tests of tau2-bench: known solutions, tool calls of each episode, pay and hostile text."""
 
 import copy
 import json
@@ -54,9 +54,9 @@ def moved(
 
 
 def solved(arena: Tau2Desk) -> None:
-    """Play the known solution: the agent's calls, and the names of those of the user, in order.
+    """Play the known solution in order: the agent's calls, and requests for the user's calls.
 
-    The package skips solution calls that its own tools refuse, and so does this.
+    Solution calls that the package's own tools refuse have no effect, as in the package.
     """
     task = domain_of(arena.domain).tasks[str(arena.task.payload["task"])]
     actions = task.evaluation_criteria.actions or ()
@@ -134,7 +134,7 @@ def test_a_move_without_an_answer_changes_nothing() -> None:
     assert not arena.view("agent_0").fields["silent"]
 
 
-def test_a_cooperative_user_is_paid_and_sees_its_scenario_alone() -> None:
+def test_a_cooperative_user_is_paid_and_only_it_sees_its_scenario() -> None:
     arena = begun(MEETING, user="cooperative")
     assert arena.acting() == ["user_0"]
     arena.play_stage({"user_0": "please create it"})
@@ -157,9 +157,7 @@ def test_known_solutions_are_paid(domain: Any) -> None:
 
 
 @pytest.mark.parametrize(("domain", "paid"), [("airline", 1.0), ("retail", 0.0), ("telecom", 0.0)])
-def test_an_agent_that_does_nothing_is_paid_where_nothing_is_to_do(
-    domain: Any, paid: float
-) -> None:
+def test_an_agent_that_does_nothing_is_paid_if_that_is_right(domain: Any, paid: float) -> None:
     """The first task of the airline asks for a cancellation that the policy forbids."""
     arena = begun(tau2_tasks(domain=domain, count=1)[0])
     moved(arena, [])
@@ -187,7 +185,7 @@ def test_reading_tools_change_no_database() -> None:
         assert before == (environment.get_db_hash(), environment.get_user_db_hash())
 
 
-def test_records_forks_and_pickles_go_on_alike() -> None:
+def test_records_forks_and_pickles_continue_equally() -> None:
     (task,) = [each for each in tau2_tasks(domain="retail") if each.payload["task"] == "0"]
     arena = begun(task)
     given = domain_of("retail").tasks["0"].evaluation_criteria.actions
@@ -233,7 +231,7 @@ def test_calls_that_the_package_refuses(name: str, arguments: Any, reason: str) 
     assert arena.records.changes == ()
 
 
-def test_an_argument_may_be_called_state() -> None:
+def test_an_argument_may_have_the_name_state() -> None:
     (task,) = [each for each in tau2_tasks(domain="retail") if each.payload["task"] == "112"]
     arena = begun(task)
     solved(arena)
@@ -263,7 +261,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize("user", ["scripted", "cooperative"])
 @pytest.mark.parametrize("text", HOSTILE)
-def test_hostile_words_do_not_raise(user: Any, text: str) -> None:
+def test_hostile_text_does_not_raise(user: Any, text: str) -> None:
     arena = begun(MEETING, user=user, answers=3)
     while not arena.finished:
         (agent,) = arena.acting()
@@ -283,7 +281,7 @@ def test_the_user_of_telecom_uses_the_tools_that_the_agent_names() -> None:
     assert tau2_toolbox(domain="airline", side="user") is None
 
 
-def test_a_bill_of_a_random_number_is_counted() -> None:
+def test_a_bill_with_a_random_number_counts_as_irreproducible() -> None:
     task = next(each for each in tau2_tasks(domain="telecom"))
     arena = begun(task)
     line = {"customer_id": "C1002", "line_id": "L1004", "gb_amount": 1.0}
@@ -311,7 +309,7 @@ def test_any_other_error_of_the_evaluation_is_raised(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("domain", ["airline", "retail", "telecom", "mock"])
 def test_the_reward_is_that_of_the_package(domain: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The function that the package's own runs call needs its clients of language models."""
+    """The package's own scoring function imports its clients of language models."""
     monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     from tau2.data_model.simulation import SimulationRun
     from tau2.evaluator.evaluator import EvaluationType, evaluate_simulation
@@ -386,7 +384,7 @@ def test_errors_say_what_to_do(make: Any, match: str) -> None:
 
 
 def test_no_client_of_a_language_model_is_imported() -> None:
-    """A new process plays a task, and has not imported the package's clients then."""
+    """Play a task in a new process, which must not import the package's clients."""
     import subprocess
 
     program = (

@@ -1,6 +1,6 @@
-"""Async scheduling: the same samples, no request lost, and the right versions.
+"""Tests of async scheduling: equal samples, no lost request, and the right versions.
 
-vLLM turns it off on a CPU; `tests.helpers.vllm_ahead` says what is its own here and what is not.
+vLLM turns it off on a CPU; `tests.helpers.vllm_ahead` says which parts of vLLM are replaced.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,7 +33,7 @@ def started(**settings: Any) -> VLLMEngine:
 
 @pytest.fixture(scope="module")
 def pair() -> Iterator[tuple[VLLMEngine, VLLMEngine]]:
-    """An engine without async scheduling, and one with it."""
+    """Yield an engine without async scheduling, and one with it."""
     with ahead():
         engines = started(), started(async_scheduling="auto")
         for engine in engines:
@@ -54,7 +54,7 @@ def engine(pair: tuple[VLLMEngine, VLLMEngine]) -> Iterator[VLLMEngine]:
 
 
 def scheduled(engine: VLLMEngine) -> list[int]:
-    """Numbers of tokens of the steps whose results have not been read; the next one is last."""
+    """Return the token counts of the steps that are not read yet; the next one to read is last."""
     (group,) = engine._groups.values()
     steps = group.host.engine.engine_core.engine_core.batch_queue or ()
     return [step.total_num_scheduled_tokens for _, step, _ in steps]
@@ -63,7 +63,7 @@ def scheduled(engine: VLLMEngine) -> list[int]:
 def same(one: dict[int, Completion], other: dict[int, Completion]) -> None:
     """Require equal tokens, ends and versions, and log-probabilities that are equal to rounding.
 
-    A request joins the batch one step later, so that passes have other numbers of rows.
+    With async scheduling, a request joins the batch one step later, so passes have other rows.
     """
     assert one.keys() == other.keys()
     for number, done in one.items():
@@ -73,7 +73,7 @@ def same(one: dict[int, Completion], other: dict[int, Completion]) -> None:
 
 
 def some(count: int = 60) -> list[Request]:
-    """More requests than rows, with each kind of end and of truncation."""
+    """Return more requests than rows, with each kind of end and of truncation."""
 
     def decode(ids: Sequence[int]) -> str:
         return " ".join(map(str, ids)) + " "
@@ -120,7 +120,7 @@ def test_the_next_step_has_started_when_a_step_returns(
 def test_tokens_have_the_version_of_the_weights_that_sampled_them(
     kind: str, steps: int, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The update comes while a step with the old weights is under way.
+    """The update arrives while a step with the old weights is under way.
 
     After one step, the engine with async scheduling has not read a token of any request.
     """
@@ -166,7 +166,7 @@ def test_policies_come_and_go_between_steps_and_no_request_is_lost(
         done: dict[int, Completion] = {}
         for number in range(4):
             name, model = f"p{number}", make(number)
-            each.serve(name, model, ENDS)  # the one before has requests in flight
+            each.serve(name, model, ENDS)  # the previous policy has requests in flight
             requests = [
                 replace(r, id=r.id + 100 * number, policy=name) for r in asked("p", 20, seed=number)
             ]
@@ -184,10 +184,10 @@ def test_policies_come_and_go_between_steps_and_no_request_is_lost(
     same(*found)
 
 
-def test_nothing_is_under_way_in_an_engine_that_sleeps(
+def test_no_step_is_under_way_in_an_engine_that_sleeps(
     engine: VLLMEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """vLLM pauses and resumes; on a CPU it keeps the memory."""
+    """vLLM pauses and resumes; on a CPU, it keeps its memory."""
     model = make(1)
     engine.serve("p", model, ENDS)
     (group,) = engine._groups.values()
@@ -275,7 +275,7 @@ def test_only_the_end_of_a_request_is_reported(
     assert len(outputs) > 20
 
 
-def test_async_scheduling_that_cannot_be_is_refused_in_one_line() -> None:
+def test_impossible_async_scheduling_is_refused_in_one_line() -> None:
     with pytest.raises(
         ConfigError, match=r"turns async scheduling off on a CPU; set .*=false or auto"
     ):
@@ -290,6 +290,6 @@ def test_async_scheduling_that_cannot_be_is_refused_in_one_line() -> None:
     with pytest.raises(
         ConfigError,
         match=r"'p': .* only supported with .* \(here: engine\.async_scheduling=false\)",
-    ) as told:
+    ) as raised:
         engine.serve("p", make(), [END])
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(raised.value)

@@ -1,6 +1,6 @@
-"""The vLLM engine samples with the model's probabilities, whatever else is in the batch.
+"""Tests that the vLLM engine samples with the model's probabilities in every batch.
 
-Runs where vLLM is installed: scripts/setup vllm, then
+The tests run where vLLM is installed: scripts/setup vllm, then
 .venv-vllm/bin/python -m pytest -m "vllm and not gpu" tests/engines/vllm
 """
 
@@ -49,7 +49,9 @@ def test_log_probabilities_are_the_models_own(
     assert difference(model, requests, answer(engine, requests)) < 1e-5
 
 
-def test_greedy_is_generates_greedy_and_certain(engine: VLLMEngine, model: PreTrainedModel) -> None:
+def test_greedy_tokens_are_those_of_generate_and_certain(
+    engine: VLLMEngine, model: PreTrainedModel
+) -> None:
     engine.serve("p", model, [END])
     requests = asked("p", 10, temperature=0.0)
     found = answer(engine, requests)
@@ -78,7 +80,7 @@ def test_a_sample_does_not_depend_on_the_batch(engine: VLLMEngine, model: PreTra
     assert len({done.completion_ids for done in together.values()}) > 10
 
 
-def test_why_a_completion_ends(engine: VLLMEngine, model: PreTrainedModel) -> None:
+def test_the_stop_reason_of_a_completion(engine: VLLMEngine, model: PreTrainedModel) -> None:
     ends = [END, *range(100, 120)]
     engine.serve("p", model, ends)
     requests = asked("p", 60, max_tokens=30)
@@ -142,10 +144,12 @@ def test_a_completion_ends_at_a_stop_string(engine: VLLMEngine, model: PreTraine
         assert done.stop_reason is (StopReason.STOP if ends else free[request.id].stop_reason)
         shortened += length < len(whole)
     assert shortened > 3
-    engine.publish("p", {}, 2)  # refused while requests are in flight
+    engine.publish("p", {}, 2)  # possible, because no request is in flight
 
 
-def test_what_cannot_be_served_is_refused(engine: VLLMEngine, model: PreTrainedModel) -> None:
+def test_requests_that_cannot_be_served_are_refused(
+    engine: VLLMEngine, model: PreTrainedModel
+) -> None:
     def request(**settings: Any) -> Request:
         given = {"policy": "p", "prompt_ids": (5,), "max_tokens": 5, **settings}
         return Request(id=0, seed=0, **given)
@@ -168,10 +172,10 @@ def test_what_cannot_be_served_is_refused(engine: VLLMEngine, model: PreTrainedM
         engine.withdraw("p")
     assert len(finish(engine)) == 1
     engine.withdraw("p")
-    assert engine.drain_metrics()["prompt_tokens"] == 1, "metrics outlive the policy"
+    assert engine.drain_metrics()["prompt_tokens"] == 1, "metrics remain after `withdraw`"
 
 
-def test_what_the_engine_depends_on_is_no_option() -> None:
+def test_arguments_that_the_engine_sets_are_no_options() -> None:
     for name in ("seed", "async_scheduling", "scheduling_policy"):
         with pytest.raises(ConfigError, match=rf"engine\.options\.{name}: the engine sets this"):
             VLLMEngine(options={name: True})
@@ -196,16 +200,16 @@ def test_auto_schedules_no_step_ahead_on_a_cpu(model: PreTrainedModel) -> None:
     [
         ({"cache": 1e-6}, {}, "engine.cache"),
         ({"cache": 1e5}, {}, "engine.cache"),
-        ({}, {"heads": 4}, "head_dim=16"),  # seen no earlier than in the first forward pass
+        ({}, {"heads": 4}, "head_dim=16"),  # found only in the first forward pass
     ],
 )
 def test_a_model_that_vllm_cannot_serve_is_refused_in_one_line(
     settings: dict[str, Any], sizes: dict[str, int], line: str
 ) -> None:
     engine = VLLMEngine(**{"cache": 0.1, "max_rows": 8, **settings})
-    with pytest.raises(ConfigError, match=f"policy 'p': vLLM cannot serve Qwen3.*{line}") as told:
+    with pytest.raises(ConfigError, match=f"policy 'p': vLLM cannot serve Qwen3.*{line}") as raised:
         engine.serve("p", make(**sizes), [END])
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(raised.value)
     engine.close()
 
 
@@ -222,7 +226,7 @@ def test_a_second_engine_that_is_to_sleep_is_refused(
 def test_an_engine_that_is_to_sleep_is_refused_after_one_that_has_ended(
     engine: VLLMEngine, model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """vLLM's allocator keeps the memory of the first one, and allows no second one."""
+    """vLLM's allocator keeps the memory of the first engine, and allows no second engine."""
     monkeypatch.setattr(core, "_LIVE", set())
     monkeypatch.setattr(core, "_SLEEPERS", ["policy 'q'"])
     settings = replace(engine._settings, sleep=True)
@@ -232,17 +236,17 @@ def test_an_engine_that_is_to_sleep_is_refused_after_one_that_has_ended(
         EngineCore(model, settings, rank=None, where="policy 'p'")
 
 
-def test_an_architecture_that_vllm_does_not_know_is_one_line_without_all_that_it_knows() -> None:
+def test_the_error_of_an_unknown_architecture_lists_no_known_ones() -> None:
     sizes: dict[str, Any] = {"n_embd": 32, "n_layer": 1, "n_head": 2, "rotary_dim": 8}
     config = CodeGenConfig(vocab_size=330, bos_token_id=None, eos_token_id=END, **sizes)
     strange: Any = CodeGenForCausalLM(config)
     engine = VLLMEngine(cache=0.1)
-    with pytest.raises(ConfigError, match=r"\['CodeGenForCausalLM'\] are not .*; use") as told:
+    with pytest.raises(ConfigError, match=r"\['CodeGenForCausalLM'\] are not .*; use") as raised:
         engine.serve("p", strange, [END])
-    assert "Qwen" not in str(told.value)
+    assert "Qwen" not in str(raised.value)
 
 
-def test_more_prompts_than_fit_into_one_forward_pass_are_read_one_after_the_other() -> None:
+def test_prompts_that_do_not_fit_into_one_pass_are_read_in_several() -> None:
     model = make(0, layers=1)
     engine = VLLMEngine(max_rows=32, prefill_tokens=40, max_length=64, cache=0.1)
     engine.serve("p", model, [END])
@@ -268,7 +272,7 @@ def test_random_streams_and_threads_are_left_alone() -> None:
         engine.close()
 
 
-def test_nothing_is_left_on_the_disk_of_an_engine_that_was_closed() -> None:
+def test_a_closed_engine_leaves_no_files() -> None:
     engine = VLLMEngine(max_rows=8, cache=0.1)
     engine.serve("p", make(0, layers=1), [END])
     tenant, tenants = engine._policies["p"]

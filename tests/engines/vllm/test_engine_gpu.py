@@ -1,6 +1,6 @@
-"""The vLLM engine on a GPU: half precision, CUDA graphs, and memory shared with a learner.
+"""Tests of the vLLM engine on a GPU: half precision, CUDA graphs, memory shared with a learner.
 
-Runs where `pip install -e '.[vllm]' pytest peft` was done, in an environment of its own:
+The tests run in an environment of their own, after `pip install -e '.[vllm]' pytest peft`:
 python -m pytest -m "vllm and gpu" tests/engines/vllm/test_engine_gpu.py
 """
 
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.vllm, pytest.mark.gpu]
 
 @pytest.fixture(autouse=True)
 def installed() -> Iterator[None]:
-    """`-m gpu` runs in an environment without vLLM too."""
+    """Skip the tests without vLLM, because `-m gpu` also runs in environments without it."""
     pytest.importorskip("vllm")
     yield
 
@@ -108,7 +108,7 @@ def test_every_update_arrives(dtype: torch.dtype, eager: bool) -> None:
 def test_tokens_are_stamped_with_the_weights_that_sampled_them(
     ahead: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With async scheduling, a step with the old weights is under way when the new ones come."""
+    """With async scheduling, a step with the old weights is under way when new weights arrive."""
     monkeypatch.setattr("selfplay.engines.vllm.engine.STRIDE", 4)
     model = make(torch.float32)
     old = copy.deepcopy(model)
@@ -134,7 +134,7 @@ def test_tokens_are_stamped_with_the_weights_that_sampled_them(
 
 @pytest.mark.parametrize("eager", [True, False])
 def test_async_scheduling_loses_no_request_and_samples_by_the_model(eager: bool) -> None:
-    """More requests than rows, most of which end at an end token while the next step computes."""
+    """There are more requests than rows; most end at an end token during the next step."""
     model = make(torch.float32)
     engine = VLLMEngine(max_rows=8, memory=0.2, eager=eager, dtype="float32", async_scheduling=True)
     engine.serve("p", model, [END, *range(100, 120)])
@@ -152,12 +152,12 @@ def test_async_scheduling_loses_no_request_and_samples_by_the_model(eager: bool)
 
 @pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("lora", [None, Lora(rank=8)])
-def test_it_sleeps_while_the_learner_learns(lora: Lora | None, ahead: bool) -> None:
-    """Each case is a process of its own, because only one engine of a process can sleep."""
+def test_an_engine_sleeps_while_the_learner_learns(lora: Lora | None, ahead: bool) -> None:
+    """Each case runs in its own process, because only one engine of a process can sleep."""
     child = multiprocessing.get_context("spawn").Process(target=sleep_and_learn, args=(lora, ahead))
     child.start()
     child.join(300)
-    child.kill()  # a process that hangs does not keep the GPU
+    child.kill()  # so that a process that hangs does not keep the GPU
     child.join()
     assert child.exitcode == 0, "see the error of the process above"
 

@@ -1,4 +1,4 @@
-"""Prefixes that vLLM cached for one rollout are not read in the next, without vLLM itself."""
+"""Test that a rollout reads no prefixes that vLLM cached in earlier ones, without vLLM itself."""
 
 from types import SimpleNamespace
 from typing import Any

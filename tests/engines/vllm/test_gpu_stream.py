@@ -1,4 +1,4 @@
-"""Threads that step one engine compute on one stream, without a GPU and without vLLM."""
+"""Tests that threads that step one engine use one stream, without a GPU and without vLLM."""
 
 import threading
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ class Stream:
 
 
 class Streams:
-    """The streams of a GPU, of which each thread has its own."""
+    """The streams of a GPU; each thread has its own stream."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.log: list[Any] = []
@@ -51,7 +51,7 @@ class Streams:
 
 
 def started(streams: Streams) -> ServedPolicies:
-    """The policies of an engine that was started in the present thread, with a request."""
+    """Return the policies of an engine that this thread started and that has a request."""
 
     def step() -> list[Any]:
         streams.compute("step")
@@ -88,7 +88,7 @@ def test_a_step_of_any_thread_is_on_the_stream_of_the_start(
     ]
 
 
-def test_so_is_a_load_of_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_load_of_weights_is_on_the_stream_of_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     streams = Streams(monkeypatch)
     streams.current().name = "first"
     group = started(streams)

@@ -1,4 +1,4 @@
-"""The part of a GPU that an engine takes if the config does not say it."""
+"""Tests of the fraction of GPU memory that an engine takes if the config does not set it."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ ALL: dict[str, Any] = dict.fromkeys(("max_rows", "prefill_tokens", "adapters"), 
     ("own_gpu", "free", "wanted"),
     [(False, 80, 0.4), (True, 80, 0.9), (True, 64, 0.7), (True, 4, 0.1)],
 )
-def test_beside_a_learner_it_is_small(
+def test_the_fraction_is_smaller_on_the_gpu_of_a_learner(
     monkeypatch: pytest.MonkeyPatch, own_gpu: bool, free: int, wanted: float
 ) -> None:
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free, 80))
@@ -27,10 +27,10 @@ def test_beside_a_learner_it_is_small(
 @pytest.mark.parametrize(
     ("cache", "memory", "wanted"), [(None, None, 0.4), (4.0, None, 0.01), (4.0, 0.3, 0.3)]
 )
-def test_with_a_cache_of_given_size_little_must_be_free(
+def test_with_a_cache_of_a_given_size_the_fraction_is_small(
     cache: float | None, memory: float | None, wanted: float
 ) -> None:
-    """vLLM takes such a cache whatever the fraction is, but refuses to start if less is free."""
+    """vLLM makes such a cache at any fraction, but does not start if less memory is free."""
     core = object.__new__(EngineCore)
     core.settings = CoreSettings(
         **ALL, max_length=64, memory=memory, cache=cache, eager=True, sleep=False

@@ -1,4 +1,4 @@
-"""Mixtures of experts in vLLM: they are loaded, checked and packed again after every update."""
+"""Tests of mixtures of experts in vLLM: every update is loaded and compared."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""The engine of remote endpoints against vLLM's own server, with a model made on the spot."""
+"""Tests of the engine of remote endpoints with vLLM's own server and a newly made model."""
 
 import os
 import signal
@@ -28,7 +28,7 @@ from tests.helpers.builders import save_tiny
 pytestmark = pytest.mark.vllm
 
 STARTS = 600
-"""Maximum number of seconds of the server's start."""
+"""Largest number of seconds that the start of the server may take."""
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def url(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Address of a server of the model; all its processes end with the tests."""
+    """Yield the address of a server of the model; kill all its processes after the tests."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -108,7 +108,7 @@ def answers(asked: OpenAIEngine, *requests: Request) -> dict[int, Completion]:
     return {completion.id: completion for completion in found}
 
 
-def test_it_says_what_the_model_says(url: str, folder: Path) -> None:
+def test_greedy_answers_are_those_of_the_model(url: str, folder: Path) -> None:
     asked = engine(url, price={"prompt": 1.0, "completion": 2.0})
     (said,) = answers(asked, request(temperature=0.0)).values()
     renderer = ChatRenderer(AutoTokenizer.from_pretrained(folder))
@@ -132,7 +132,7 @@ def test_it_says_what_the_model_says(url: str, folder: Path) -> None:
     assert counts["dollars"] == pytest.approx((prompt.shape[1] + 2 * len(ids)) / 1e6)
 
 
-def test_a_seed_says_the_same_again_and_requests_go_side_by_side(url: str) -> None:
+def test_a_seed_gives_the_same_answer_again_next_to_other_requests(url: str) -> None:
     asked = engine(url)
     first = answers(asked, *(request(number) for number in range(12)))
     again = answers(asked, *(request(number) for number in reversed(range(12))))
@@ -141,7 +141,7 @@ def test_a_seed_says_the_same_again_and_requests_go_side_by_side(url: str) -> No
     assert asked.drain_metrics()["requests"] == 24
 
 
-def test_a_conversation_that_is_too_long_is_refused_and_play_goes_on(url: str) -> None:
+def test_a_conversation_that_is_too_long_is_refused_alone(url: str) -> None:
     asked = engine(url)
     answers(asked, request())
     long: list[Message] = [{"role": "user", "content": "far too long " * 100}]
@@ -150,13 +150,13 @@ def test_a_conversation_that_is_too_long_is_refused_and_play_goes_on(url: str) -
     assert asked.drain_metrics()["refused"] == 1
 
 
-def test_a_model_that_it_does_not_have_ends_the_run_in_one_line(url: str) -> None:
+def test_an_unknown_model_ends_the_run_in_one_line(url: str) -> None:
     with pytest.raises(RunError, match="does not know the model 'huge'") as caught:
         answers(engine(url, model="huge"), request())
     assert "\n" not in str(caught.value)
 
 
-def test_it_plays(url: str) -> None:
+def test_a_game_against_the_server(url: str) -> None:
     remote = engine(url)
     agent_spec = AgentSpec(
         role=Player(game="kuhn"), policy="remote", renderer=remote.renderer, max_tokens=8

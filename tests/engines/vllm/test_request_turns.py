@@ -1,4 +1,4 @@
-"""Order in which the requests of several policies enter vLLM."""
+"""Tests of the order in which the requests of several policies enter vLLM."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,7 +22,7 @@ SHARED = 64
 @pytest.fixture(scope="module")
 def shared() -> Iterator[VLLMEngine]:
     engine = VLLMEngine(max_rows=ROWS, cache=0.1, options={"block_size": 32})
-    engine.serve("resident", make(layers=1), [END])  # keeps the engine of its shape
+    engine.serve("resident", make(layers=1), [END])  # keeps the vLLM engine of this shape
     yield engine
     engine.close()
 
@@ -42,7 +42,7 @@ def request(number: int, policy: str = "p", *, prompt: int = 3, said: int) -> Re
     return Request(id=number, policy=policy, prompt_ids=ids, seed=number, max_tokens=said)
 
 
-def test_what_waits_reads_no_prefix_of_the_weights_before(
+def test_waiting_requests_read_no_prefix_of_the_old_weights(
     engine: VLLMEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "in_flight_updates", True)
@@ -61,10 +61,10 @@ def test_what_waits_reads_no_prefix_of_the_weights_before(
 
 
 @pytest.mark.parametrize("lora", [None, Lora(rank=4)], ids=["weights", "adapter"])
-def test_what_vllm_holds_and_has_not_begun_begins_with_the_new_weights(
+def test_requests_that_vllm_has_not_begun_use_the_new_weights(
     lora: Lora | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of 8 prompts that vLLM takes at once, a forward pass has room for one, and 3 passes are."""
+    """vLLM takes 8 prompts at once; each of the 3 passes before the update has room for one."""
     model = make(layers=1)
     if lora is not None:
         model = adapted(model.requires_grad_(False), lora, seed=1, where="x").eval()
@@ -99,7 +99,7 @@ def test_what_vllm_holds_and_has_not_begun_begins_with_the_new_weights(
         late = requests[3:]
         assert {(done[each.id].version, done[each.id].versions) for each in late} == {(1, ())}
         assert difference(model, late, done) < 1e-5
-        # The first of each kind computes the prefix, and the later ones read it from the cache.
+        # The first request of each version computes the prefix; the later ones read it.
         assert engine.drain_metrics()["cached_tokens"] == (2 + 4) * SHARED
         alone = answer(engine, late[-1:])[late[-1].id]
         assert alone.completion_ids == done[alone.id].completion_ids
@@ -107,7 +107,7 @@ def test_what_vllm_holds_and_has_not_begun_begins_with_the_new_weights(
         engine.close()
 
 
-def test_who_comes_while_others_are_in_flight_waits_for_its_turn(engine: VLLMEngine) -> None:
+def test_a_policy_waits_while_requests_of_others_are_in_flight(engine: VLLMEngine) -> None:
     requests = [request(n, said=40) for n in range(ROWS)]
     for each in requests:
         engine.add(each)
@@ -134,9 +134,9 @@ def test_a_turn_fills_the_rows_again_and_ends_while_more_keeps_coming(engine: VL
             break
         engine.add(request(late, said=5))
     ids = [done.id for done in found]
-    assert sorted(ids[:-2]) == [*range(1, 5 * ROWS)]  # beside the long one, and nothing later
+    assert sorted(ids[:-2]) == [*range(1, 5 * ROWS)]  # next to the long request, and no later one
     assert ids[-2:] == [0, 100]
-    assert engine.drain_metrics()["loads"] == 2  # one turn each
+    assert engine.drain_metrics()["loads"] == 2  # one turn for each policy
     assert {done.id for done in finish(engine)} == set(range(200, late))
 
 
@@ -168,7 +168,7 @@ def test_adapters_take_games_in_progress_first() -> None:
         engine.close()
 
 
-def test_prompts_that_wait_within_vllm_are_passed_by_games_in_progress(
+def test_games_in_progress_overtake_prompts_that_wait_in_vllm(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A forward pass has room for one of these prompts."""

@@ -1,4 +1,4 @@
-"""Runs whose workers sample with vLLM: samples equal those of one process, all processes end."""
+"""Tests of runs whose workers sample with vLLM: equal samples, and the end of all processes."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +22,7 @@ def none_left() -> Iterator[None]:
 
 
 def proved(place: Path) -> list[float]:
-    """Differences of the weight checks of the workers, by step."""
+    """Return the differences that the weight checks of the workers found, by step."""
     return [
         line[name] for line in metrics(place) if (name := "engine/base/proof_difference") in line
     ]
@@ -47,13 +47,13 @@ def test_a_run_samples_with_two_shards(runtime: tuple[str, ...], tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_a_killed_worker_leaves_nothing_behind_and_is_replaced(tmp_path: Path) -> None:
+def test_a_killed_worker_leaves_no_processes_and_is_replaced(tmp_path: Path) -> None:
     """The worker dies while it samples ahead; its replacement gets the new weights."""
     import psutil
 
     place = tmp_path / "runs/hurt"
     ahead = ("runtime.max_staleness=1", "objective.correction=truncated", "run.name=hurt")
-    # Up to step 4 it may be sampled by then; what is sampled after that, another process samples.
+    # The killed worker may have sampled up to step 4; another process samples the later steps.
     command = Command(*VLLM, *ALONE, *ahead, "run.steps=6", cwd=tmp_path, hold=3)
     wait(step(place, 1))
     (worker,) = command.started("ray::RolloutWorker")

@@ -1,4 +1,4 @@
-"""Models that can be divided, and the reasons of processes that do not start."""
+"""Tests of models that can be divided, and of the errors of processes that do not start."""
 
 import os
 from pathlib import Path
@@ -23,7 +23,7 @@ from selfplay.models.tiny import build_model
         ((3, 3, 9), 2, "3 attention heads", 1),
     ],
 )
-def test_a_model_is_divided_or_the_line_names_a_number_that_does(
+def test_a_model_is_divided_or_the_error_names_a_smaller_number(
     sizes: tuple[int, int, int], shards: int, obstacle: str | None, fewer: int
 ) -> None:
     heads, kv_heads, intermediate = sizes
@@ -32,9 +32,9 @@ def test_a_model_is_divided_or_the_line_names_a_number_that_does(
     if obstacle is None:
         found.check(shards, where="policy 'p'")
         return
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as raised:
         found.check(shards, where="policy 'p'")
-    assert str(told.value) == (
+    assert str(raised.value) == (
         f"engine.tensor_parallel: policy 'p': {shards} shards cannot divide its {obstacle}; "
         f"set engine.tensor_parallel={fewer}"
     )

@@ -1,4 +1,4 @@
-"""Starts of several engines: compiled kernels, state of the process, and bases of adapters."""
+"""Tests of starts of several engines: compiled kernels, process state, bases of adapters."""
 
 import random
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ def test_models_of_one_shape_have_one_folder() -> None:
     assert read.architectures == [type(first).__name__]
 
 
-def test_a_second_start_has_the_key_of_the_first_ones_compiled_kernels() -> None:
+def test_two_starts_have_the_same_key_of_compiled_kernels() -> None:
     found = []
     for seed in (1, 2):
         engine = VLLMEngine(max_rows=8)
@@ -50,7 +50,7 @@ def test_a_second_start_has_the_key_of_the_first_ones_compiled_kernels() -> None
 
 
 def test_a_start_leaves_the_process_as_it_was() -> None:
-    """vLLM deletes the CUDA graphs of all engines in its set when a new one starts."""
+    """When a new engine starts, vLLM deletes the CUDA graphs of all engines in its set."""
     from vllm.compilation.cuda_graph import CUDAGraphWrapper
 
     class Graphs:
@@ -74,8 +74,8 @@ def test_a_start_leaves_the_process_as_it_was() -> None:
     assert random.getstate() == state
 
 
-def test_an_engine_on_a_cpu_reads_no_gpu_even_where_no_learner_shares_its_device() -> None:
-    """The engine of a worker that `runtime.colocated` pairs with a learner rank on a CPU."""
+def test_an_engine_on_a_cpu_with_its_own_device_reads_no_gpu() -> None:
+    """A worker that `runtime.colocated` pairs with a learner rank on a CPU has such an engine."""
     engine = VLLMEngine(max_rows=8, cache=0.1)
     engine.has_own_gpu = True
     try:
@@ -88,7 +88,7 @@ def test_an_engine_on_a_cpu_reads_no_gpu_even_where_no_learner_shares_its_device
 
 
 def test_adapters_in_float32_are_refused_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """vLLM's kernels of adapters compute in 16 bits there."""
+    """On a GPU, vLLM's kernels of adapters compute in 16 bits."""
     import_vllm()
     from vllm.platforms import current_platform
 
@@ -118,11 +118,11 @@ def test_an_engine_serves_models_that_differ_in_tokens_and_limits_alone() -> Non
     for each, positions in zip(scaled, (64, 128), strict=True):
         each.config.rope_parameters = {"rope_type": "yarn", "factor": 2.0, "rope_theta": 1e4}
         each.config.max_position_embeddings = positions
-    assert len({engine_key(each) for each in [first, *scaled]}) == 3  # yarn reads the positions
+    assert len({engine_key(each) for each in [first, *scaled]}) == 3  # yarn uses the positions
 
 
 def test_adapters_share_an_engine_after_their_base_has_moved() -> None:
-    """A learner that rests gives its memory away, and gets other memory back."""
+    """A learner that was offloaded gets other memory when it returns."""
     model = adapted(make(1).requires_grad_(False), Lora(rank=4), seed=0, where="p").eval()
     before = engine_key(model)
     weight = model.get_input_embeddings().weight

@@ -1,4 +1,4 @@
-"""Temporary folders of engines are removed by their process, or by the next one after a kill."""
+"""Tests that temporary folders of engines are removed, also those of killed processes."""
 
 import os
 import signal
@@ -19,16 +19,16 @@ tempfile.tempdir = sys.argv[1]
 child = os.fork()
 made = core.folder()
 Path(made.name, "config.json").touch()
-os.write(1, f"{os.getpid()} {Path(made.name).parent}\\n".encode())  # at once, beside the other's
+os.write(1, f"{os.getpid()} {Path(made.name).parent}\\n".encode())  # in one write
 if child:
     os.waitpid(child, 0)
     os.write(1, b"ended\\n")
 sys.stdin.read()
 """
-"""Two processes with a temporary folder each. The second one waits for the end of the first."""
+"""A program of two processes with a temporary folder each; the parent waits for its child."""
 
 
-def test_what_a_killed_process_left_is_removed_and_what_a_living_one_has_stays(
+def test_folders_of_killed_processes_are_removed_and_others_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -57,7 +57,9 @@ def test_what_a_killed_process_left_is_removed_and_what_a_living_one_has_stays(
     assert set(tmp_path.iterdir()) == {stranger}  # a process that ends normally leaves nothing
 
 
-def test_a_process_has_its_folders_in_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_has_one_parent_folder_for_its_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     core._home.cache_clear()
     try:

@@ -1,6 +1,6 @@
-"""Tensor parallelism: two processes with half a model each sample like one with the whole model.
+"""Tests of tensor parallelism: two processes with half a model each sample like a whole model.
 
-Runs where vLLM is installed: scripts/setup vllm, then
+The tests run where vLLM is installed: scripts/setup vllm, then
 .venv-vllm/bin/python -m pytest -m "vllm and not gpu" tests/engines/vllm/test_tensor_parallel.py
 """
 
@@ -102,8 +102,8 @@ def test_a_shard_that_loses_its_part_of_an_update_ends_the_run(
     engine.serve("p", model, [END])
     (group,) = engine._groups.values()
     assert group._arrival._copies is not None
-    assert group._arrival._copies["model.norm.weight"] == [2], "in both shards"
-    assert group._arrival._copies["model.embed_tokens.weight"] == [1], "divided"
+    assert group._arrival._copies["model.norm.weight"] == [2], "both shards have a copy"
+    assert group._arrival._copies["model.embed_tokens.weight"] == [1], "the shards have a part each"
     host = group.host.engine
     host.collective_rpc(shard_faults.lose_weights)
     try:
@@ -117,12 +117,12 @@ def test_a_shard_that_loses_its_part_of_an_update_ends_the_run(
     assert len(finish(engine)) == 1
 
 
-def test_weights_that_a_shard_refuses_are_one_line(engine: VLLMEngine) -> None:
+def test_weights_that_a_shard_refuses_give_an_error_of_one_line(engine: VLLMEngine) -> None:
     strange = make(8)
     strange.register_parameter("strange", torch.nn.Parameter(torch.zeros(3)))
-    with pytest.raises(ConfigError, match=r"vLLM refuses the weights: .*strange") as told:
+    with pytest.raises(ConfigError, match=r"vLLM refuses the weights: .*strange") as raised:
         engine.serve("p", strange, [END])
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(raised.value)
     requests = asked("resident", 3)
     found = answer(engine, requests)
     assert difference(engine._policies["resident"][0].model, requests, found) < 1e-5
@@ -160,24 +160,24 @@ def test_adapters_reach_both_shards_and_one_that_loses_its_part_ends_the_run() -
 
 def test_a_model_that_cannot_be_divided_is_refused_before_a_process_starts() -> None:
     engine = VLLMEngine(**SETTINGS, tensor_parallel=3)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as raised:
         engine.serve("p", make(), [END])
-    assert str(told.value) == (
+    assert str(raised.value) == (
         "engine.tensor_parallel: policy 'p': 3 shards cannot divide its 2 attention heads; set "
         "engine.tensor_parallel=2"
     )
 
 
-def test_the_reason_of_a_shard_that_does_not_start_is_one_line(
+def test_the_error_of_a_shard_that_does_not_start_is_one_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(DividedSizes, "check", lambda *given, **named: None)
     engine = split()
     with pytest.raises(
         ConfigError, match=r"Qwen3ForCausalLM: AssertionError: assert .*tp_size"
-    ) as told:
+    ) as raised:
         engine.serve("p", make(intermediate=97), [END])
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(raised.value)
 
 
 def test_a_shard_that_dies_ends_the_engine_in_one_line() -> None:
@@ -191,7 +191,7 @@ def test_a_shard_that_dies_ends_the_engine_in_one_line() -> None:
     shards = [psutil.Process(number) for number in numbers]
     try:
         engine.add(Request(id=0, policy="p", prompt_ids=(5,), seed=0, max_tokens=100))
-        shards[shard_faults.HURT].kill()
+        shards[shard_faults.FAULTY_RANK].kill()
         with pytest.raises(EngineFailed, match=r"^vLLM failed during a step: one of its processes"):
             while True:
                 engine.step()

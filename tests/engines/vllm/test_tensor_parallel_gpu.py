@@ -1,6 +1,6 @@
-"""Tensor parallelism on two GPUs: updates and adapters reach both, from a GPU and from main memory.
+"""Tests of tensor parallelism on two GPUs: updates and adapters reach both GPUs.
 
-Runs where `pip install -e '.[vllm]' pytest peft` was done, in an environment of its own:
+The tests run in an environment of their own, after `pip install -e '.[vllm]' pytest peft`:
 python -m pytest -m "vllm and gpu" tests/engines/vllm/test_tensor_parallel_gpu.py
 """
 

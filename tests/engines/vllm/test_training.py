@@ -1,4 +1,4 @@
-"""Training with vLLM: every update arrives before the next token."""
+"""Tests of training with vLLM: every update arrives before the next token."""
 
 import json
 import signal
@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.command_process import SMOKE, Strike, one_line, run
+from tests.helpers.command_process import SMOKE, InjectedFault, one_line, run
 
 pytestmark = pytest.mark.vllm
 
 
-def test_a_run_with_vllm_learns_from_what_its_own_weights_said(tmp_path: Path) -> None:
+def test_a_run_with_vllm_learns_from_samples_of_its_own_weights(tmp_path: Path) -> None:
     asked = ("engine=vllm", "run.steps=2", "run.name=v")
     outcome = run("train", SMOKE, *asked, cwd=tmp_path)
     assert outcome.code == 0, outcome.err
@@ -20,11 +20,11 @@ def test_a_run_with_vllm_learns_from_what_its_own_weights_said(tmp_path: Path) -
     assert len(steps) == 2
     for metrics in steps:
         assert metrics["policy/base/mismatch_kl"] < 1e-7
-    for metrics in steps[1:]:  # the first plays with what was loaded as it was served
+    for metrics in steps[1:]:  # step 1 samples with the weights loaded at the start
         assert metrics["engine/base/loads"] >= 1
         assert metrics["engine/base/proof_difference"] < 1e-5
-    kinks = {round(metrics["policy/base/gradient_norm"], 12) for metrics in steps}
-    assert min(kinks) > 0  # so that there was something to arrive
+    norms = {round(metrics["policy/base/gradient_norm"], 12) for metrics in steps}
+    assert min(norms) > 0  # every update changed the weights
 
 
 GAME = (
@@ -33,8 +33,8 @@ GAME = (
     *("evaluations=none", "warmstart=random_play", "warmstart.steps=5", "credit=dr_grpo"),
     *("credit.group_by=agent", "objective=magrpo", "sampler.group_size=2", "run.threads=1"),
     *("run.checkpoint_every=1", "run.steps=4", "sampling.default.max_tokens=2", "learner.lr=1e-2"),
-    "objective.entropy=0.01",  # a gradient at every step, whatever was paid
-    *("warmstart.model.hidden=64", "warmstart.model.heads=2"),  # vLLM knows no heads of 16
+    "objective.entropy=0.01",  # gives a gradient at every step, whatever the rewards are
+    *("warmstart.model.hidden=64", "warmstart.model.heads=2"),  # vLLM refuses heads of size 16
     *("league=pfsp", "league.players.default.add.updates=1", "engine=vllm", "run.name=v"),
 )
 
@@ -44,8 +44,10 @@ def test_a_league_plays_its_snapshots_with_vllm(
     tmp_path: Path, population: str, killed: bool
 ) -> None:
     """Separate weights take turns, adapters share an engine; a killed run is resumed."""
-    strike = Strike(at="selfplay.train.Trainer.save", call=3, after=True) if killed else None
-    outcome = run("train", *GAME, f"population={population}", cwd=tmp_path, strike=strike)
+    injected = (
+        InjectedFault(at="selfplay.train.Trainer.save", call=3, after=True) if killed else None
+    )
+    outcome = run("train", *GAME, f"population={population}", cwd=tmp_path, injected=injected)
     if killed:
         assert outcome.code == -signal.SIGKILL, outcome.err
         outcome = run("train", "resume=runs/v", cwd=tmp_path)
@@ -61,7 +63,9 @@ def test_a_league_plays_its_snapshots_with_vllm(
 
 
 @pytest.mark.parametrize("setting", ["engine.sleep=true", "engine.max_length=64"])
-def test_a_wrong_setting_is_one_line_before_anything_is_done(setting: str, tmp_path: Path) -> None:
+def test_a_wrong_setting_is_refused_in_one_line_before_any_work(
+    setting: str, tmp_path: Path
+) -> None:
     outcome = run("train", SMOKE, "engine=vllm", setting, cwd=tmp_path, cache=tmp_path / "cache")
     assert outcome.code == 2
     assert setting.partition("=")[0] in one_line(outcome.err)

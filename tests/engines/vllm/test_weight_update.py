@@ -1,4 +1,4 @@
-"""Weights in vLLM: every update arrives, is checked, and is used only by its policy."""
+"""Tests of weights in vLLM: every update arrives, is checked, and is used only by its policy."""
 
 import copy
 from collections.abc import Iterator
@@ -56,7 +56,7 @@ def model() -> PreTrainedModel:
     return make(1)
 
 
-def test_log_probabilities_are_the_models_own_right_after_every_update(
+def test_log_probabilities_are_the_models_own_after_every_update(
     engine: VLLMEngine, model: PreTrainedModel
 ) -> None:
     engine.serve("p", model, [END])
@@ -68,14 +68,14 @@ def test_log_probabilities_are_the_models_own_right_after_every_update(
         requests = asked("p", seed=version)
         found = answer(engine, requests)
         assert difference(model, requests, found) < 1e-5
-        assert difference(before, requests, found) > 10 * DIFFERENCE  # what a lost update shows
+        assert difference(before, requests, found) > 10 * DIFFERENCE  # the old weights differ more
         assert {done.version for done in found.values()} == {version}
     counts = engine.drain_metrics()
     assert counts["loads"] == counts["loads_compared"] == 4
     assert 0 < counts["proof_difference"] < 1e-5
 
 
-def test_completions_in_flight_go_on_under_new_weights_where_they_may(
+def test_completions_in_flight_continue_with_new_weights_if_allowed(
     engine: VLLMEngine, model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "in_flight_updates", True)
@@ -192,18 +192,18 @@ def test_no_prefix_of_other_weights_or_of_another_policy_is_read(
     assert cached("p") == 0
     assert cached("p") > 100
     assert cached("q") == 0
-    assert cached("p") > 100  # its own is kept while another's turn is
+    assert cached("p") > 100  # its prefix is kept during the turn of q
     shake(model, 7)
     engine.publish("p", model.state_dict(), 1)
     assert cached("p") == 0
-    engine.publish("p", {}, 1)  # the same once more
+    engine.publish("p", {}, 1)  # the same weights again
     assert cached("p") == 0
     assert cached("p") > 100
 
 
 def test_policies_of_one_shape_take_turns_and_none_waits_forever(engine: VLLMEngine) -> None:
     models = {name: make(seed) for seed, name in enumerate("pqr")}
-    # As in a base model and its instruction-tuned sibling.
+    # The configs differ like those of a base model and its instruction-tuned version.
     models["q"].config.eos_token_id = 5
     models["q"].config.max_position_embeddings //= 2
     for name, each in models.items():
@@ -234,8 +234,10 @@ def test_policies_of_one_shape_take_turns_and_none_waits_forever(engine: VLLMEng
 def test_a_lost_update_of_an_adapter_ends_the_run_however_small(
     part: str, dtype: Any, alpha: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One number moves by two steps of its type, which no log-probability shows. The scalings are
-    2 and 1.5, and the engine has room for a higher rank."""
+    """One number moves by two steps of its type, which no log-probability shows.
+
+    The scalings are 2 and 1.5, and the engine has room for a higher rank.
+    """
     base = make(3).requires_grad_(False)
     settings: dict[str, Any] = {"cache": 0.1, "adapters": 2, "rank": 16, "dtype": dtype}
     engine = VLLMEngine(max_rows=8, options={"block_size": 32}, **settings)
@@ -258,8 +260,8 @@ def test_a_lost_update_of_an_adapter_ends_the_run_however_small(
             number, above = moved[1, 2].to(kind), torch.tensor(9.0, dtype=kind)
             moved[1, 2] = number.nextafter(above).nextafter(above).float()
         load = served_policies.load_adapter
-        told = group.all[1].adapter
-        monkeypatch.setattr(served_policies, "load_adapter", lambda *given: told)
+        adapter = group.all[1].adapter
+        monkeypatch.setattr(served_policies, "load_adapter", lambda *given: adapter)
         engine.publish("p", {}, 3)
         engine.add(request)
         with pytest.raises(RunError, match=f"version 3 did not reach vLLM: .* {part[-1]} have"):
@@ -277,8 +279,8 @@ def test_a_lost_first_update_of_an_adapter_ends_the_run(monkeypatch: pytest.Monk
     try:
         engine.serve("p", model, [END])
         (group,) = engine._groups.values()
-        told = group.all[0].adapter
-        monkeypatch.setattr(served_policies, "load_adapter", lambda *given: told)
+        adapter = group.all[0].adapter
+        monkeypatch.setattr(served_policies, "load_adapter", lambda *given: adapter)
         with torch.no_grad():
             next(p for name, p in model.named_parameters() if "lora_B" in name)[1, 2] = 1e-6
         engine.publish("p", {}, 1)
@@ -290,12 +292,12 @@ def test_a_lost_first_update_of_an_adapter_ends_the_run(monkeypatch: pytest.Monk
 
 
 def test_an_adapter_that_never_reaches_vllm_is_refused() -> None:
-    """Its place is 0."""
+    """The matrices of such an adapter in vLLM are 0."""
     arrival, sent = AdapterArrival(), ((5, 25), (0, 0))
     with pytest.raises(WeightMismatch, match="no matrices"):
         arrival.check(((0, 0), (0, 0)), sent)
     other = AdapterArrival()
-    other.check(((6, 36), (0, 0)), sent)  # held in another form
+    other.check(((6, 36), (0, 0)), sent)  # vLLM stores the matrices in another form
     other.check(None, sent)
     assert arrival.compared is None and other.compared is False
 
@@ -330,7 +332,7 @@ def test_adapters_over_one_base_are_in_one_engine_together() -> None:
             ConfigError, match=r"rank 16, above the engine's 8; set engine\.rank=16"
         ):
             engine.serve("large", large, [END])
-        # Others are in flight while one gets its weights.
+        # Requests of `other` are in flight while `one` gets new weights.
         for n in range(6):
             engine.add(Request(id=n, policy="other", prompt_ids=(9,), seed=n, max_tokens=40))
         found = {done.id: done for done in engine.step()}
@@ -391,9 +393,9 @@ def test_other_models(kind: Any, config: Any) -> None:
 def test_weights_that_vllm_does_not_know_are_refused_in_one_line(engine: VLLMEngine) -> None:
     strange = make(8)
     strange.register_parameter("strange", torch.nn.Parameter(torch.zeros(3)))
-    with pytest.raises(ConfigError, match=r"vLLM refuses the weights: .*strange") as told:
+    with pytest.raises(ConfigError, match=r"vLLM refuses the weights: .*strange") as raised:
         engine.serve("p", strange, [END])
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(raised.value)
     requests = asked("resident", 3)
     found = answer(engine, requests)
     assert difference(engine._policies["resident"][0].model, requests, found) < 1e-5
@@ -405,13 +407,13 @@ def test_an_adapter_that_vllm_does_not_know_is_refused_in_one_line() -> None:
     model: Any = make(3, layers=1).requires_grad_(False)
     model.add_adapter(LoraConfig(r=4, target_modules=["q_proj"], use_dora=True))
     engine = VLLMEngine(max_rows=8, cache=0.1)
-    with pytest.raises(ConfigError, match=r"vLLM refuses the adapter: .*DoRA") as told:
+    with pytest.raises(ConfigError, match=r"vLLM refuses the adapter: .*DoRA") as raised:
         engine.serve("p", model, [END])
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(raised.value)
     engine.close()
 
 
-def test_a_model_that_vllm_computes_otherwise_is_refused(
+def test_a_model_that_vllm_computes_differently_is_refused(
     monkeypatch: pytest.MonkeyPatch, engine: VLLMEngine
 ) -> None:
     monkeypatch.setattr(served_policies, "load_weights", lambda *given, **settings: None)

@@ -1,4 +1,4 @@
-"""The watch's rules, on figures made by hand."""
+"""Tests of the rules of the collapse monitor, on metrics made by hand."""
 
 import json
 import math
@@ -17,18 +17,18 @@ from selfplay.experiment.experiment import check
 FALLS = {"metric": "a", "direction": "decrease", "threshold": 0.5, "window": 1, "patience": 1}
 
 
-def watch(**rules: Mapping[str, Any] | None) -> CollapseMonitor:
+def make_monitor(**rules: Mapping[str, Any] | None) -> CollapseMonitor:
     return CollapseMonitor(response=Warn(), rules=rules)
 
 
 def fired(
-    watching: CollapseMonitor, values: Sequence[float], name: str = "a", first: int = 1
+    monitor: CollapseMonitor, values: Sequence[float], name: str = "a", first: int = 1
 ) -> list[int]:
-    """The steps at which the only rule fires, one value per step."""
+    """Return the steps at which the only rule fires, given one value per step."""
     steps = []
     for step, value in enumerate(values, first):
-        (told,) = watching.observe(step, {name: value}).values()
-        if told:
+        (fires,) = monitor.observe(step, {name: value}).values()
+        if fires:
             steps.append(step)
     return steps
 
@@ -36,67 +36,69 @@ def fired(
 @pytest.mark.parametrize(
     ("settings", "values", "steps"),
     [
-        # from its best: 0.9 falls by more than 0.5 below at 0.3, and no longer at 0.4
+        # relative to the best value: 0.3 is more than 0.5 below 0.9, and 0.4 is not
         ({}, [0.2, 0.9, 0.5, 0.3, 0.4, 0.3], [4, 6]),
         ({"direction": "increase"}, [0.9, 0.2, 0.6, 0.8, 0.7], [4]),
-        # from its first: what it reaches later does not count
+        # relative to the first value: later values do not count
         ({"reference": "first"}, [0.2, 0.9, 0.3, -0.2, -0.4], [5]),
         ({"reference": 1.0}, [0.4, 0.6, 0.5], [1]),
-        # by a share: half of 8 is 4, half of -8 is 4 too
+        # by a fraction: half of 8 is 4, half of -8 is 4 too
         ({"relative": True}, [8.0, 4.0, 3.9], [3]),
         ({"relative": True, "reference": "first"}, [-8.0, -12.0, -12.1], [3]),
-        # the noise of one step does nothing, be it averaged or waited out
+        # the noise of one step has no effect with patience, nor with a mean of three steps
         ({"patience": 2}, [1.0, 0.0, 1.0, 0.0, 0.0, 0.0], [5, 6]),
         ({"window": 3}, [1.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0], [9, 10]),
         # a value that is not a number is no observation
         ({}, [1.0, math.nan, 0.0, math.inf, 0.9, 0.0], [3, 4, 6]),
     ],
 )
-def test_a_rule_fires_where_it_says(
+def test_a_rule_fires_at_the_expected_steps(
     settings: dict[str, Any], values: list[float], steps: list[int]
 ) -> None:
-    assert fired(watch(mine={**FALLS, **settings}), values) == steps
+    assert fired(make_monitor(mine={**FALLS, **settings}), values) == steps
 
 
 def test_self_play_that_diverges_from_play_against_anchors() -> None:
     rule = {**FALLS, "metric": "self", "minus": "anchor", "direction": "increase", "threshold": 0.2}
-    watching = watch(diverging=rule)
-    told = []
+    monitor = make_monitor(diverging=rule)
+    results = []
     for step in range(1, 9):
-        figures = {"self": 0.1 * step}
-        if step % 2 == 0:  # the evaluation runs every other step, and there alone there is a gap
-            figures["anchor"] = {2: 0.2, 4: 0.4, 6: 0.3, 8: 0.1}[step]
-        told.append(watching.observe(step, figures).get("collapse/diverging"))
-    assert told == [None, 0, 0, 0, 0, 1, 1, 1]
-    (alarm,) = watching.alarms()
+        metrics = {"self": 0.1 * step}
+        if (
+            step % 2 == 0
+        ):  # the evaluation runs at every other step, and only there a difference exists
+            metrics["anchor"] = {2: 0.2, 4: 0.4, 6: 0.3, 8: 0.1}[step]
+        results.append(monitor.observe(step, metrics).get("collapse/diverging"))
+    assert results == [None, 0, 0, 0, 0, 1, 1, 1]
+    (alarm,) = monitor.alarms()
     assert "self - anchor rose to 0.7, away from its best, 0; it began by step 6" in alarm.text
 
 
-def test_each_figure_that_fits_is_watched_by_itself() -> None:
-    watching = watch(valid={**FALLS, "metric": "role/*/valid"})
-    watching.observe(1, {"role/a/valid": 1.0, "role/b/valid": 0.4, "role/a/reward": 1.0})
-    assert watching.observe(2, {"role/a/valid": 1.0, "role/b/valid": 0.0}) == {"collapse/valid": 0}
-    assert watching.observe(3, {"role/a/valid": 0.1, "role/b/valid": 0.0}) == {"collapse/valid": 1}
-    assert [alarm.metric for alarm in watching.alarms()] == ["role/a/valid"]
+def test_each_matching_metric_is_watched_separately() -> None:
+    monitor = make_monitor(valid={**FALLS, "metric": "role/*/valid"})
+    monitor.observe(1, {"role/a/valid": 1.0, "role/b/valid": 0.4, "role/a/reward": 1.0})
+    assert monitor.observe(2, {"role/a/valid": 1.0, "role/b/valid": 0.0}) == {"collapse/valid": 0}
+    assert monitor.observe(3, {"role/a/valid": 0.1, "role/b/valid": 0.0}) == {"collapse/valid": 1}
+    assert [alarm.metric for alarm in monitor.alarms()] == ["role/a/valid"]
 
 
 def test_an_alarm_is_new_once_and_knows_when_it_began() -> None:
-    watching = watch(mine={**FALLS, "window": 3, "patience": 2})
+    monitor = make_monitor(mine={**FALLS, "window": 3, "patience": 2})
     new = []
     for step, value in enumerate([1, 1, 1, 1, 0, 0, 0, 0], 1):
-        watching.observe(step, {"a": value})
-        new.append([alarm.new for alarm in watching.alarms()])
-    # The mean is below 0.5 from step 6 on, and that of step 6 began with step 4.
+        monitor.observe(step, {"a": value})
+        new.append([alarm.new for alarm in monitor.alarms()])
+    # The mean of three steps is below 0.5 from step 6 on; that of step 6 begins with step 4.
     assert new == [[]] * 6 + [[True], [False]]
-    assert watching.alarms()[0].begun == 4
+    assert monitor.alarms()[0].begun == 4
 
 
-def test_an_alarm_is_not_new_in_a_step_that_has_nothing_new_to_see() -> None:
-    watching = watch(mine=FALLS)
+def test_an_alarm_is_not_new_in_a_step_without_a_new_value() -> None:
+    monitor = make_monitor(mine=FALLS)
     new = []
-    for step, figures in enumerate([{"a": 1.0}, {"a": 0.0}, {}, {}, {"a": 0.0}], 1):
-        watching.observe(step, figures)
-        new.append([alarm.new for alarm in watching.alarms()])
+    for step, metrics in enumerate([{"a": 1.0}, {"a": 0.0}, {}, {}, {"a": 0.0}], 1):
+        monitor.observe(step, metrics)
+        new.append([alarm.new for alarm in monitor.alarms()])
     assert new == [[], [True], [False], [False], [False]]
 
 
@@ -104,51 +106,51 @@ def test_a_metric_that_is_no_longer_observed_fires_no_more_and_keeps_no_checkpoi
     class RollsBack(Warn):
         rolls_back = True
 
-    watching = CollapseMonitor(response=RollsBack(), rules={"mine": {**FALLS, "metric": "role/*"}})
-    told = {}
+    monitor = CollapseMonitor(response=RollsBack(), rules={"mine": {**FALLS, "metric": "role/*"}})
+    results = {}
     for step in range(1, 30):
         ended = {"role/a": 1.0 if step < 10 else 0.0} if step <= 10 else {}
-        (told[step],) = watching.observe(step, {**ended, "role/b": 1.0}).values()
-    assert [step for step, fires in told.items() if fires] == [10, 11, 12]
-    assert watching.spare() == 28 and not watching.alarms()
-    watching.observe(30, {"role/a": 0.0, "role/b": 1.0})  # a later phase observes it again
-    assert [alarm.metric for alarm in watching.alarms()] == ["role/a"]
+        (results[step],) = monitor.observe(step, {**ended, "role/b": 1.0}).values()
+    assert [step for step, fires in results.items() if fires] == [10, 11, 12]
+    assert monitor.spare() == 28 and not monitor.alarms()
+    monitor.observe(30, {"role/a": 0.0, "role/b": 1.0})  # a later phase observes it again
+    assert [alarm.metric for alarm in monitor.alarms()] == ["role/a"]
 
 
-def test_what_a_missing_figure_counts_as() -> None:
+def test_a_missing_metric_counts_as_the_absent_value() -> None:
     rule = {**FALLS, "metric": "a/*", "direction": "increase", "reference": 0.0, "patience": 2}
     values = [None, 0.9, None, 0.9, 0.9, None]
     for absent, expected in ((None, [4, 5, 6]), (0.0, [5]), (0.8, [3, 4, 5, 6])):
-        watching, told = watch(mine={**rule, "absent": absent}), []
+        monitor, results = make_monitor(mine={**rule, "absent": absent}), []
         for step, value in enumerate(values, 1):
-            told.append(watching.observe(step, {} if value is None else {"a/b": value}))
-        assert told[0] == {}, "it has not been there yet"
-        assert [n for n, each in enumerate(told, 1) if each.get("collapse/mine")] == expected
-    gap = watch(mine={**FALLS, "minus": "b", "absent": 0.0})
+            results.append(monitor.observe(step, {} if value is None else {"a/b": value}))
+        assert results[0] == {}, "the metric was not observed before"
+        assert [n for n, each in enumerate(results, 1) if each.get("collapse/mine")] == expected
+    gap = make_monitor(mine={**FALLS, "minus": "b", "absent": 0.0})
     assert gap.observe(1, {"a": 1.0, "b": 1.0}) == gap.observe(2, {"b": 0.1})
     assert gap.observe(3, {"b": 1.0}) == gap.observe(4, {}) == {"collapse/mine": 1}
 
 
-def test_a_rule_that_is_taken_away_and_one_on_what_the_run_has_not() -> None:
-    watching = watch(mine=FALLS, gap={**FALLS, "metric": "b", "minus": "rewrd"}, off=None)
-    assert set(watching.rules) == {"mine", "gap"}
-    figures = {"a": 1.0, "b": 1.0, "reward": 0.5}
-    assert watching.observe(1, figures) == {"collapse/mine": 0}
-    (line,) = watching.unseen(figures)
+def test_a_removed_rule_and_a_rule_on_an_unknown_metric() -> None:
+    monitor = make_monitor(mine=FALLS, gap={**FALLS, "metric": "b", "minus": "rewrd"}, off=None)
+    assert set(monitor.rules) == {"mine", "gap"}
+    metrics = {"a": 1.0, "b": 1.0, "reward": 0.5}
+    assert monitor.observe(1, metrics) == {"collapse/mine": 0}
+    (line,) = monitor.unseen(metrics)
     assert line == "collapse.rules.gap: no metric 'rewrd' so far; did you mean 'reward'?"
 
 
-def test_what_it_has_seen_survives_a_checkpoint() -> None:
+def test_the_state_of_a_monitor_survives_a_checkpoint() -> None:
     values = [1.0, 0.9, 0.8, 0.2, 0.1, 0.1, 0.1]
     settings = {**FALLS, "window": 2, "patience": 2, "reference": "first"}
-    whole, first = watch(mine=settings), watch(mine=settings)
+    whole, first = make_monitor(mine=settings), make_monitor(mine=settings)
     expected = fired(whole, values)
-    told = fired(first, values[:4])
-    second = watch(mine=settings)
+    before = fired(first, values[:4])
+    second = make_monitor(mine=settings)
     second.load_state_dict(json.loads(json.dumps(first.state_dict())))
-    assert told + fired(second, values[4:], first=5) == expected == [6, 7]
+    assert before + fired(second, values[4:], first=5) == expected == [6, 7]
     assert second.state_dict() == whole.state_dict()
-    without = watch()
+    without = make_monitor()
     without.load_state_dict(whole.state_dict())
     assert not without.alarms()
 
@@ -165,15 +167,15 @@ def test_what_it_has_seen_survives_a_checkpoint() -> None:
         ({"metric": "a/*", "minus": "b"}, "needs the full name of its metric, without"),
     ],
 )
-def test_what_makes_no_rule_is_refused(settings: dict[str, Any], complaint: str) -> None:
+def test_an_invalid_rule_is_refused(settings: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
-        watch(mine={**FALLS, **settings})
+        make_monitor(mine={**FALLS, **settings})
 
 
 @pytest.mark.parametrize("name", choices("collapse"))
-def test_every_shipped_watch_can_be_built(name: str) -> None:
-    watching = build(load([f"collapse={name}"])["collapse"], where="collapse")
-    assert isinstance(watching, CollapseMonitor) and bool(watching.rules) == (name != "none")
+def test_every_shipped_monitor_can_be_built(name: str) -> None:
+    monitor = build(load([f"collapse={name}"])["collapse"], where="collapse")
+    assert isinstance(monitor, CollapseMonitor) and bool(monitor.rules) == (name != "none")
 
 
 @pytest.mark.parametrize(
@@ -187,40 +189,41 @@ def test_every_shipped_watch_can_be_built(name: str) -> None:
         ("+collapse.rules.entropy.wait=1", r"collapse\.rules\.entropy\.wait: unknown key"),
     ],
 )
-def test_a_config_of_no_watch_is_refused_before_anything_runs(change: str, complaint: str) -> None:
+def test_an_invalid_monitor_is_refused_by_a_check(change: str, complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
         check(load(["+experiment=tiny/kuhn", "collapse=roll_back", change]))
 
 
 def test_the_shipped_rules_stay_silent_where_learning_goes_well() -> None:
-    """Answers three times as long, and surprisal down to a tenth, are no collapse."""
+    """Answers of three times the length and a tenth of the surprisal are no collapse."""
     node = load(["collapse=warn"])["collapse"]
-    watching = CollapseMonitor(response=Warn(), rules=node["rules"])
+    monitor = CollapseMonitor(response=Warn(), rules=node["rules"])
     for step in range(1, 60):
         gone = step / 60
-        figures = {
+        metrics = {
             "policy/base/surprisal": 0.8 - 0.72 * gone,
             "role/solver/completion_tokens": 20 + 40 * gone,
             "role/solver/valid": 0.9 + (-1) ** step * 0.08,
             "role/proposer/verdict/duplicate": 0.1 + 0.1 * gone,
             "arena/illegal_fraction": 0.1,
-            "arena/illegal": 0.1 * step,  # a count, of ever longer games
+            "arena/illegal": 0.1 * step,  # a count, which grows with the length of games
         }
-        assert not any(watching.observe(step, figures).values())
+        assert not any(monitor.observe(step, metrics).values())
 
 
 def test_duplicates_now_and_then_are_no_collapse() -> None:
-    """A step without any has no figure of them."""
-    watching = CollapseMonitor(response=Warn(), rules=load(["collapse=warn"])["collapse"]["rules"])
-    told = []
+    """A step without duplicates has no metric of them."""
+    monitor = CollapseMonitor(response=Warn(), rules=load(["collapse=warn"])["collapse"]["rules"])
+    results = []
     for step in range(1, 60):
         now = {"role/solver/verdict/duplicate": 0.5} if step % 5 == 0 or step > 50 else {}
-        told.append(watching.observe(step, now).get("collapse/duplicates", 0.0))
-    # From step 50 on all have some: the mean of five is above 0.4 from step 54 on, thrice at 56.
-    assert [step for step, fires in enumerate(told, 1) if fires] == [56, 57, 58, 59]
+        results.append(monitor.observe(step, now).get("collapse/duplicates", 0.0))
+    # From step 50 on all steps have some. The mean of five steps is above 0.4 from step 54 on;
+    # step 56 is the third such step.
+    assert [step for step, fires in enumerate(results, 1) if fires] == [56, 57, 58, 59]
 
 
-def test_each_of_the_shipped_rules_fires_at_what_it_is_for() -> None:
+def test_each_shipped_rule_fires_at_its_kind_of_collapse() -> None:
     node = load(["collapse=warn"])["collapse"]
     healthy = {
         "policy/base/surprisal": 0.8,
@@ -230,8 +233,8 @@ def test_each_of_the_shipped_rules_fires_at_what_it_is_for() -> None:
         "arena/illegal_fraction": 0.02,
     }
     sick = dict(zip(healthy, (0.0, 5.0, 0.5, 0.9, 0.6), strict=True))
-    for figure, value in sick.items():
-        watching = CollapseMonitor(response=Warn(), rules=node["rules"])
+    for metric, value in sick.items():
+        monitor = CollapseMonitor(response=Warn(), rules=node["rules"])
         for step in range(1, 30):
-            watching.observe(step, healthy if step < 15 else {**healthy, figure: value})
-        assert [alarm.metric for alarm in watching.alarms()] == [figure]
+            monitor.observe(step, healthy if step < 15 else {**healthy, metric: value})
+        assert [alarm.metric for alarm in monitor.alarms()] == [metric]

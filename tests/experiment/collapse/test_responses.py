@@ -1,4 +1,4 @@
-"""What follows when the watch fires in a training run, in runs whose collapse is forced."""
+"""Tests of the responses to a collapse, in training runs whose collapse is forced."""
 
 import gc
 import io
@@ -37,23 +37,23 @@ RULE = {
 
 
 class Frail(FixedTasks):
-    """Tasks that tell of a collapse from step 4 on, where games are played with the run's seed."""
+    """Tasks that report a collapse from step 4 on, if games are played with the run's seed."""
 
     always = False
 
     def observe(self, groups: Sequence[Group], step: int) -> None:
-        """Look whose seed the games have."""
+        """Check if the games have the run's seed."""
         group = groups[0]
         first = derive(SEED, step, 0, 0, group.episodes[0].task.id)
         self.sick = step >= 4 and (self.always or group.episodes[0].seed == first)
 
     def metrics(self) -> dict[str, float]:
-        """Health beside the laps."""
+        """Return the metrics of the tasks, with a health of 0 or 1."""
         return {**super().metrics(), "health": float(not self.sick)}
 
 
 class Hopeless(Frail):
-    """Frail with every seed."""
+    """Tasks that report a collapse from step 4 on, with every seed."""
 
     always = True
 
@@ -75,7 +75,7 @@ def settings(*changes: str, tasks: type = Frail, **rule: Any) -> dict[str, Any]:
 
 
 def train(experiment: Experiment, run: Run) -> str:
-    """What was told on the way; an error carries it too."""
+    """Train, and return the printed messages; a CollapsedError contains them too."""
     console = Console(file=io.StringIO(), width=400, _environ={})
     try:
         with Progress(STEPS, "run", console) as progress:
@@ -96,11 +96,11 @@ def steps(place: Path) -> list[int]:
     return [line["step"] for line in metrics(place)]
 
 
-def test_a_run_goes_back_with_other_seeds_and_keeps_what_it_left(tmp_path: Path) -> None:
-    run, told = trained(tmp_path / "run", settings("collapse=roll_back"))
-    # The mean of two falls below a half at step 5 for the first time, and step 4 is part of it.
-    assert "step 6: signs of collapse: health: curriculum/health fell to 0 (mean of 2)" in told
-    assert "it began by step 4" in told and "going back to checkpoint 000003" in told
+def test_a_run_goes_back_with_other_seeds_and_keeps_the_steps_it_left(tmp_path: Path) -> None:
+    run, printed = trained(tmp_path / "run", settings("collapse=roll_back"))
+    # The mean of two steps is below 0.5 at step 5 for the first time, and it includes step 4.
+    assert "step 6: signs of collapse: health: curriculum/health fell to 0 (mean of 2)" in printed
+    assert "it began by step 4" in printed and "going back to checkpoint 000003" in printed
     assert steps(run.folder) == list(range(STEPS + 1))
     left = run.folder / "rolled_back" / "1"
     assert steps(left) == [4, 5, 6]
@@ -128,19 +128,19 @@ def test_a_league_goes_back_with_the_run(tmp_path: Path) -> None:
     changes = ["collapse=roll_back", "league=uniform", "league.players.default.add.updates=1"]
     run, _ = trained(tmp_path / "run", settings(*changes))
     left, kept = metrics(run.folder / "rolled_back/1"), metrics(run.folder)
-    # One more with every update, on the way that was left and on the one that was taken.
+    # Every update adds a snapshot, in the steps that were left and in those that were kept.
     assert [line["league/snapshots"] for line in left] == [5, 6, 7]
     assert [line["league/snapshots"] for line in kept[1:]] == [2, 3, 4, 5, 6, 7, 8]
 
 
 class Killed(BaseException):
-    """The process is gone."""
+    """An exception that simulates the end of the process."""
 
 
 KILLS = {
     "before anything is set aside": "selfplay.run.directory.Run.set_aside",
     "before the checkpoint is read": "selfplay.experiment.experiment.Experiment.restore",
-    "before the checkpoint knows of it": "selfplay.train.Trainer.save",
+    "before a checkpoint records the rollback": "selfplay.train.Trainer.save",
     "before the later checkpoints are dropped": "selfplay.learner.checkpoint.drop_after",
     "before the record is cut": "selfplay.run.directory.Run.rewind",
 }
@@ -161,7 +161,7 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for place, when in enumerate(KILLS)
     ],
 )
-def test_killed_while_it_goes_back_it_resumes_as_if_nothing_had_happened(
+def test_a_run_killed_during_a_rollback_resumes_identically(
     when: str, unbroken: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     composed = settings("collapse=roll_back", "run.keep_checkpoints=2")
@@ -193,24 +193,24 @@ def test_killed_while_it_goes_back_it_resumes_as_if_nothing_had_happened(
     assert all(ours[name] == theirs[name] for name in ours if "episodes" in name)
 
 
-def test_it_goes_back_no_more_often_than_it_may_and_then_gives_the_diagnosis(
+def test_a_run_ends_with_the_diagnosis_after_the_last_rollback(
     tmp_path: Path,
 ) -> None:
     composed = settings("collapse=roll_back", "collapse.response.times=1", tasks=Hopeless)
     with pytest.raises(CollapsedError) as caught:
         trained(tmp_path / "run", composed)
-    said = str(caught.value).splitlines()[0]
-    assert "step 6: collapsing again after going back 1 time(s): health: curriculum/health" in said
-    assert "lower learning rate" in said
+    error = str(caught.value).splitlines()[0]
+    assert "step 6: collapsing again after going back 1 time(s): health: curriculum/health" in error
+    assert "lower learning rate" in error
     assert steps(tmp_path / "run") == list(range(7)) and steps(tmp_path / "run/rolled_back/1")
 
 
-def test_with_no_checkpoint_from_before_it_ends(
+def test_a_run_without_an_earlier_checkpoint_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         CollapseMonitor, "spare", lambda self: None
-    )  # as where somebody cleared them away
+    )  # as if all checkpoints were deleted
     with pytest.raises(CollapsedError, match="no whole checkpoint is left from before step 4"):
         trained(tmp_path / "run", settings("collapse=roll_back"))
 
@@ -221,9 +221,9 @@ def test_stopping_names_the_rule_and_leaves_the_record(tmp_path: Path) -> None:
     assert steps(tmp_path / "run") == list(range(7))
 
 
-def test_a_warning_is_told_once_and_recorded_at_every_step(tmp_path: Path) -> None:
-    run, told = trained(tmp_path / "run", settings("collapse=warn"))
-    assert told.count("signs of collapse") == 1
+def test_a_warning_is_printed_once_and_recorded_at_every_step(tmp_path: Path) -> None:
+    run, printed = trained(tmp_path / "run", settings("collapse=warn"))
+    assert printed.count("signs of collapse") == 1
     fires = [line["collapse/health"] for line in metrics(run.folder)[1:]]
     assert fires == [0, 0, 0, 0, 0, 1, 1]
     assert "health fired at step 6 to 7" in write_report(run.folder).read_text()
@@ -240,10 +240,10 @@ def test_anchors_are_mixed_in_until_a_step() -> None:
             self.asked.append((share, until))
 
     league = League()
-    watch = CollapseMonitor(response=MixAnchors(share=0.4, steps=10), rules={"health": RULE})
+    monitor = CollapseMonitor(response=MixAnchors(share=0.4, steps=10), rules={"health": RULE})
     for step in range(1, 8):
-        watch.observe(step, {"curriculum/health": float(step < 4)})
-        assert watch.respond(step, checkpoints=Path("nowhere"), league=league) is None
+        monitor.observe(step, {"curriculum/health": float(step < 4)})
+        assert monitor.respond(step, checkpoints=Path("nowhere"), league=league) is None
     assert league.asked == [(0.4, 16), (0.4, 17)]
 
 
@@ -276,17 +276,17 @@ def test_anchors_need_a_league_that_has_some(changes: list[str], complaint: str)
     check(compose.load(["+experiment=tiny/tic_tac_toe_league", "collapse=mix_anchors"]))
 
 
-def test_a_record_of_what_was_left_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
+def test_an_unreadable_record_of_a_rollback_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "rolled_back/1").mkdir(parents=True)
     (tmp_path / "rolled_back/1/why.json").write_text('{"from": 3}')
     with pytest.raises(RunError, match=r"rolled_back/1/why\.json: cannot be read"):
         alarms(tmp_path, {})
 
 
-def test_stretches_of_steps_are_told_together() -> None:
+def test_consecutive_steps_of_an_alarm_are_reported_together() -> None:
     rows = {
         step: {"collapse/a": float(step in (2, 3, 5)), "collapse/returned": 1.0}
         for step in range(7)
     }
-    told = ["a fired at step 2 to 3", "a fired at step 5"]
-    assert alarms(Path("nowhere"), rows) == told
+    expected = ["a fired at step 2 to 3", "a fired at step 5"]
+    assert alarms(Path("nowhere"), rows) == expected

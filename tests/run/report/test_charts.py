@@ -1,4 +1,4 @@
-"""Charts: how metrics are grouped, and that a drawing holds geometry and text alone."""
+"""Tests of charts: the grouping of metrics, and drawings that hold only geometry and text."""
 
 import math
 import re
@@ -63,7 +63,9 @@ def test_curves_are_grouped_by_prefix_and_last_segment() -> None:
     assert labels["Evaluation accuracy"] == ["held", "one"] and "Accuracy: one" not in labels
     assert labels["Accuracy: held"] == ["abduction"]
     assert labels["Verdict: a"] == ["correct", "wrong"] and charts["Verdict: a"].share
-    assert labels["Failed"] == ["all", "KeyError"], "one chart, with the kinds of errors"
+    assert labels["Failed"] == ["all", "KeyError"], (
+        "failures and their kinds of errors are in one chart"
+    )
     assert {"Learning rate", "Mismatch KL, nats", "Reference KL, nats"} <= charts.keys()
     assert labels["Executor outcomes"] == ["ok", "timeout"]
     assert labels["Seconds per step, by phase"] == ["total", "learn"]
@@ -72,7 +74,7 @@ def test_curves_are_grouped_by_prefix_and_last_segment() -> None:
     assert arrange(rows)[0].title == "Evaluation"
 
 
-def test_a_chart_of_a_league_has_one_kind_of_number_and_names_as_they_are() -> None:
+def test_a_league_chart_has_one_unit_and_unchanged_names() -> None:
     rows = {
         1: {
             "league/rating/base": 25.0,
@@ -103,7 +105,7 @@ def test_a_chart_of_a_league_has_one_kind_of_number_and_names_as_they_are() -> N
     assert declared.of("league/rating/base@3").unit != declared.of("league/win_rate/a/base@3").unit
 
 
-def test_drawing_leaves_colours_to_the_page_and_survives_values_that_are_not_finite() -> None:
+def test_drawing_sets_no_colours_and_accepts_values_that_are_not_finite() -> None:
     values = (math.nan, math.inf, 0.5, *(0.01 * i for i in range(100)))
     series = Series(label="x", steps=tuple(range(len(values))), values=values, latest="")
     svg = draw(Chart(title="", series=(series,), omitted=0, share=False))
@@ -151,7 +153,9 @@ def test_a_curve_that_hides_an_equal_one_names_it() -> None:
         bands={"a": ([0, nan], [1, nan]), "b": ([0, nan], [1, nan])},
         label="",
     )
-    assert plot.legend == ["a", "b (same as a)", "c"], "the band of c would be seen"
+    assert plot.legend == ["a", "b (same as a)", "c"], (
+        "c has no band, so its drawing differs from that of a"
+    )
 
 
 def test_running_mean_by_hand() -> None:
@@ -162,7 +166,7 @@ def test_running_mean_by_hand() -> None:
 @pytest.mark.parametrize(
     "name", ["<script>x</script>", "$\\frac{1$", "\x00\x1b", "\ud800", "\u202e", ""]
 )
-def test_a_picture_of_any_names_is_drawn(name: str, tmp_path: Path) -> None:
+def test_a_drawing_accepts_any_name(name: str, tmp_path: Path) -> None:
     matrix = MatrixPlot(title=name, rows=[name], columns=[name, "b"], values=[[1.0, nan]])
     gain = Estimate(name=name, value=1.0, low=0.5, high=2.0)
     for drawing in (matrix, IntervalPlot(title=name, estimates=[gain], label=name, null=0.0)):

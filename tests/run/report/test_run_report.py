@@ -1,4 +1,4 @@
-"""The report of a made-up run: complete, self-contained, and deaf to what a model wrote."""
+"""Tests of the run report: it is complete and self-contained, and no model text is markup."""
 
 import html
 import json
@@ -21,7 +21,7 @@ from tests.helpers.recorded_run import HOSTILE, make_run
 
 
 class Page(HTMLParser):
-    """What a browser would make of the page: its elements, their attributes and the words."""
+    """A parsed page: its elements with their attributes, and its text."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ def test_same_run_gives_the_same_bytes(run: Path, page: Page) -> None:
     assert (run / "report.html").read_bytes() == before
 
 
-def test_hostile_words_are_shown_and_never_markup(tmp_path: Path) -> None:
+def test_hostile_text_is_shown_and_is_never_markup(tmp_path: Path) -> None:
     run = make_run(tmp_path / "<b>x", hostile=HOSTILE, steps=10)
     text = write_report(run).read_text(encoding="utf-8")
     page = Page(text)
@@ -128,7 +128,7 @@ def test_hostile_words_are_shown_and_never_markup(tmp_path: Path) -> None:
     assert not set(text) & set("\u202e\u202c\x1b\x00\ud800")
 
 
-def test_hostile_metric_names_are_words_too(tmp_path: Path) -> None:
+def test_hostile_metric_names_are_shown_as_text(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", steps=3)
     name = "role/$\\frac{</svg><script>alert(1)</script>/_reward\x00"
     (run / "metrics.jsonl").write_text(json.dumps({"step": 1, name: 0.5, "lonely": 1}) + "\n")
@@ -142,7 +142,7 @@ def test_importing_it_loads_no_torch() -> None:
     assert done.stdout.strip() == "False"
 
 
-def test_unfinished_run_reports_before_and_now(tmp_path: Path) -> None:
+def test_unfinished_run_reports_the_first_and_latest_evaluation(tmp_path: Path) -> None:
     run = make_run(tmp_path / "going", summary=False, steps=20)
     with (run / "metrics.jsonl").open("a") as lines:
         lines.write('{"step": 21, "role/solver/rew')
@@ -255,9 +255,9 @@ def declared(chief: tuple[str, ...] = (), **metrics: Metric) -> RunMetrics:
     return RunMetrics(evaluations={"e": ArenaMetrics(metrics=metrics, chief=chief)})
 
 
-def test_comparison_puts_the_whole_first_and_signs_its_changes() -> None:
-    figures = {"before": {"b/accuracy": 0.5, "accuracy": 0.25}, "after": {"accuracy": 0.2}}
-    lines = compare("e", figures, declared(accuracy=ACCURACY))
+def test_comparison_begins_with_all_tasks_and_signs_its_changes() -> None:
+    values = {"before": {"b/accuracy": 0.5, "accuracy": 0.25}, "after": {"accuracy": 0.2}}
+    lines = compare("e", values, declared(accuracy=ACCURACY))
     assert [(line.metric, line.change, line.direction) for line in lines] == [
         ("accuracy", "-5.0", "down"),
         ("b, accuracy", "-", "same"),
@@ -265,13 +265,13 @@ def test_comparison_puts_the_whole_first_and_signs_its_changes() -> None:
     assert compare("e", {"before": None, "after": None}, RunMetrics()) == []
 
 
-def test_comparison_begins_with_what_was_asked_for_and_knows_faults() -> None:
+def test_comparison_lists_overall_metrics_first_and_uses_directions() -> None:
     before = {"payoff": 0.1, "a/payoff": 0.1, "illegal_rate": 0.163, "failed_episodes": 0.0}
     after = {**before, "payoff": 0.2, "illegal_rate": 0.023}
     lines = compare("e", {"before": before, "after": after}, declared(illegal_rate=FAULT))
     assert [(line.metric, line.change, line.direction) for line in lines] == [
         ("payoff", "+0.100", "same"),
-        ("illegal rate", "-14.0", "up"),  # for the better
+        ("illegal rate", "-14.0", "up"),  # lower is better
         ("failed episodes", "+0", "same"),
         ("a, payoff", "+0", "same"),
     ]
@@ -287,22 +287,22 @@ def test_the_only_type_of_task_is_not_shown_twice() -> None:
 
 
 def test_the_headline_is_the_chief_metric_and_not_the_first() -> None:
-    figures = {"illegal": 0.1, "moves": 7.0, "versus/minimax/return": -0.5}
-    ends = {"before": figures, "after": figures}
+    values = {"illegal": 0.1, "moves": 7.0, "versus/minimax/return": -0.5}
+    ends = {"before": values, "after": values}
     lines = compare("e", ends, declared(chief=("versus/minimax/return",)))
     assert [line.metric for line in lines if line.chief] == ["versus, minimax, return"]
     assert lines[0].chief
-    first = compare("e", ends, declared())  # where the arena declares none: the first asked for
+    first = compare("e", ends, declared())  # without a chief metric: the first metric
     assert [line.metric for line in first if line.chief] == ["illegal"]
 
 
 def test_won_drawn_and_lost_have_one_unit() -> None:
-    figures = {f"versus/random/{name}": 0.25 for name in ("won", "drawn", "lost", "return")}
-    lines = compare("e", {"before": {}, "after": figures}, RunMetrics())
+    values = {f"versus/random/{name}": 0.25 for name in ("won", "drawn", "lost", "return")}
+    lines = compare("e", {"before": {}, "after": values}, RunMetrics())
     assert [line.after for line in lines] == ["25.0%", "25.0%", "25.0%", "0.250"]
 
 
-def test_visible_leaves_ordinary_writing_alone() -> None:
+def test_visible_does_not_change_ordinary_text() -> None:
     for text in ("plain\n\ttext", "\u00e9\u4e2d\u0639", "\U0001f469\u200d\U0001f52c"):
         assert visible(text) == text
     assert (

@@ -1,4 +1,4 @@
-"""Transcripts: the choice of episodes, and how a turn reads."""
+"""Tests of transcripts: the choice of episodes, and the text of a turn."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ def test_only_the_first_middle_and_last_step_are_read(tmp_path: Path) -> None:
     assert first[0].reasons == ["the first proposal that failed (proposer_0)"]
     assert len(first[1].reasons) == 3 and first[1].marked == {0, 1, 2}
     assert [shown.advantage for shown in first[1].turns()][:2] == ["0.225", "0.600"]
-    first[1].advantages = [0.5]  # of nine turns: whose it is cannot be told
+    first[1].advantages = [0.5]  # one value for nine turns: its turn is unknown
     assert {shown.advantage for shown in first[1].turns()} == {"-"}
     broken = make_run(tmp_path / "run", steps=10)
     (broken / "episodes" / "000002.jsonl").write_text("nonsense\n")
@@ -39,7 +39,7 @@ def test_only_the_first_middle_and_last_step_are_read(tmp_path: Path) -> None:
         ("<think></think>", [("thinking", "")]),
     ],
 )
-def test_thinking_and_answer_are_told_apart(text: str, parts: list[tuple[str, str]]) -> None:
+def test_thinking_and_answer_are_separated(text: str, parts: list[tuple[str, str]]) -> None:
     assert [(part.kind, part.text) for part in split(text)] == parts
 
 

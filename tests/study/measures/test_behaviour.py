@@ -22,7 +22,7 @@ STAYS = {"": 0.5, "CC": 0.7, "CD": 0.4, "DC": 0.3, "DD": 0.6}
 
 @pytest.fixture
 def unsolved(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A made-up run has no arena to build."""
+    """Solve no game, because a made-up run has no arena to build."""
     monkeypatch.setattr(behaviour, "_solve", lambda run, solved: None)
 
 
@@ -31,7 +31,7 @@ def test_planted_memory_one_vectors_are_within_their_intervals(
 ) -> None:
     planted = {"first_0": TIT_FOR_TAT, "second_0": STAYS}
     names = {"C": "cooperate", "D": "defect"}
-    covered = []
+    inside = []
     for step in range(1, 6):
         repeated(tmp_path, step, planted, games=150, rounds=12)
         found = behaviour.study(tmp_path, step=step)
@@ -41,11 +41,11 @@ def test_planted_memory_one_vectors_are_within_their_intervals(
             cells = {(cell["view"], cell["action"]): cell for cell in table}
             for state, chance in vector.items():
                 cell = cells[" / ".join(names[each] for each in state), "cooperate"]
-                covered.append(cell["ci_low"] <= chance <= cell["ci_high"])
+                inside.append(cell["ci_low"] <= chance <= cell["ci_high"])
                 assert cell["ci_high"] - cell["ci_low"] < 0.3
                 assert abs(cell["value"] - chance) < 0.2
-    # 50 intervals at 95 %: 44 or fewer hold the truth with a chance of 4 %.
-    assert len(covered) == 50 and sum(covered) >= 44
+    # 50 intervals at 95 %: with a probability of 1 %, 43 or fewer contain the true value.
+    assert len(inside) == 50 and sum(inside) >= 44
     titles = [table.title for table in found.tables]
     assert any("after the last moves" in title for title in titles)
     json.dumps(found.to_json(), allow_nan=False)

@@ -1,4 +1,4 @@
-"""Ablation and influence in signalling games whose truths are enumerated."""
+"""Ablation and influence in signalling games, compared with enumerated values."""
 
 from collections.abc import Callable, Mapping, Sequence
 from math import comb, log
@@ -44,7 +44,10 @@ def ablated(made: StudyMatches) -> dict[str, Estimate]:
 
 
 def test_a_message_that_carries_the_state() -> None:
-    """Intact 1; nothing heard: a fixed answer, 1/4; a lie: 0; another episode's: its state."""
+    """The score is 1 with intact words, 1/4 with none and 0 with words of another task.
+
+    With words of another episode it is 1 if that episode has the same state, else 0.
+    """
     found = ablated(team(code(CODE, otherwise="a"), episodes=640))
     assert found["drop: lost"].value == 0.75
     assert found["replace: lost"].value == 1.0
@@ -57,7 +60,7 @@ def noise(observation: Observation, rng: Any) -> str:
 
 
 def test_a_message_that_is_noise() -> None:
-    """What is said has nothing to do with the state, and what is heard is believed."""
+    """Words are independent of the state, but the listener acts on them."""
     found = ablated(team(code(CODE, otherwise="a", say=noise)))
     assert all(covers(each, 0.0) for each in found.values())
     assert found["shuffle: lost"].low < 0 < found["shuffle: lost"].high
@@ -77,7 +80,7 @@ def test_a_listener_that_ignores_what_it_hears_loses_nothing() -> None:
 
 
 def test_a_speaker_keeps_its_own_words() -> None:
-    """Both speak and each repeats its own word as its move: no ablation changes that."""
+    """Both speak, and each repeats its own word as its move, so no ablation has an effect."""
 
     def arena() -> Any:
         return raw_env(actions=["p", "q"], payoffs=[[1, 0], [0, 1]], speakers=[0, 1])
@@ -92,11 +95,11 @@ def test_a_speaker_keeps_its_own_words() -> None:
     made = games(arena, {"team": own}, episodes=60)
     found = ablated(made)
     assert found["drop: lost"].value == found["shuffle: lost"].value == 0
-    assert "replace: lost" not in found  # there is one task alone
+    assert "replace: lost" not in found  # there is only one task
 
 
 class Order(Arena):
-    """Two agents speak once each, in random order; then both name the words of the other."""
+    """Two agents speak once each, in random order. Then both repeat the words of the other."""
 
     name = "order_v0"
     roles = {"player": 2}
@@ -137,10 +140,10 @@ class Sparse(Order):
 
 
 @pytest.mark.parametrize(("arena", "least", "most"), [(Order, 0.0, 0.0), (Sparse, 0.1, 0.3)])
-def test_words_are_matched_by_their_number_and_not_by_their_place(
+def test_words_are_matched_by_their_number_and_not_by_their_stage(
     arena: type[Order], least: float, most: float
 ) -> None:
-    """The first speaker is drawn at random, so matching by place would miss half of the words."""
+    """The first speaker is drawn at random, so matching by stage would miss half of the words."""
 
     def speak_or_name(agent: str, observation: Observation, rng: Any) -> str:
         return "x" if observation.fields["speaks"] else str(observation.fields["heard"])
@@ -170,15 +173,15 @@ def test_a_derangement_has_no_fixed_point() -> None:
     assert all(one != other for one, other in partners.items())
 
 
-def test_a_game_without_words_says_what_would_serve() -> None:
+def test_a_game_without_words_is_refused_with_advice() -> None:
     made = games(raw_env, {"team": constant("defect")})
     for study in (message_ablation.study, influence.study):
         with pytest.raises(ConfigError, match=r"no move is a message to others; .* arena=signal"):
             study(made, player("team", raw_env))
 
 
-def test_words_that_only_words_answer_say_what_would_serve() -> None:
-    """What is said signals something all the same, or is all different and signals nothing."""
+def test_words_that_no_move_answers_are_noted_or_refused() -> None:
+    """Words that repeat are measured with a note; words that never repeat are refused."""
 
     class Chat(Matrix):
         def messengers(self) -> Sequence[str]:
@@ -203,7 +206,7 @@ def test_words_that_only_words_answer_say_what_would_serve() -> None:
 
 
 def flipping(flip: float) -> influence.Chances:
-    """Does what the word means, but for a flip to the other of two."""
+    """Return move probabilities by the meaning of the word, flipped with probability `flip`."""
 
     def chances(agent: str, observation: Observation) -> Mapping[str, float]:
         heard = observation.fields["heard"]
@@ -226,7 +229,7 @@ TWO = {"a": "x", "b": "y"}
 
 @pytest.mark.parametrize(("flip", "truth"), [(0.0, log(2)), (0.1, log(2) - ENTROPY)])
 def test_a_code_that_is_followed(flip: float, truth: float) -> None:
-    """At the same place the speaker always says the same: no influence there, but it is heard."""
+    """A speaker that always says the same in a state has a CIC of 0, but its words are heard."""
     found = influenced(code(TWO, otherwise="a"), flipping(flip))
     assert found["positive listening"].value == pytest.approx(truth, abs=1e-6)
     assert covers(found["positive listening"], truth)
@@ -245,7 +248,7 @@ def at_random(chance: float) -> Script:
     return code(TWO, otherwise="a", say=say)
 
 
-def test_words_at_random_that_are_followed() -> None:
+def test_random_words_that_are_followed() -> None:
     """Random words that are followed have influence without any information."""
     found = influenced(at_random(0.5), flipping(0.0), episodes=100)
     for name, truth in (("positive listening", log(2)), ("change of the move", 0.5)):
@@ -261,8 +264,8 @@ def test_words_at_random_that_are_followed() -> None:
     assert covers(signal, 0.0) and signal.p is not None and signal.p > 0.05
 
 
-def test_listening_varies_with_the_words_that_happen_to_be_said() -> None:
-    """In other games the team says other words; intervals contain the truth of its language."""
+def test_intervals_of_listening_include_the_choice_of_words() -> None:
+    """The words vary between seeds, and the intervals contain the true value."""
     truth = -0.8 * log(0.8) - 0.2 * log(0.2)
     found = [
         influenced(at_random(0.8), flipping(0.0), seed=seed)["positive listening"]
@@ -273,8 +276,8 @@ def test_listening_varies_with_the_words_that_happen_to_be_said() -> None:
     assert np.mean([each.value for each in found]) == pytest.approx(truth, abs=0.03)
 
 
-def test_the_jackknife_takes_off_what_few_draws_hide() -> None:
-    """16 draws of two words that decide the move, over their binomial distribution."""
+def test_the_jackknife_corrects_the_bias_of_few_draws() -> None:
+    """Take the mean over the binomial distribution of 16 draws of two words that set the move."""
     copy, binomial = np.eye(2), [comb(16, n) / 2**16 for n in range(17)]
     counts = [np.array([n, 16 - n], dtype=float) for n in range(17)]
     plain = sum(
@@ -287,14 +290,14 @@ def test_the_jackknife_takes_off_what_few_draws_hide() -> None:
     assert np.isnan(influence.redrawn(copy, np.array([1.0, 0.0])))
 
 
-def test_a_listener_that_is_deaf_has_no_influence_on_it() -> None:
+def test_words_have_no_influence_on_a_listener_that_ignores_them() -> None:
     found = influenced(code(TWO, otherwise="a"), lambda agent, observation: {"a": 0.3, "b": 0.7})
     for name in ("positive listening", "change of the move", "causal influence (CIC)"):
         assert found[name].value == pytest.approx(0, abs=1e-12) and covers(found[name], 0.0)
 
 
 def failing(*states: str) -> Callable[[], Matrix]:
-    """A signalling game of two states that breaks after the words in these states."""
+    """Return a signalling game of two states that fails after the words in these states."""
 
     def arena() -> Matrix:
         made = lewis(("a", "b"))()
@@ -312,7 +315,7 @@ def failing(*states: str) -> Callable[[], Matrix]:
 
 
 def test_words_of_failed_games_have_no_influence() -> None:
-    """The other word is said in the games that fail, and in no other one."""
+    """One of the two words is said only in games that fail."""
     tasks, script = lewis_tasks(("a", "b")), {"team": code(TWO, otherwise="a")}
     made = games(failing("b"), script, tasks=tasks, episodes=40)
     result = influence.study(made, player("team", made.arena), chances=flipping(0.0))

@@ -1,4 +1,4 @@
-"""Comparing sets of runs: means, pairs, and what is left out, from values worked out by hand."""
+"""Comparison of sets of runs: means, pairs and missing metrics, worked out by hand."""
 
 from dataclasses import replace
 from math import inf, isnan, nan, sqrt
@@ -17,7 +17,7 @@ T = 4.302653  # Student's 97.5 % point with two degrees of freedom
 
 
 def measured(
-    run: str, seed: int, curve: dict[int, float] | None = None, **figures: float
+    run: str, seed: int, curve: dict[int, float] | None = None, **values: float
 ) -> MeasuredRun:
     at = curve or {}
     series = {"c": list(at.values())}
@@ -26,7 +26,7 @@ def measured(
         measure="m",
         title=f"Kindness of {run}@9 in game",
         definition="How kind.",
-        estimates=[Estimate(name=name, value=value) for name, value in figures.items()],
+        estimates=[Estimate(name=name, value=value) for name, value in values.items()],
         drawings=[drawing],
     )
     return MeasuredRun(reference=Reference(run=Path(run)), seed=seed, result=result)
@@ -37,13 +37,13 @@ def by_name(result: Result) -> dict[str, Estimate]:
 
 
 def test_means_over_runs_and_differences_by_seed() -> None:
-    """Runs that differ much by seed, and by the same within a seed: the pairs see it."""
+    """Runs differ by seed, but at every seed the two sets differ by the same amount."""
     found = by_name(
         study(
             "m",
             {
                 "before": [measured(f"a{seed}", seed, x=seed / 10) for seed in (1, 5, 9)],
-                # In another order: pairs go by seed, not by place.
+                # The order of the seeds differs, because runs are paired by seed.
                 "after": [measured(f"b{seed}", seed, x=seed / 10 + 0.3) for seed in (9, 1, 5)],
             },
         )
@@ -57,8 +57,8 @@ def test_means_over_runs_and_differences_by_seed() -> None:
     assert gain.high - gain.low == pytest.approx(0, abs=1e-9)
 
 
-def test_which_way_figures_err_is_told_of_their_means_and_differences() -> None:
-    """A mean of lower bounds is one; a difference of two of them bounds nothing."""
+def test_means_and_differences_report_their_direction_of_bias() -> None:
+    """A mean of lower bounds is a lower bound; a difference of two of them is not a bound."""
 
     def of(run: str, seed: int, value: float, direction: Direction) -> MeasuredRun:
         made = measured(run, seed)
@@ -70,15 +70,17 @@ def test_which_way_figures_err_is_told_of_their_means_and_differences() -> None:
         ("lower_bound", "lower_bound", "unknown"),
         ("biased_down", "biased_down", "unknown"),
     ]
-    for one, over, apart in cases:
+    for one, of_mean, of_difference in cases:
         sets = {s: [of(f"{s}{n}", n, n + 0.5, one) for n in (1, 2)] for s in ("a", "b")}
         found = by_name(study("m", sets))
-        assert [found[n].direction for n in ("x: a", "x: b")] == [over, over]
-        assert found["x: b less a"].direction == apart
-        assert (over.replace("_", " ") in found["x: b less a"].notes) == (apart == "unknown")
+        assert [found[n].direction for n in ("x: a", "x: b")] == [of_mean, of_mean]
+        assert found["x: b less a"].direction == of_difference
+        assert (of_mean.replace("_", " ") in found["x: b less a"].notes) == (
+            of_difference == "unknown"
+        )
 
 
-def test_what_a_set_lacks_is_left_out_and_told() -> None:
+def test_metrics_that_a_set_lacks_are_left_out_with_a_note() -> None:
     result = study(
         "m",
         {
@@ -104,7 +106,7 @@ def test_seeds_that_a_set_has_several_times_are_in_a_note() -> None:
     result = study("m", sets)
     assert by_name(result)["x: two less one"].count == 1
     assert result.notes == ["differences leave out the runs of one that share a seed: 1, 2"]
-    del sets["one"][0]  # now the other common seeds are in no difference either
+    del sets["one"][0]  # now both common seeds are left out, so there is no difference
     result = study("m", sets)
     assert "x: two less one" not in by_name(result)
     assert result.notes == ["differences leave out the runs of one that share a seed: 1, 2"]
@@ -114,7 +116,9 @@ def test_a_seed_is_paired_only_if_each_set_has_it_once() -> None:
     """Two runs of one set have seed 1, so neither is paired with the other set's run of seed 1."""
     sets = {
         "one": [measured("a0", 0, x=0.0), measured("a1", 1, x=0.0)],
-        "two": [measured(f"b{n}", seed, x=value) for n, (seed, value) in enumerate(TWICE)],
+        "two": [
+            measured(f"b{n}", seed, x=value) for n, (seed, value) in enumerate(SEED_1_REPEATED)
+        ],
     }
     result = study("m", sets)
     gain = by_name(result)["x: two less one"]
@@ -122,12 +126,12 @@ def test_a_seed_is_paired_only_if_each_set_has_it_once() -> None:
     assert result.notes == ["differences leave out the runs of two that share a seed: 1"]
 
 
-TWICE = ((0, 0.5), (1, 0.7), (1, 0.9))
+SEED_1_REPEATED = ((0, 0.5), (1, 0.7), (1, 0.9))
 """Seed and value of the runs of a set that has seed 1 twice."""
 
 
 def at_steps(run: str, steps: tuple[int, int], *, at: int | None = None) -> MeasuredRun:
-    """A run with two metrics, recorded last at these steps."""
+    """Return a run with two metrics, recorded last at these steps."""
     made = measured(run, ord(run))
     found = [
         Estimate(name=name, value=0.0, notes=f"{words} {step}")
@@ -165,18 +169,18 @@ def test_newest_checkpoints_of_different_steps_are_in_a_note() -> None:
     assert not study("m", {"one": [checked("a", 40)], "two": [checked("b", 60, at=60)]}).notes
 
 
-def test_a_runs_own_name_is_no_part_of_a_figures() -> None:
-    def names(reference: Reference, *figures: str) -> list[str]:
+def test_names_of_metrics_leave_out_the_name_of_the_run() -> None:
+    def names(reference: Reference, *metrics: str) -> list[str]:
         made = Result(
             measure="m",
             title="",
             definition="",
-            estimates=[Estimate(name=figure, value=0.0) for figure in figures],
+            estimates=[Estimate(name=metric, value=0.0) for metric in metrics],
         )
         return list(MeasuredRun(reference=reference, seed=0, result=made).values())
 
-    figures = ("hall-0@60: gain", "hall-0@start: gain", "gap")
-    assert names(Reference(run=Path("runs/hall-0")), *figures) == ["gain", "@start: gain", "gap"]
+    metrics = ("hall-0@60: gain", "hall-0@start: gain", "gap")
+    assert names(Reference(run=Path("runs/hall-0")), *metrics) == ["gain", "@start: gain", "gap"]
     start = Reference(run=Path("runs/hall-0"), start=True)
     assert names(start, "hall-0@start: gain") == ["gain"]
 
@@ -194,7 +198,7 @@ def test_curves_are_means_with_the_lowest_and_the_highest_run() -> None:
     dots, curves = result.drawings
     assert isinstance(dots, DotPlot) and dots.rows == ["x"] and dots.sets == {"all": [[5.0, 7.0]]}
     assert isinstance(curves, CurvePlot) and curves.x == [1, 2, 3]
-    # The second run is interpolated at 2; the first run has ended at 3, so there is no mean.
+    # The second run is interpolated at 2. The first run has no value at 3, so there is no mean.
     assert curves.series["all"] == pytest.approx([0.5, 0.5, nan], nan_ok=True)
     low, high = curves.bands["all"]
     assert low == pytest.approx([0.0, 0.4, nan], nan_ok=True)
@@ -203,11 +207,11 @@ def test_curves_are_means_with_the_lowest_and_the_highest_run() -> None:
         assert inline(drawing).startswith("<svg")
 
 
-def test_only_what_is_asked_for_is_compared() -> None:
+def test_only_the_requested_metrics_are_compared() -> None:
     runs = {"all": [measured("a", 0, {1: 0.0}, warm=0.1, warmer=0.2, cold=0.3)]}
     result = study("m", runs, only=["armer", "col"])
     assert set(by_name(result)) == {"warmer: all", "cold: all"} and len(result.drawings) == 1
-    assert set(by_name(study("m", runs, only=["warm"]))) == {"warm: all"}  # its very name
+    assert set(by_name(study("m", runs, only=["warm"]))) == {"warm: all"}  # a whole name
     assert set(by_name(study("m", runs, only=["war"]))) == {"warm: all", "warmer: all"}
     picture = study("m", runs, only=["by round"])
     assert [each.title for each in picture.drawings] == ["by round"] and not picture.tables
@@ -229,7 +233,7 @@ def test_differences_come_first_and_equal_metrics_are_not_in_the_terminal() -> N
     alike = study("m", sets, only=["same"])
     assert "same: b less a" in alike.to_text() and "left out" not in alike.to_text()
     one = study("m", {"a": sets["a"][:1]})
-    assert not one.equal, "one run differs from no other"
+    assert not one.equal, "a single run has no equal metrics"
 
 
 def test_differences_are_to_the_first_set() -> None:
@@ -243,22 +247,22 @@ def test_differences_are_to_the_first_set() -> None:
     }
 
 
-def test_what_pictures_have_no_colours_for_is_told() -> None:
+def test_sets_without_a_colour_in_pictures_are_in_a_note() -> None:
     sets = {f"set{n}": [measured(f"run{n}", 0, {1: 0.0}, x=float(n))] for n in range(10)}
-    told = "pictures show the first 8, and not set8, set9"
-    assert told in study("m", sets).notes
-    assert told in study("m", sets, only=["by round"]).notes
+    note = "pictures show the first 8, and not set8, set9"
+    assert note in study("m", sets).notes
+    assert note in study("m", sets, only=["by round"]).notes
     del sets["set8"], sets["set9"]
     assert study("m", sets).notes == []
 
 
-def test_figures_of_one_size_share_a_picture() -> None:
-    runs = {"all": [measured("a", 0, share=-0.4, one=1.0, few=3.0, more=9.0, many=40.0, no=nan)]}
+def test_metrics_of_similar_size_share_a_picture() -> None:
+    runs = {"all": [measured("a", 0, part=-0.4, one=1.0, few=3.0, more=9.0, many=40.0, no=nan)]}
     drawn = [each for each in study("m", runs).drawings if isinstance(each, DotPlot)]
-    assert [each.rows for each in drawn] == [["share", "one"], ["few", "more"], ["many"]]
+    assert [each.rows for each in drawn] == [["part", "one"], ["few", "more"], ["many"]]
 
 
-def test_dots_stand_where_the_values_are() -> None:
+def test_dots_of_undefined_values_are_not_drawn() -> None:
     values = {"one": [[0.0, 0.5], [nan, inf]], "two": [[1.0], [0.2]]}
     picture = inline(DotPlot(title="t", rows=["a", "b"], sets=values, label="value", null=0.0))
     assert "<svg" in picture and "nan" not in picture.lower()
@@ -286,12 +290,12 @@ def test_sets_are_named_and_may_have_wildcards(tmp_path: Path) -> None:
         (["a=runs/a@last"], "'last' is not a step"),
     ],
 )
-def test_what_is_no_set_is_refused(texts: list[str], words: str) -> None:
+def test_texts_that_are_not_a_set_are_refused(texts: list[str], words: str) -> None:
     with pytest.raises(ConfigError, match=words.replace("(", r"\(")):
         parse_sets(texts)
 
 
-def test_a_set_names_a_run_once_by_whatever_path(
+def test_a_run_that_a_set_names_by_two_paths_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "runs/a").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""What actions were worth against what was learned of them: all numbers worked out by hand."""
+"""The worth of actions and the preferences that were learned, worked out by hand."""
 
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
@@ -34,9 +34,9 @@ from tests.helpers.scripted_games import player
 
 
 class Errands(Arena):
-    """Three times, "good" pays 4 and "harm" costs 2, the second time twice as much; "none" is free.
+    """Three moves: "good" pays 4, "harm" costs 2, and "none" pays 0. The second move counts twice.
 
-    A watcher is paid nothing, so that the team's mean is half of it.
+    A watcher is paid nothing, so the mean over the team is half of the worker's pay.
     """
 
     name = "errands_v0"
@@ -62,7 +62,7 @@ class Errands(Arena):
 
 
 class Bytes(ByteRenderer):
-    """Bytes with a token that ends a turn, as models have them."""
+    """A byte renderer with a token that ends a turn."""
 
     end_ids: tuple[int, ...] = (0,)
 
@@ -72,7 +72,7 @@ class Bytes(ByteRenderer):
 
 
 class Unigram:
-    """The same chance of each byte everywhere: its weight, 1 where not said, over the sum."""
+    """A model whose byte probabilities are proportional to weights, which are 1 by default."""
 
     device = torch.device("cpu")
     config = LlamaConfig()
@@ -96,7 +96,7 @@ def in_turn(*words: str) -> Script:
 def errands(
     script: Script, trained: Mapping[str, float], *, then: Script | None = None, **settings: Any
 ) -> StudyMatches:
-    """Both players do the same, unless told otherwise; what they would rather do differs."""
+    """Return games of two players whose models differ, and whose moves differ only with `then`."""
     engine, renderer = ScriptedEngine({"now": script, "then": then or script}), Bytes()
     seats = {
         role: AgentSpec(role=Role(), policy="now", renderer=renderer) for role in Errands.roles
@@ -116,7 +116,7 @@ def players(games: StudyMatches) -> list[Any]:
     return [player(name, games.arena) for name in ("now", "then")]
 
 
-def test_an_actions_worth_is_what_the_team_gets_less_without_it() -> None:
+def test_the_worth_of_an_action_is_the_loss_of_the_team_without_it() -> None:
     games = errands(in_turn("good", "harm", "none"), {})
     episodes = games.run({"worker_0": "now"})
     found = replayed(games, episodes, ["worker"], "none")
@@ -126,7 +126,7 @@ def test_an_actions_worth_is_what_the_team_gets_less_without_it() -> None:
     assert replayed(games, episodes, ["watcher"], "none") == []
 
 
-def test_one_move_of_the_untrained_in_every_place_of_a_trained_game() -> None:
+def test_one_untrained_move_at_every_turn_of_a_trained_game() -> None:
     games = errands(in_turn("good", "good", "none"), {}, then=constant("harm"))
     first, second = players(games)
     whole = games.run({"worker_0": "now"})[:1]
@@ -143,8 +143,8 @@ def test_one_move_of_the_untrained_in_every_place_of_a_trained_game() -> None:
     assert slips(games, whole, first, second, ["worker"], "harm", text="harm")[1] == []
 
 
-def test_what_becomes_of_a_single_move_is_in_the_hosts_hands() -> None:
-    """The host does harm once where nothing was done before, which a replay would not see."""
+def test_the_host_plays_on_after_a_single_replaced_move() -> None:
+    """The host does harm after a move "none", but a replay keeps the recorded moves."""
 
     def host(agent: str, seen: Observation, rng: Random) -> str:
         return "harm" if seen.fields["before"] == "none" else "none"
@@ -154,14 +154,14 @@ def test_what_becomes_of_a_single_move_is_in_the_hosts_hands() -> None:
     whole = games.run({"worker_0": "now"})[:1]
     found, judged = slips(games, whole, first, second, ["worker"], "none", text="none")
     assert [turn.action for turn in found[0].turns] == ["good", "none", "harm"]
-    # 4 - 2 against -4 of "none", "harm", "none", halved.
+    # The moves pay 4 - 2, and "none", "harm", "none" pay -4. The mean halves the difference.
     assert judged[0].worth == 3
     again = replayed(games, found[:1], ["worker"], "none")
     assert [each.worth for each in again] == [2, -1]
 
 
-def test_a_host_that_plays_at_random_does_the_same_after_the_move_and_after_the_default() -> None:
-    """So the worth of a move is its own pay, not the noise of the moves after it."""
+def test_a_random_host_plays_the_same_after_the_move_and_the_default() -> None:
+    """The worth of a move is then its own pay, without noise from the moves after it."""
     games = errands(choice(["good", "harm", "none"]), {}, then=constant("good"))
     first, second = players(games)
     whole = games.run({"worker_0": "now"})
@@ -172,21 +172,21 @@ def test_a_host_that_plays_at_random_does_the_same_after_the_move_and_after_the_
 
 
 def test_a_preference_is_the_change_of_the_log_odds_against_the_default() -> None:
-    # "good" has g, d and two o, "none" n twice, o and e; the end is as likely for both players.
+    # The answers are the bytes g, o, o, d, and n, o, n, e with the token that ends a turn.
     games = errands(in_turn("good", "good", "none"), {"g": 8.0, "n": 0.5, "e": 2.0})
     episodes = games.run({"worker_0": "now"})
     found = replayed(games, episodes, ["worker"], "none")[:2]
     found = scored(games, players(games), found, "none")
-    # All weights, 8 + 0.5 + 2 and 253 others, stand in every byte's chance; "none" has the end
-    # behind it and so one byte more than "good".
+    # The probability of each byte is divided by the sum of all weights, 8 + 0.5 + 2 and 253 ones.
+    # "none" with its end has one byte more than "good".
     total = log((8 + 0.5 + 2 + 253) / 256)
     wanted = log(8) - 4 * total - (2 * log(0.5) + log(2) - 5 * total)
     assert [each.preference for each in found] == pytest.approx([wanted, wanted], rel=1e-5)
     assert all(each.agrees for each in found)
 
 
-def test_agreement_is_the_share_of_what_mattered() -> None:
-    # g and h both became likelier: right of "good", wrong of "harm".
+def test_agreement_is_a_fraction_of_the_actions_that_mattered() -> None:
+    # g and h both became likelier, which is right for "good" and wrong for "harm".
     games = errands(in_turn("good", "harm", "good"), {"g": 8.0, "h": 8.0})
     result = study(games, players(games), default="none")
     (plot,) = [each for each in result.drawings if isinstance(each, IntervalPlot)]
@@ -209,7 +209,7 @@ def test_agreement_is_the_share_of_what_mattered() -> None:
     assert [each.value for each in result.estimates] == [1.0] * 6
 
 
-def test_what_never_mattered_has_no_agreement() -> None:
+def test_actions_that_never_mattered_have_no_agreement() -> None:
     games = errands(constant("none"), {})
     result = study(games, players(games), default="none")
     assert [each.to_json()["value"] for each in result.estimates] == [None] * 6
@@ -221,7 +221,7 @@ def test_what_never_mattered_has_no_agreement() -> None:
 
 
 class ZeroSum(Errands):
-    """The watcher pays what the worker gets, 0.3, with a rounding error of the sum."""
+    """The watcher loses the 0.3 that the worker gets. The sum of the pay has a rounding error."""
 
     def advance(self, actions: Mapping[str, Action | None]) -> None:
         sign = {"good": 1.0, "harm": -1.0}.get(actions["worker_0"] or "", 0.0)
@@ -257,7 +257,7 @@ def test_own_pay_judges_actions_that_the_mean_over_agents_does_not_show() -> Non
         "changed the return of the agent that acted: use --pay own"
     ]
     result = study(games, [first, second], default="none", pay="own")
-    # g and h both became likelier: right of "good", wrong of "harm".
+    # g and h both became likelier, which is right for "good" and wrong for "harm".
     assert [each.value for each in result.estimates] == [0.5, 0.0, 0.0, 0.0, 0.0, 0.0]
     assert result.params["pay"] == "own" and not result.notes
     assert "changes the return of the agent that acted" in result.definition
@@ -265,7 +265,7 @@ def test_own_pay_judges_actions_that_the_mean_over_agents_does_not_show() -> Non
     assert plot.label == "fraction of actions (own pay)"
 
 
-def test_the_metric_of_the_games_is_no_option_and_an_unknown_pay_is_refused() -> None:
+def test_the_metric_is_not_an_option_and_an_unknown_pay_is_refused() -> None:
     assert MEASURE.option("metric") is None
     games = errands(constant("good"), {}, params={"metric": "wins"})
     assert "metric" not in study(games, players(games), default="none").params
@@ -316,7 +316,9 @@ def test_a_default_that_roles_read_differently_needs_a_role() -> None:
         ({"default": ""}, r"--default : Strict reads no action in it: empty"),
     ],
 )
-def test_what_cannot_be_judged_is_one_line(settings: dict[str, Any], words: str) -> None:
+def test_unknown_roles_and_unreadable_defaults_are_refused(
+    settings: dict[str, Any], words: str
+) -> None:
     class Strict(Role):
         def parse(self, text: str) -> Action:
             if not text:
@@ -345,7 +347,7 @@ def test_a_default_that_is_never_legal_is_refused() -> None:
     assert not study(games, players(games), default="none").notes
 
 
-def test_a_default_that_is_legal_in_some_views_replaces_the_moves_of_the_others_too() -> None:
+def test_a_default_that_is_legal_in_some_views_is_used_in_all_views() -> None:
     class Early(Errands):
         def view(self, agent: str) -> Observation:
             seen = super().view(agent)
@@ -362,7 +364,7 @@ def test_a_default_that_is_legal_in_some_views_replaces_the_moves_of_the_others_
     ]
 
 
-def test_players_must_read_alike() -> None:
+def test_players_must_be_two_models_with_one_tokenizer() -> None:
     games = errands(constant("good"), {})
     with pytest.raises(ConfigError, match="name two players"):
         study(games, players(games)[:1], default="none")

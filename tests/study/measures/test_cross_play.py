@@ -25,7 +25,7 @@ from tests.helpers.scripted_games import code, games, levers, lewis, lewis_tasks
 Score: TypeAlias = Callable[..., float | None]
 
 
-def test_levers_zero_zero_one() -> None:
+def test_two_of_three_players_pull_the_same_lever() -> None:
     arena = levers([1, 1])
     made = games(arena, {"x": constant("lever0"), "y": constant("lever0"), "z": constant("lever1")})
     result = study(made, [player(name, arena) for name in "xyz"])
@@ -55,7 +55,7 @@ def test_the_gap_of_each_pair_is_half_of_what_both_lose() -> None:
 
 
 def test_the_interval_of_a_pair_is_that_of_its_four_cells() -> None:
-    """The four cells share their tasks: what a task adds to all of them cancels."""
+    """The four cells share their tasks, so an effect of a task on all of them cancels."""
     rng = np.random.default_rng(0)
     draws = Draws(tasks=[str(number) for number in range(40)])
     difficulty = rng.random(40)
@@ -74,7 +74,7 @@ def test_the_interval_of_a_pair_is_that_of_its_four_cells() -> None:
 
 
 def test_two_teams_with_opposite_conventions() -> None:
-    """Each says the state in its own words: perfect with itself, always wrong with the other."""
+    """Each team has its own words for the states: right with itself, wrong with the other."""
     arena, states = lewis(("a", "b")), ("a", "b")
     straight = code({"a": "x", "b": "y"}, otherwise="a")
     crossed = code({"a": "y", "b": "x"}, otherwise="a")
@@ -86,7 +86,7 @@ def test_two_teams_with_opposite_conventions() -> None:
 
 
 def test_other_play_pulls_the_lever_that_all_agree_on() -> None:
-    """Nine levers pay 1 and one pays 0.9: what is best with oneself is a lottery with others."""
+    """Nine levers pay 1 and one pays 0.9. Runs that each choose one of the nine seldom agree."""
     arena = levers([*[1.0] * 9, 0.9])
     agreed = games(arena, {"a": constant("lever9"), "b": constant("lever9")})
     found = study(agreed, [player("a", arena), player("b", arena)]).estimates
@@ -98,7 +98,7 @@ def test_other_play_pulls_the_lever_that_all_agree_on() -> None:
 
 
 def test_an_interval_for_these_policies_covers_their_truth() -> None:
-    """Both pull one of two levers at random: 1/2 with everybody."""
+    """Both pull one of two levers at random, so every cell has the mean 1/2."""
     arena = levers([1, 1])
     noise = choice(["lever0", "lever1"])
     made = games(arena, {"a": noise, "b": noise}, episodes=200, seed=1)
@@ -108,7 +108,7 @@ def test_an_interval_for_these_policies_covers_their_truth() -> None:
 
 
 def two_codes(codes: Sequence[int]) -> np.ndarray:
-    """Cell means of runs that understand only runs with the same code."""
+    """Return cell means of runs that understand only runs with the same code."""
     return (np.array(codes)[:, None] == np.array(codes)[None]).astype(float)
 
 
@@ -123,8 +123,10 @@ def test_intervals_over_runs_of_the_toy_matrix() -> None:
 
 
 def test_two_runs_of_each_code_have_a_spread() -> None:
-    """Each of them agrees with one of three others, so that a jackknife over runs alone is 0: the
-    whole variance is that of pairs, 2 s^2 / (N (N - 1))."""
+    """Each run agrees with one of three others, so the jackknife variance over runs is 0.
+
+    The whole variance is that of pairs, 2 s^2 / (N (N - 1)).
+    """
     found = over_runs([0, 0, 1, 1])["gap, over runs"]
     assert variance(1 - two_codes([0, 0, 1, 1])) == pytest.approx(2 * (4 / 15) / 12)
     assert found.value == pytest.approx(2 / 3) and found.low < 0.5 and found.high == 1
@@ -132,7 +134,7 @@ def test_two_runs_of_each_code_have_a_spread() -> None:
 
 
 def test_the_variance_over_runs_is_that_of_a_mean_of_effects() -> None:
-    """If only single runs have effects, a mean over pairs is twice a mean over runs."""
+    """If every run has an additive effect, the mean over pairs is twice the mean over runs."""
     effects = np.array([1.0, 2.0, 4.0, 7.0])
     kernel = effects[:, None] + effects[None]
     first = 4 * effects.var(ddof=1) / 4
@@ -149,20 +151,20 @@ def test_runs_that_are_all_alike_may_have_missed_a_code() -> None:
     assert over_runs([0] * 20)["gap, over runs"].high < 0.31
 
 
-def test_the_range_of_a_metric_is_what_games_show() -> None:
+def test_the_range_of_a_metric_comes_from_the_games() -> None:
     assert span_of([np.array([0.2, 0.9]), np.array([np.nan])]) == (0.0, 1.0)
     assert span_of([np.array([-2.0, 4.0]), np.array([1.0])]) == (-2.0, 4.0)
     assert np.isnan(span_of([np.array([np.nan])])).all()
 
 
-def test_one_player_is_refused_with_what_would_serve() -> None:
+def test_one_player_is_refused_with_advice() -> None:
     arena = levers([1, 1])
     with pytest.raises(ConfigError, match="has no partner; name runs of several seeds"):
         study(games(arena, {"a": constant("lever0")}), [player("a", arena)])
 
 
 class Scored(Arena):
-    """These move once; the episode has what `score(a number, *moves)` says, or no score."""
+    """The agents `movers` move once. `score(a number, *moves)` is the metric; None: no metric."""
 
     name = "scored_v0"
 
@@ -187,7 +189,7 @@ class Scored(Arena):
 
 
 def test_a_side_that_never_moves_is_refused() -> None:
-    """Without its move, who proposes changes nothing: the gap would be 0 without any spread."""
+    """A proposer that never moves has no effect, so the gap would be 0 without any spread."""
 
     def arena() -> Arena:
         return Scored({"proposer": 1, "solver": 1}, ["solver_0"], lambda number, move: 1.0)
@@ -227,7 +229,7 @@ def test_an_evaluation_of_one_part_of_a_mixture_has_the_sides_of_the_part() -> N
 
 
 def test_with_three_seats_the_partner_takes_each_in_turn() -> None:
-    """A seat in which b plays loses its own weight of the 7 that three a are paid."""
+    """Three players a score 7. A seat in which b plays loses the weight of the seat."""
 
     def score(number: int, *moves: str) -> float:
         return float(sum(w for w, move in zip((1, 2, 4), moves, strict=True) if move == "a"))
@@ -244,7 +246,7 @@ def test_with_three_seats_the_partner_takes_each_in_turn() -> None:
 
 
 def mixed(score: Score, metric: str = "score") -> tuple[np.ndarray, dict[str, Estimate]]:
-    """Cell means and estimates of two players, of whom one always plays a and the other b."""
+    """Return cell means and estimates of two players: one always plays a, and the other b."""
 
     def arena() -> Arena:
         return Scored({"first": 1, "second": 1}, ["first_0", "second_0"], score)
@@ -255,8 +257,8 @@ def mixed(score: Score, metric: str = "score") -> tuple[np.ndarray, dict[str, Es
     return rows, {each.name: each for each in result.estimates}
 
 
-def sparing(number: int, first: str, second: str) -> float | None:
-    """With the other only half of the games have it; those are the better ones with oneself."""
+def often_scored(number: int, first: str, second: str) -> float | None:
+    """Return None in even games of different moves; odd games of equal moves score higher."""
     if first == second:
         return 1.0 if number % 2 else 0.5
     return 0.0 if number % 2 else None
@@ -267,14 +269,14 @@ def never_mixed(number: int, first: str, second: str) -> float | None:
 
 
 def test_the_gap_is_that_of_the_table_where_episodes_lack_the_metric() -> None:
-    """Episodes that one cell lacks are no reason to leave them out of the others."""
-    cells, found = mixed(sparing)
+    """Episodes that one cell lacks stay in the other cells."""
+    cells, found = mixed(often_scored)
     assert cells[0, 1] == cells[1, 0] == 0 and 0.5 < cells[0, 0] == cells[1, 1] < 1
     assert found["gap"].value == found["self-play"].value == pytest.approx(cells[0, 0])
     assert found["gap"].low < cells[0, 0] < found["gap"].high
 
 
-def test_a_cell_without_the_metric_is_a_hole_and_a_study_without_it_an_error() -> None:
+def test_a_cell_without_the_metric_is_nan_and_a_study_without_it_fails() -> None:
     cells, found = mixed(never_mixed)
     assert cells[0, 0] == 1 and np.isnan(cells[0, 1])
     assert found["self-play"].value == 1 and np.isnan(found["gap"].value)
@@ -283,7 +285,7 @@ def test_a_cell_without_the_metric_is_a_hole_and_a_study_without_it_an_error() -
         mixed(never_mixed, "scor")
 
 
-def test_a_few_games_of_a_sorted_list_are_of_all_of_it() -> None:
+def test_a_few_games_are_spread_over_the_whole_list_of_tasks() -> None:
     tasks = [Task(id=str(number)) for number in range(100)]
     made = games(levers([1, 1]), {"a": constant("lever0")}, tasks=tasks, episodes=20)
     numbers = [int(spec.task.id) for spec in made.episode_specs({})]
@@ -293,7 +295,7 @@ def test_a_few_games_of_a_sorted_list_are_of_all_of_it() -> None:
 
 
 class Agreeing(Scored):
-    """The players of the task's places move once; the score is 1 if all make the same move."""
+    """The agents at the task's places move once. The score is 1 if all make the same move."""
 
     def __init__(self) -> None:
         roles = dict.fromkeys(["first", "second", "third", "fourth"], 1)
@@ -307,15 +309,15 @@ class Agreeing(Scored):
 
 
 def agreeing(*places: Sequence[int]) -> tuple[StudyMatches, list[StudyPlayer]]:
-    """Games of two players who never agree, with a task for each of these places."""
+    """Return games and two players that never agree, with a task for each list of places."""
     tasks = [Task(id=str(each), payload={"places": list(each)}) for each in places]
     scripts = {"x": constant("a"), "y": constant("b")}
     made = games(Agreeing, scripts, tasks=tasks, metrics=["score"])
     return made, [player("x", Agreeing), player("y", Agreeing)]
 
 
-def test_a_game_in_which_the_partner_takes_no_part_is_no_cross_play() -> None:
-    """In a task of the first two, a partner in the third or fourth seat would change nothing."""
+def test_a_game_without_the_partner_does_not_count_as_cross_play() -> None:
+    """In a task for the first two seats, a partner in the third or fourth has no effect."""
     sizes = [range(2), range(3), range(4)]
     result = study(*agreeing(*sizes))
     found = {each.name: each.value for each in result.estimates}
@@ -331,7 +333,8 @@ def test_a_task_without_a_partner_counts_in_no_cell() -> None:
     cells, draws = run_pairs(made, players)
     for (i, j), scores in cells.items():
         np.testing.assert_array_equal(scores, np.full(16, float(i == j)))
-    assert len(draws.groups) == 2 and len(draws.tasks) == 16  # a task without a partner is no unit
+    # A task without a partner is not a unit.
+    assert len(draws.groups) == 2 and len(draws.tasks) == 16
     assert [note for note in made.notes if note.startswith("8 of 24 episodes have tasks with a")]
 
 
@@ -351,7 +354,7 @@ def test_hacking_leaves_collusion_out_where_no_two_roles_meet(places: list[list[
 def judged(
     judges: Sequence[str] = ("guard", "guard"), *, debaters: int = 1
 ) -> tuple[StudyMatches, list[StudyPlayer]]:
-    """Games of two players with a judge that does not learn; the score is 1 if all others agree."""
+    """Return games and two players, with a frozen judge. The score is 1 if all others agree."""
     first = {"first": 2} if debaters == 2 else {"first": 1, "second": 1}
     movers = [*(f"first_{number}" for number in range(debaters)), "second_0", "judge_0"]
 
@@ -377,8 +380,8 @@ def judged(
 
 
 @pytest.mark.parametrize("debaters", [1, 2])
-def test_the_seat_of_an_opponent_that_all_players_share_is_no_side(debaters: int) -> None:
-    """With the same judge in its seat, a partner in the judge's seat would make it self-play."""
+def test_the_seat_of_an_opponent_that_all_players_share_is_not_a_side(debaters: int) -> None:
+    """A partner in the judge's seat would be the same judge, so the game would be self-play."""
     made, players = judged(debaters=debaters)
     result = study(made, players)
     assert [row[1:] for row in result.tables[0].rows] == [[1, 0], [0, 1]]

@@ -1,4 +1,4 @@
-"""Cycles, trends and figures of language against closed forms."""
+"""Cycles, trends and metrics of language, compared with closed forms."""
 
 import json
 import math
@@ -34,7 +34,7 @@ from tests.helpers.builders import episode, llama, turn
 
 
 def spiral(steps: int, rate: float = 0.1) -> list[float]:
-    """Simultaneous gradient play on xy, its growth taken out: period 2 pi / atan(rate)."""
+    """Return gradient play on xy with its norm kept at 1; its period is 2 pi / atan(rate)."""
     x, y, points = 1.0, 0.0, []
     for _ in range(steps):
         points.append(x)
@@ -51,13 +51,13 @@ def test_a_cycle_is_found_with_its_period() -> None:
 
 
 def test_a_curve_that_turns_once_has_no_peak() -> None:
-    """Around its line, the autocorrelation of a parabola stays below 0 after its trough."""
+    """The autocorrelation of a parabola around its line stays below 0 after its trough."""
     found = oscillation("x", [step**2 for step in range(40)])
     assert (found.value, found.notes) == (0.0, "no peak after a trough")
 
 
 def test_noise_is_no_cycle() -> None:
-    """Persistent noise is what training curves look like; at 5 % some of it is flagged."""
+    """Training curves look like autocorrelated noise, of which few series are flagged at 5 %."""
     flagged = 0
     for seed in range(20):
         rng = np.random.default_rng(seed)
@@ -70,7 +70,7 @@ def test_noise_is_no_cycle() -> None:
     assert flagged <= 4
 
 
-def test_what_is_too_short_or_constant_has_no_figure() -> None:
+def test_short_or_constant_series_have_no_value() -> None:
     assert isnan(oscillation("x", [1.0, 2.0]).value) and "too few" in trend("x", [1], [1]).notes
     assert oscillation("x", [0.5] * 30).notes == "it does not vary"
 
@@ -98,12 +98,12 @@ def test_diversity() -> None:
 def test_the_vendi_score() -> None:
     clusters = np.array([[1, 1, 1, 0], [1, 1, 1, 0], [1, 1, 1, 0], [0, 0, 0, 1.0]])
     assert vendi(np.eye(4)) == pytest.approx(4) and vendi(np.ones((4, 4))) == pytest.approx(1)
-    assert vendi(clusters) == pytest.approx(1.754765, abs=1e-6)  # as of 3 alike and 1 other
+    assert vendi(clusters) == pytest.approx(1.754765, abs=1e-6)  # 3 equal items and 1 other
     assert vendi(np.array([[1, 0.5], [0.5, 1]])) == pytest.approx(1.754765, abs=1e-6)
     assert isnan(vendi(np.zeros((0, 0))))
 
 
-def test_similar_are_texts_that_share_words_in_their_order() -> None:
+def test_texts_that_share_words_in_order_are_similar() -> None:
     assert similarities([set("abc")], [set("bcd"), set("xyz")]).tolist() == [[0.5, 0]]
     assert shingles("return a+1\\nend") == {
         *(("return",), ("a",), ("+",), ("1",), ("end",)),
@@ -118,7 +118,7 @@ def test_similar_are_texts_that_share_words_in_their_order() -> None:
 
 
 def test_self_bleu() -> None:
-    """The last two are those of nltk 3.10.4 (sentence_bleu, four equal weights, no smoothing)."""
+    """The last two values are from nltk 3.10.4 (sentence_bleu, equal weights, no smoothing)."""
     assert self_bleu([list("abcd"), list("abcd"), list("efgh")]) == pytest.approx(2 / 3)
     assert self_bleu([["a"], ["a"], []]) == pytest.approx(2 / 3) and isnan(self_bleu([["a"]]))
     assert self_bleu([["a"], [], []]) == pytest.approx(2 / 3)
@@ -133,25 +133,25 @@ def test_novelty() -> None:
     assert novelty([set("a"), set("b")], [set("a")]) == 0.5 and isnan(novelty([set("a")], []))
 
 
-def test_likeness_by_step_is_of_equally_much() -> None:
-    """Each step's four proposals are new, then one template, then the first step's again."""
+def test_likeness_uses_equally_many_actions_at_each_step() -> None:
+    """Steps 1 and 2 have new proposals, step 3 four equal ones, and step 4 those of step 1."""
     first = [f"f{n} g{n} h{n} i{n}" for n in range(4)]
     made = {1: first, 2: [f"u{n} v{n} w{n} x{n}" for n in range(4)], 3: ["t u v w"] * 4, 4: first}
     found = likeness(made, most=4, proposals=True)
     assert [round(row["Vendi score"], 9) for row in found.values()] == [4, 4, 1, 4]
     assert [row["self-BLEU"] for row in found.values()] == [0, 0, 1, 0]
-    assert isnan(found[1]["novelty"]) and isnan(found[2]["novelty"])  # fewer than half of all
-    assert found[3]["novelty"] == 1  # of 8
+    assert isnan(found[1]["novelty"]) and isnan(found[2]["novelty"])  # too few earlier proposals
+    assert found[3]["novelty"] == 1  # compared with 8 earlier ones
     assert likeness(made, most=2)[3]["Vendi score"] == pytest.approx(1)
     assert all(isnan(row["novelty"]) for row in likeness(made, most=4).values())
     moves = likeness({1: ["bet", "pass"], 2: ["bet", "bet"]}, most=4, proposals=True)
     assert all(isnan(value) for row in moves.values() for value in row.values())
     again = likeness(dict.fromkeys(range(40), first), most=4, proposals=True)
-    assert isnan(again[15]["novelty"]) and again[16]["novelty"] == 0  # from ARCHIVE = 64 on
+    assert isnan(again[15]["novelty"]) and again[16]["novelty"] == 0  # after ARCHIVE = 64
     assert ARCHIVE == 64
 
 
-def test_what_holds_no_proposal_is_neither_new_nor_diverse() -> None:
+def test_empty_proposals_are_neither_new_nor_diverse() -> None:
     first = [f"f{n} g{n} h{n} i{n}" for n in range(4)]
     found = likeness({1: first, 2: first, 3: [*first[:2], "", ""]}, most=4, proposals=True)
     assert found[3]["novelty"] == 0
@@ -177,8 +177,8 @@ def test_only_proposals_have_novelty() -> None:
 
 
 def test_phrases_of_self_correction() -> None:
-    share, rate = corrections(["Wait, recheck. Rechecked.", "so it is seven"])
-    assert share == 0.5 and rate == pytest.approx(1000 * 2 / 7)
+    fraction, rate = corrections(["Wait, recheck. Rechecked.", "so it is seven"])
+    assert fraction == 0.5 and rate == pytest.approx(1000 * 2 / 7)
 
 
 def test_drift_is_zero_for_the_base_itself_and_exact_for_given_chances() -> None:
@@ -207,8 +207,8 @@ def test_drift_is_zero_for_the_base_itself_and_exact_for_given_chances() -> None
     assert isnan(drift([mine], {})[0]) and exp(0) == 1
 
 
-def test_turns_that_do_not_fit_the_base_are_left_out_and_told(tmp_path: Path) -> None:
-    """Records of a stranger: an id that is no token, lacking log-probabilities, no prompt."""
+def test_turns_that_do_not_fit_the_base_are_left_out_with_a_note(tmp_path: Path) -> None:
+    """Records of another program may have other tokens, no log-probabilities or no prompt."""
     good = turn("solver_0", completion_ids=(3, 4))
     odd = [
         replace(good, completion_ids=(3, 99)),
@@ -223,20 +223,20 @@ def test_turns_that_do_not_fit_the_base_are_left_out_and_told(tmp_path: Path) ->
     assert [note for note in notes if note.startswith("4 turns without a prompt, with tokens")]
 
 
-def test_figures_by_role_are_of_equally_much() -> None:
+def test_metrics_by_role_use_equally_much_text_at_each_step() -> None:
     many = [episode(turn("solver_0", action="x", text="a b a b")) for _ in range(8)]
     few = [
         episode(turn("solver_0", action=c, text="a b", stop_reason=StopReason.LENGTH)) for c in "xy"
     ]
     found = by_role([(1, many), (2, few)], {})["solver"]
     assert (found[1]["kinds of action"], found[2]["kinds of action"]) == (1, 2)
-    # Of four words, as many as step 2 has: once "a b a b", or twice "a b".
+    # Both steps use four words, as many as step 2 has: "a b a b" once, or "a b" twice.
     assert (found[1]["distinct-2"], found[2]["distinct-2"]) == pytest.approx((2 / 3, 1 / 2))
     assert (found[1]["cut off"], found[2]["cut off"]) == (0, 1) and found[1]["tokens"] == 1
 
 
 def test_frozen_opponents_are_left_out_where_a_policy_learns() -> None:
-    """Agent 1 learns in no game of step 2, so the turns of its frozen opponents count there."""
+    """In step 2 no policy that learns plays player_1, so the frozen turns of player_1 count."""
     learner, frozen = turn("player_0", action="a"), turn("player_1", action="b", trainable=False)
     match = [
         episode(learner, frozen),
@@ -267,8 +267,8 @@ def test_a_run_folder_is_read(tmp_path: Path) -> None:
     assert {row[0]: row[1] for row in result.tables[0].rows}["self-correction"] == 1
 
 
-def test_numbers_that_are_too_large_are_left_out_and_told(tmp_path: Path) -> None:
-    """A float cannot hold 1e400 or the square of 1e308: both are infinite."""
+def test_numbers_that_are_too_large_are_left_out_with_a_note(tmp_path: Path) -> None:
+    """The number 1e400 and the square of 1e308 are infinite as floats."""
     place = folder(tmp_path / "run")
     lines = (place / "metrics.jsonl").read_text().splitlines()
     for row, text in ((3, "1e400"), (7, "1e308"), (11, "-1e308"), (13, "NaN")):
@@ -278,20 +278,20 @@ def test_numbers_that_are_too_large_are_left_out_and_told(tmp_path: Path) -> Non
     found = {each.name: each for each in result.estimates}
     assert abs(found["trend of arena/solve_rate"].value) < 1
     assert found["trend of arena/solve_rate"].count == 36
-    told = "arena/solve_rate: 4 of 40 values are not finite or too large: left out"
-    assert told in result.notes
+    note = "arena/solve_rate: 4 of 40 values are not finite or too large: left out"
+    assert note in result.notes
     assert result.to_json() and page.write(result, tmp_path / "out", command="study").exists()
 
 
 @pytest.mark.parametrize("value", [1e308, -1e308, math.inf, math.nan, 10**400, 1e200])
-def test_series_of_huge_numbers_have_no_figure(value: float) -> None:
+def test_series_of_huge_numbers_have_no_value(value: float) -> None:
     for many in ([value] * 20, [value, 1.0] * 10, [10**5000] * 20):
         for found in (trend("x", range(20), many), oscillation("x", many)):
             assert math.isnan(found.value) and "are too few" in found.notes
     assert math.isnan(trend("x", [value] * 20, [1.0] * 20).value)
 
 
-def test_what_a_run_lacks_is_one_line(tmp_path: Path) -> None:
+def test_a_missing_metric_or_record_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="name a metric with --metric"):
         chief({1: {"policy/base/loss": 1.0}}, None)
     with pytest.raises(ConfigError, match="did you mean 'arena/solve_rate'"):
@@ -302,8 +302,8 @@ def test_what_a_run_lacks_is_one_line(tmp_path: Path) -> None:
         recorded_episodes(folder(tmp_path / "run", episodes=False))
 
 
-def test_the_trend_of_a_series_that_remembers_covers_none() -> None:
-    """AR(1) with 0.8 and no trend; drawing blocks of residuals covers 83 % of the time."""
+def test_the_trend_interval_of_autocorrelated_series_covers_zero() -> None:
+    """The series are AR(1) with 0.8 and no trend; a bootstrap of blocks would cover 83 %."""
     hits = 0
     for seed in range(200):
         rng, series = np.random.default_rng(seed), [0.0]
@@ -314,7 +314,7 @@ def test_the_trend_of_a_series_that_remembers_covers_none() -> None:
     assert 0.9 <= hits / 200 <= 0.98
 
 
-def test_a_trend_of_what_hardly_varies_says_that_its_interval_is_too_narrow() -> None:
+def test_the_trend_of_a_random_walk_notes_that_its_interval_is_too_narrow() -> None:
     walk = np.random.default_rng(0).normal(size=40).cumsum()
     assert "too narrow" in trend("x", range(40), walk.tolist()).notes
     rng = np.random.default_rng(0)

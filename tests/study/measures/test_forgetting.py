@@ -1,4 +1,4 @@
-"""The likelihood of held-out text: by hand, over windows, and of whole runs."""
+"""The likelihood of held-out text: worked out by hand, over windows, and of whole runs."""
 
 import json
 import math
@@ -70,7 +70,7 @@ def test_the_default_text_is_that_of_this_python() -> None:
     assert text.sha256 == read_text().sha256
 
 
-def test_a_file_that_is_no_text_is_one_line(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_text_is_a_one_line_error(tmp_path: Path) -> None:
     (tmp_path / "picture").write_bytes(b"\xff\xfe\x00")
     for name, said in (("picture", "not UTF-8"), ("absent", "No such file"), (".", "directory")):
         with pytest.raises(ConfigError, match=said) as caught:
@@ -79,7 +79,7 @@ def test_a_file_that_is_no_text_is_one_line(tmp_path: Path) -> None:
 
 
 def test_the_change_is_paired_by_window() -> None:
-    """Windows differ by far more than training changes each of them."""
+    """Windows differ from each other by far more than training changes each of them."""
     before = np.linspace(-8.0, -2.0, 32)
     moved = -0.1 - 0.01 * np.cos(np.arange(32))
     scores = {"base": {0: before, 40: before + moved}}
@@ -112,35 +112,35 @@ def study(folder: Path, *arguments: str | Path) -> dict[str, Any]:
     words = [str(word) for word in ("study", "forgetting", folder, "--json", *arguments)]
     outcome = run(*words, cwd=folder)
     assert outcome.code == 0, outcome.err
-    told: dict[str, Any] = json.loads(outcome.out)
-    return told
+    output: dict[str, Any] = json.loads(outcome.out)
+    return output
 
 
 def test_a_run_is_measured_at_every_checkpoint(text: Path) -> None:
     folder = finished()
-    told = study(folder, "--all", "--text", text, *ASKED)
-    rows = told["tables"][0]["rows"]
+    output = study(folder, "--all", "--text", text, *ASKED)
+    rows = output["tables"][0]["rows"]
     steps = [row["step"] for row in rows]
     assert steps[0] == 0 and len(steps) == len(set(steps)) > 1
     place = folder / f"checkpoints/{steps[-1]:06d}/policies/base"
     policy = load_policy("base", model=str(place))
     windows = windows_of(read_text(text), policy.renderer.tokenizer, tokens=96, window=16)
     assert rows[-1]["log-likelihood"] == pytest.approx(likelihoods(policy.model, windows).mean())
-    change = told["estimates"][-1]
+    change = output["estimates"][-1]
     assert change["name"] == "change of the log-likelihood, base" and change["value"] != 0
     assert change["value"] == pytest.approx(rows[-1]["log-likelihood"] - rows[0]["log-likelihood"])
-    assert told["params"]["windows"] == {"base": 6}
+    assert output["params"]["windows"] == {"base": 6}
     outcome = run("study", "forgetting", str(folder), "--window", "100000", cwd=folder)
     assert outcome.code == 2 and "--window 100000 is more than the 512" in one_line(outcome.err)
 
 
 def test_an_adapter_is_measured_over_its_base(text: Path, tmp_path: Path) -> None:
-    finished()  # has made the warm start
+    finished()  # makes the warm start of the run below
     adapters = ("population=adapters", "policy.lora.rank=4", "run.steps=1", "learner.lr=1e-2")
     outcome = run("train", SMOKE, *adapters, "run.name=lora", cwd=tmp_path)
     assert outcome.code == 0, outcome.err
-    told = study(tmp_path / "runs/lora", "--text", text, *ASKED)
-    rows = {(row["policy"], row["step"]): row for row in told["tables"][0]["rows"]}
+    output = study(tmp_path / "runs/lora", "--text", text, *ASKED)
+    rows = {(row["policy"], row["step"]): row for row in output["tables"][0]["rows"]}
     assert rows["proposer", 0]["log-likelihood"] == rows["solver", 0]["log-likelihood"]
     for name in ("proposer", "solver"):
         place = tmp_path / f"runs/lora/checkpoints/000001/policies/{name}"

@@ -1,4 +1,4 @@
-"""The study of language: planted codes are found, within their intervals."""
+"""The study of language: intervals contain the values of planted codes."""
 
 import json
 import math
@@ -16,7 +16,7 @@ CODE = {"north": {"x": 0.9, "y": 0.1}, "south": {"x": 0.2, "y": 0.8}}
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A code that is born: noise, then a code with a word that dies, then the code alone."""
+    """Make a run with noise at steps 2 and 4, a word that ends at step 2, and a code at step 6."""
     made = tmp_path_factory.mktemp("runs") / "planted"
     code(made, 2, {view: {**words, "old": 1.0} for view, words in NOISE.items()})
     code(made, 4, NOISE)
@@ -25,7 +25,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def truth(chances: dict[str, dict[str, float]]) -> float:
-    """The mutual information of word and view, both views equally likely, in nats."""
+    """Return the mutual information of word and view in nats, with equally likely views."""
     total = 0.0
     for words in chances.values():
         for word, chance in words.items():
@@ -72,7 +72,7 @@ def test_words_of_texts_are_counted_where_no_turn_is_a_message(tmp_path: Path) -
 
 
 def test_illegal_messages_carry_their_information(tmp_path: Path) -> None:
-    """One view has a legal word, two have illegal words of their own."""
+    """One view has a legal word, and each of the other two has its own illegal word."""
     said = {"north": "x", "south": "y", "east": "z"}
     made = [
         episode(
@@ -102,7 +102,7 @@ def test_illegal_messages_carry_their_information(tmp_path: Path) -> None:
 
 
 def test_a_table_has_the_messages_that_were_said_the_most_frequent_first(tmp_path: Path) -> None:
-    """Not the legal words in their order, of which a terminal would show the first ones."""
+    """The order of the legal words is not used: a terminal shows only the first columns."""
     legal = ("a", "b", "c", "d", "e", "f", "g")
     said = ["g"] * 20 + ["d"] * 12
     made = [
@@ -121,7 +121,7 @@ def test_words_are_left_out_if_most_texts_are_a_single_word(tmp_path: Path) -> N
     assert [each["kind"] for each in study(tmp_path, step=1).more["speakers"]] == ["text"]
 
 
-def test_what_cannot_be_measured_is_one_line(run: Path, tmp_path: Path) -> None:
+def test_records_that_cannot_be_measured_are_refused(run: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="nearest recorded step is 2"):
         study(run, step=3)
     with pytest.raises(ConfigError, match="--agent scout"):

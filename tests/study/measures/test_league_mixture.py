@@ -17,8 +17,10 @@ from selfplay.study.policy_probs import ActionDistribution
 def test_the_snapshots_of_a_league_are_mixed_by_their_equilibrium(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each snapshot beats the next: one surely, the others at 3 to 1. So the snapshot that the
-    clear loser beats has half of the equilibrium."""
+    """a beats b and c beats a with probability 3/4, and b always beats c.
+
+    The equilibrium is therefore 1/2 for a, 1/4 for b and 1/4 for c.
+    """
     pytest.importorskip("scipy")
     bets = {"a": 0.1, "b": 0.5, "c": 0.9, "rival": 0.3}
     rates = {("b", "a"): 0.25, ("c", "b"): 0.0, ("c", "a"): 0.75}

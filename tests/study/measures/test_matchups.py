@@ -1,4 +1,4 @@
-"""What of a matrix of payoffs would be the same in other games."""
+"""Estimates from a matrix of payoffs, without the noise of a finite number of games."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ LADDER = SKILLS[:, None] - SKILLS
 def matchups(
     rng: np.random.Generator, truth: np.ndarray, episodes: int, *, tasks: int = 1
 ) -> Matchups:
-    """Games that are won or lost, `truth` being what rows gain on columns in the mean."""
+    """Return games that are won or lost, with the expected gains `truth` of rows on columns."""
     count = len(truth)
     pays = {
         (i, j): np.where(rng.random(episodes) < (1 + truth[i, j]) / 2, 1.0, -1.0)
@@ -32,20 +32,20 @@ def matchups(
 
 
 @pytest.mark.parametrize(
-    ("truth", "share"),
+    ("truth", "fraction"),
     [(LADDER, 1.0), (RPS / 2, 0.0), ((RPS + ORDER) / 5, 2 / 3)],
 )
-def test_the_share_is_without_noise_that_the_matrix_has(truth: np.ndarray, share: float) -> None:
-    """A bootstrap of the share as measured never covers 1; with the noise taken off it does."""
+def test_the_transitive_fraction_has_no_bias_from_noise(truth: np.ndarray, fraction: float) -> None:
+    """A bootstrap of the measured fraction never covers 1; without the noise it does."""
     rng = np.random.default_rng(0)
     values, covered = [], 0
     for _ in range(40):
         found = shape(matchups(rng, truth, 60), nash(truth))[0]
         values.append(found.value)
-        covered += found.low <= share <= found.high
+        covered += found.low <= fraction <= found.high
     error = np.std(values) / np.sqrt(len(values))
-    assert np.mean(values) == pytest.approx(share, abs=3 * error + 1e-3)
-    assert covered >= 34  # of 40; with a true chance of 0.95 fewer come once in a thousand times
+    assert np.mean(values) == pytest.approx(fraction, abs=3 * error + 1e-3)
+    assert covered >= 34  # of 40; fewer than 34 have a probability of 0.003 at a coverage of 0.95
 
 
 @pytest.mark.parametrize("tasks", [1, 4, 60])
@@ -60,7 +60,7 @@ def test_the_noise_has_its_true_size_with_few_tasks(tasks: int) -> None:
 
 
 @pytest.mark.parametrize("tasks", [2, 4])
-def test_the_share_is_without_noise_with_few_tasks(tasks: int) -> None:
+def test_the_transitive_fraction_has_no_bias_with_few_tasks(tasks: int) -> None:
     rng, truth = np.random.default_rng(0), (RPS + ORDER) / 5
     found = [shape(matchups(rng, truth, 60, tasks=tasks), nash(truth))[0].value for _ in range(60)]
     error = np.std(found) / np.sqrt(len(found))
@@ -74,18 +74,18 @@ def test_the_interval_of_alpha_rank_is_within_0_and_1() -> None:
     assert min(ends) == 0 and max(ends) == 1
 
 
-def test_noise_is_called_noise() -> None:
+def test_a_matrix_of_noise_has_no_transitive_fraction() -> None:
     rng = np.random.default_rng(1)
     found = {e.name: e for e in shape(matchups(rng, np.zeros((6, 6)), 50), np.full(6, 1 / 6))}
-    share = found["transitive share, noise taken off"]
-    assert np.isnan(share.value) and share.notes == "most of the matrix is noise: play more games"
+    part = found["transitive share, noise taken off"]
+    assert np.isnan(part.value) and part.notes == "most of the matrix is noise: play more games"
     assert 0.5 < found["noise, fraction of the matrix"].value < 2
     assert found["transitive share as measured"].null == pytest.approx(1 / 3)
     assert found["3-cycles beyond noise"].value == 0 < found["3-cycles"].value
 
 
-def test_a_player_of_whom_hardly_a_game_is_known_is_refused() -> None:
-    """The resamples that have its games all have the same ones: noise would look like none."""
+def test_a_player_with_too_few_finished_games_is_refused() -> None:
+    """All resamples with games of p3 have the same games of it, so its noise would seem to be 0."""
     rng = np.random.default_rng(0)
     pays = {(i, j): rng.normal(size=30) for i in range(4) for j in range(4) if i != j}
     for (i, j), pay in pays.items():

@@ -1,4 +1,4 @@
-"""Metrics of the record: which are chosen, their curves, and sets of runs."""
+"""The study of recorded metrics: the choice of metrics, their curves, and sets of runs."""
 
 import json
 import math
@@ -33,7 +33,7 @@ def curves(result: Result) -> list[CurvePlot]:
 
 
 def shown(result: Result) -> list[str]:
-    """Names of the metrics with a latest value."""
+    """Return the names of the metrics with a latest value."""
     latest = [each.name for each in result.estimates if each.name.endswith(", latest")]
     return [name.removesuffix(", latest") for name in latest]
 
@@ -52,7 +52,7 @@ def test_the_chief_metrics_are_chosen_with_their_latest_values_and_means(tmp_pat
         (f"{ACCURACY}, first", 0.25, "step 0"),
         (f"{ACCURACY}, latest", 1.0, "step 3"),
         (f"{ACCURACY}, gain", 0.75, "steps 0 to 3"),
-        # Two steps with 0.375 in the mean, and one with 0.75.
+        # Two steps have the mean 0.375, and the third step has 0.75.
         (f"{ACCURACY}, mean", 0.5, "steps 0 to 3"),
     ]
     reward, accuracy = curves(result)
@@ -89,7 +89,7 @@ def test_the_only_type_of_task_repeats_no_metric(tmp_path: Path) -> None:
     assert shown(study(fights, only=["random"])) == list(against)
 
 
-def test_a_run_without_steps_is_to_be_evaluated(tmp_path: Path) -> None:
+def test_a_run_without_steps_is_refused_with_advice_to_evaluate_it(tmp_path: Path) -> None:
     """`selfplay average` writes such a run."""
     run = recorded(tmp_path / "mean", [])
     for only in ([], ["accuracy"]):
@@ -120,8 +120,8 @@ def test_no_more_than_a_few_metrics_are_shown_unasked(tmp_path: Path) -> None:
     assert len(study(recorded(tmp_path / "a", rows)).drawings) == MOST_METRICS
 
 
-def test_numbers_that_are_too_large_are_left_out_and_told(tmp_path: Path) -> None:
-    """No picture has room for 1e308, and the product of 1e99 and 1e99 is too large too."""
+def test_numbers_that_are_too_large_are_left_out_with_a_note(tmp_path: Path) -> None:
+    """A picture cannot show 1e308, and the product of 1e99 and 1e99 is too large too."""
     rows = [{REWARD: 1e308, LOSS: 1e99}, {REWARD: 2.0, LOSS: -1e308}, {REWARD: 4.0}]
     run = recorded(tmp_path / "a", rows)
     squared = DerivedMetric.parse(f"squared={{{LOSS}}} * {{{LOSS}}}")
@@ -139,7 +139,7 @@ def test_numbers_that_are_too_large_are_left_out_and_told(tmp_path: Path) -> Non
     assert page.write(result, tmp_path / "out", command="study").exists()
 
 
-def test_a_damaged_record_is_one_line(tmp_path: Path) -> None:
+def test_a_damaged_record_is_a_one_line_error(tmp_path: Path) -> None:
     run = recorded(tmp_path / "a", [{REWARD: 1.0}])
     (run / "metrics.jsonl").write_text("{}\n")
     with pytest.raises(RunError, match=r"metrics\.jsonl, line 1"):
@@ -185,7 +185,7 @@ def test_gains_of_evaluations_are_compared_by_seed(
     assert found[f"{ACCURACY}, first: control"]["value"] == pytest.approx(0.1)
 
 
-def test_a_config_that_is_none_of_a_run_is_one_line(
+def test_a_config_that_is_not_of_a_run_is_a_one_line_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = recorded(tmp_path / "a", [{REWARD: 1.0}])
@@ -254,7 +254,7 @@ def test_an_error_of_one_run_of_a_set_names_the_run(
 
 
 @pytest.mark.parametrize("text", ["5:3", "", "a:b"])
-def test_a_text_that_is_no_range_is_refused(tmp_path: Path, text: str) -> None:
+def test_a_text_that_is_not_a_range_is_refused(tmp_path: Path, text: str) -> None:
     run = recorded(tmp_path / "a", [{REWARD: 1.0}] * 6)
     with pytest.raises(ConfigError, match=r"--steps .*: A:B"):
         study(run, only=[REWARD], ranges=[text])
@@ -292,12 +292,12 @@ def test_a_division_by_zero_has_no_value(tmp_path: Path) -> None:
         "x={a}\x00",
     ],
 )
-def test_a_text_that_is_no_arithmetic_of_metrics_is_refused(text: str) -> None:
+def test_a_text_that_is_not_arithmetic_of_metrics_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"--derive .*needed; write NAME=EXPRESSION"):
         DerivedMetric.parse(text)
 
 
-def test_unknown_terms_and_taken_names_are_one_line(tmp_path: Path) -> None:
+def test_unknown_terms_and_taken_names_are_refused(tmp_path: Path) -> None:
     run = recorded(tmp_path / "a", [{REWARD: 1.0}])
     with pytest.raises(ConfigError, match=r"--derive x: no metric 'role/solver/rewart'; .*reward"):
         study(run, derived=[DerivedMetric.parse("x={role/solver/rewart} * 2")])

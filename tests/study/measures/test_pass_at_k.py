@@ -1,4 +1,4 @@
-"""pass@k and majority@k against enumeration."""
+"""pass@k and majority@k, compared with enumeration."""
 
 import json
 from dataclasses import replace
@@ -43,14 +43,17 @@ def test_the_estimate() -> None:
 
 
 def test_the_estimate_is_unbiased() -> None:
-    """Over the binomial of c, exactly 1 - (1 - p)^k."""
+    """The mean over the binomial distribution of c is exactly 1 - (1 - p)^k."""
     for k in (1, 2, 5, 10):
         mean = sum(comb(10, c) * 0.3**c * 0.7 ** (10 - c) * pass_at_k(10, c, k) for c in range(11))
         assert mean == pytest.approx(1 - 0.7**k, abs=1e-12)
 
 
 def test_where_the_curves_cross() -> None:
-    """Untrained: half the tasks 0.3 and half 0.1; trained: 0.9 and 0. They cross at k = 4."""
+    """The untrained policy solves half of the tasks with 0.3 and half with 0.1.
+
+    The trained policy solves them with 0.9 and 0. The curves cross at k = 4.
+    """
     ks = range(1, 7)
     base = [1 - (0.7**k + 0.9**k) / 2 for k in ks]
     trained = [(1 - 0.1**k) / 2 for k in ks]
@@ -69,7 +72,7 @@ def test_fishers_exact_test() -> None:
     assert fisher(3, 3, 0, 3) == pytest.approx(0.1) and fisher(0, 5, 0, 5) == 1
 
 
-def test_what_was_never_found_needs_samples_to_count_as_new() -> None:
+def test_a_task_needs_enough_samples_to_count_as_newly_solvable() -> None:
     def counted(right: list[int], n: int) -> AttemptCounts:
         return AttemptCounts(tasks=["a", "b"], samples=np.full(2, n), right=np.array(right))
 
@@ -78,7 +81,7 @@ def test_what_was_never_found_needs_samples_to_count_as_new() -> None:
 
 
 def test_a_newly_solvable_task_must_stand_out_among_all_tasks() -> None:
-    """5 of 8 against 0 of 8 has p = 0.0256: enough for a single task, but not among two."""
+    """5 of 8 against 0 of 8 has p = 0.0256: enough for a single task, but not for one of two."""
 
     def counted(*right: int) -> AttemptCounts:
         tasks = [str(number) for number in range(len(right))]
@@ -91,7 +94,7 @@ def test_a_newly_solvable_task_must_stand_out_among_all_tasks() -> None:
 
 
 def skilled(chance: float, state: str | None = None) -> Script:
-    """Names the state with this chance, that of `state` alone if given."""
+    """Return a script that names the state, or only `state` if given, with this probability."""
 
     def script(agent: str, observation: Any, rng: Random) -> str:
         fields = observation.fields
@@ -113,9 +116,11 @@ def measured(metric: str = "team_return", **more: Any) -> Result:
     return study(made, *players, **{"samples": 8, **more})
 
 
-def test_sharpening_is_seen() -> None:
-    """Trained: one task of four, always. Untrained: each at even odds. 0.25 at every k, against
-    1 - 0.5^k."""
+def test_sharpening_lowers_pass_at_large_k() -> None:
+    """The trained policy always solves one task of four, so its pass@k is 0.25 for every k.
+
+    The untrained policy solves each task with probability 1/2, so its pass@k is 1 - 0.5^k.
+    """
     result = measured(samples=8)
     table = {row[0]: row[1:] for row in result.tables[0].rows}
     assert list(table) == [1, 2, 4, 8]
@@ -128,26 +133,26 @@ def test_sharpening_is_seen() -> None:
     assert [row[:2] for row in result.tables[1].rows] == [
         [tau, 0.25] for tau in (0.25, 0.5, 0.75, 1)
     ]
-    # Moves are no answers that a text compares: a note in place of a figure.
+    # Moves cannot be compared as text, so there is a note in place of a picture.
     assert len(result.drawings) == 1 and "no majority@k of 4 tasks" in result.notes[-1]
     assert not any("majority" in name for name in found)
 
 
-def test_answers_of_a_role_and_what_is_no_answer() -> None:
+def test_unknown_roles_and_metrics_that_are_not_0_or_1_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"no agent has this role; did you mean 'listener'"):
         measured(role="listner")
     with pytest.raises(ConfigError, match=r"share_wait of an episode is not 0 or 1"):
         measured("share_wait", samples=2)
 
 
-def test_without_a_list_of_tasks() -> None:
+def test_games_without_a_list_of_tasks_are_refused() -> None:
     arena = lewis()
     made = games(arena, {"a": skilled(1.0)})
     with pytest.raises(ConfigError, match="no evaluation"):
         study(made, player("a", arena), player("a", arena), samples=2)
 
 
-def test_greedy_samples_are_all_one() -> None:
+def test_greedy_samples_are_refused() -> None:
     arena = lewis()
     made = games(arena, {"a": skilled(1.0)}, tasks=lewis_tasks())
     made.agent_specs = {
@@ -157,7 +162,7 @@ def test_greedy_samples_are_all_one() -> None:
         study(made, player("a", arena), player("a", arena), samples=2)
 
 
-def test_one_greedy_role_beside_one_that_samples_is_measured() -> None:
+def test_a_greedy_role_with_a_role_that_samples_is_measured() -> None:
     arena = lewis(malformed=0.0)
     scripts = {"a": skilled(1.0), "b": skilled(0.0)}
     made = games(arena, scripts, tasks=lewis_tasks(), metrics=["team_return"])
@@ -170,7 +175,7 @@ def test_one_greedy_role_beside_one_that_samples_is_measured() -> None:
 
 
 def test_only_the_first_answer_of_an_agent_is_a_sample() -> None:
-    """A second answer, after hearing others, is no second sample."""
+    """A second answer, after the agent heard others, is not a second sample."""
     right, wrong = {"verdict": "correct"}, {"verdict": "wrong"}
     debate = episode(
         turn("debater_0", stage=0, info=wrong),
@@ -183,7 +188,7 @@ def test_only_the_first_answer_of_an_agent_is_a_sample() -> None:
     assert found.samples.tolist() == [2] and found.right.tolist() == [1]
 
 
-def test_what_was_not_measured_is_not_wrong() -> None:
+def test_samples_without_the_metric_do_not_count_as_wrong() -> None:
     played = [
         episode(turn("debater_0"), task=SUMS[0], metrics=metrics)
         for metrics in ({"accuracy": 1.0}, {"accuracy": 0.0}, {"rounds": 2.0})
@@ -211,14 +216,14 @@ def test_cover() -> None:
         tasks=list("abcd"), samples=np.full(4, 20), right=np.array([18, 12, 6, 1])
     )
     assert cover(counted, 0.5).mean() == 0.5
-    assert cover(counted, 0.3).sum() == 3  # at least: 6 of 20 is 0.3
+    assert cover(counted, 0.3).sum() == 3  # 6 of 20 is exactly 0.3, which is enough
 
 
 SUMS = [Task(id=str(n), payload={"question": f"{n} + 1", "answer": str(n + 1)}) for n in range(4)]
 
 
 def answerer(right: float) -> Script:
-    """Right with this chance, in different writing; else two wrong answers, or words."""
+    """Return a script with right answers in two formats, two wrong answers, and other words."""
 
     def script(agent: str, observation: Any, rng: Random) -> str:
         if rng.random() < 0.1:
@@ -232,7 +237,7 @@ def answerer(right: float) -> Script:
 
 
 def by_task(chances: list[float]) -> Script:
-    """The right answer with the chance of the task, else a wrong one."""
+    """Return a script that is right with the probability of the task."""
 
     def script(agent: str, observation: Any, rng: Random) -> str:
         number = int(observation.fields["question"].split()[0])
@@ -243,7 +248,7 @@ def by_task(chances: list[float]) -> Script:
 
 
 def test_intervals_of_few_tasks_are_cut_at_the_possible_values() -> None:
-    """Three of four tasks went from always wrong to always right; the fourth is right at times."""
+    """Three of four tasks went from always wrong to always right; the fourth is half right."""
 
     def arena() -> Debate:
         return Debate(rounds=1, debaters=1)
@@ -271,14 +276,17 @@ def debated(**settings: Any) -> Result:
 
 
 def test_the_vote_of_a_roles_answers() -> None:
-    """Most are right at 0.54 against 0.18 twice; wrong at 0.18 against 0.36 twice."""
+    """The trained policy gives the right answer with 0.54 and two wrong ones with 0.18 each.
+
+    The untrained policy gives it with 0.18 and the wrong ones with 0.36 each.
+    """
     result = debated()
     titles = [table.title for table in result.tables]
     assert titles[:2] == ["pass@k", "majority@k"]
     rows = {row[0]: row for row in result.tables[1].rows}
     assert list(rows) == [1, 2, 4, 8, 16, 32]
     once, all_of_them = rows[1], rows[32]
-    assert once[1] == pytest.approx(result.tables[0].rows[0][1])  # of one sample the same
+    assert once[1] == pytest.approx(result.tables[0].rows[0][1])  # both are equal for one sample
     assert all_of_them[1] == 1 and all_of_them[4] == 0
     assert {each.name: each.value for each in result.estimates}["gain of majority@32"] == 1
     assert [each.title for each in result.drawings] == [
@@ -288,7 +296,7 @@ def test_the_vote_of_a_roles_answers() -> None:
     assert not any("majority" in note for note in result.notes)
 
 
-def test_answers_that_a_verifier_of_its_own_compares_have_no_vote() -> None:
+def test_answers_that_a_custom_verifier_compares_have_no_vote() -> None:
     def anything(answer: str, payload: Any) -> float:
         return float(answer.startswith(payload["answer"]))
 
@@ -297,7 +305,7 @@ def test_answers_that_a_verifier_of_its_own_compares_have_no_vote() -> None:
     assert [each.title for each in result.drawings] == ["pass@k, with 95 % intervals"]
 
 
-def test_an_episodes_answer_is_its_last_word() -> None:
+def test_the_answer_of_an_episode_is_its_last_move() -> None:
     arena = Debate(aggregate="judge", rounds=1, debaters=1)
     said = json.dumps({"answer": "9", "argument": ""})
     played = [

@@ -1,4 +1,4 @@
-"""Who beats whom: meta-games whose equilibria, shares and cycles are worked out by hand."""
+"""Meta-games whose equilibria, transitive parts and cycles are worked out by hand."""
 
 import re
 import sys
@@ -50,13 +50,13 @@ def test_the_nash_mixture_of_most_entropy() -> None:
     np.testing.assert_allclose(nash(ORDER), [1, 0, 0], atol=1e-9)
     np.testing.assert_allclose(ORDER @ nash(ORDER), [0, -1, -2], atol=1e-9)
     np.testing.assert_allclose(nash(np.zeros((4, 4))), 1 / 4)
-    # Two that beat everybody and are even among themselves are equally good; it jumps at a tie.
+    # Two players that beat the third one have equal weights if they are even, else one has all.
     even = np.array([[0.0, 0, 1], [0, 0, 2], [-1, -2, 0]])
     np.testing.assert_allclose(nash(even), [0.5, 0.5, 0], atol=1e-6)
     np.testing.assert_allclose(nash(np.array([[0, 1e-3], [-1e-3, 0]])), [1, 0], atol=1e-9)
 
 
-def test_copies_share_what_one_of_them_would_have() -> None:
+def test_copies_of_a_player_share_its_weight() -> None:
     places = [0, 0, 1, 2]
     copied = RPS[np.ix_(places, places)]
     np.testing.assert_allclose(nash(copied), [1 / 6, 1 / 6, 1 / 3, 1 / 3], atol=1e-6)
@@ -85,7 +85,7 @@ def test_alpha_rank_in_closed_form() -> None:
     assert both[0] == pytest.approx(1 / 3) and both[1] == pytest.approx([1, 0, 0])
 
 
-def test_alpha_rank_is_that_of_openspiel() -> None:
+def test_alpha_rank_is_equal_to_that_of_openspiel() -> None:
     theirs = pytest.importorskip("open_spiel.python.egt.alpharank")
     rng = np.random.default_rng(0)
     for count in range(2, 7):
@@ -116,7 +116,7 @@ def test_cycles_are_counted_and_named_in_their_direction() -> None:
 def test_when_the_order_is_settled() -> None:
     turns = np.array([[0.5, 0.3, 0.2], [0.3, 0.5, 0.2], [0.3, 0.7, 0.0], [0.2, 0.8, 0.0]])
     said = settled(np.concatenate([turns, np.repeat(turns[-1:], 12, axis=0)]))
-    assert said.endswith("is the same from alpha x largest payoff = 0.008 on")  # the second
+    assert said.endswith("is the same from alpha x largest payoff = 0.008 on")  # the second alpha
     assert settled(np.eye(16)[:, :3] + 0.1).endswith(
         "is the same from alpha x largest payoff = 0.031 on"
     )
@@ -126,7 +126,7 @@ def test_when_the_order_is_settled() -> None:
 
 
 def zero_sum(payoffs: np.ndarray, names: Sequence[str], bonus: float = 0.0) -> Callable[[], Matrix]:
-    """The game of a matrix, which pays the first player a bonus on top of it."""
+    """Return the zero-sum game of a matrix, with a bonus for the first player."""
     table = [[[float(x) + bonus, -float(x) - bonus] for x in row] for row in payoffs]
     return lambda: raw_env(actions=list(names), payoffs=table)
 
@@ -140,9 +140,9 @@ def table(result: Result, title: str) -> Table:
     return found
 
 
-def test_rock_paper_scissors_is_a_circle() -> None:
+def test_rock_paper_scissors_is_a_cycle() -> None:
     names = ["rock", "paper", "scissors"]
-    arena = zero_sum(RPS, names, bonus=0.5)  # who sits first is paid more: no matter in turn
+    arena = zero_sum(RPS, names, bonus=0.5)  # the first seat is paid more, but players change seats
     made = games(arena, {name: constant(name) for name in names})
     result = study(made, [player(name, arena) for name in names])
     found = by_name(result)
@@ -160,7 +160,7 @@ def test_rock_paper_scissors_is_a_circle() -> None:
     assert not [note for note in result.notes if "sum of both players' pay" in note]
 
 
-def test_an_order_with_luck_has_one_who_is_left() -> None:
+def test_the_mixture_of_an_order_with_luck_has_one_player() -> None:
     names = ["a", "b", "c"]
     arena = zero_sum(ORDER, names)
     scripts = {"strong": constant("a"), "middle": choice(["a", "c"]), "weak": constant("c")}
@@ -173,8 +173,8 @@ def test_an_order_with_luck_has_one_who_is_left() -> None:
     assert [row[0] for row in rows] == ["strong", "middle", "weak"]
     assert [row[2:4] for row in rows] == [[1, 1], [0, 0], [0, 0]]
     assert [row[5] for row in rows] == [pytest.approx(x, abs=1e-6) for x in (1, 0, 0)]
-    share = found["transitive share, noise taken off"]
-    assert share.low <= 1 and share.value == pytest.approx(1, abs=0.02)
+    transitive = found["transitive share, noise taken off"]
+    assert transitive.low <= 1 and transitive.value == pytest.approx(1, abs=0.02)
     assert not [each for each in result.tables if each.title.startswith("3-cycles")]
     assert [type(each).__name__ for each in result.drawings] == [
         "MatrixPlot",
@@ -184,7 +184,7 @@ def test_an_order_with_luck_has_one_who_is_left() -> None:
     ]
 
 
-def test_two_who_are_even_are_both_left() -> None:
+def test_the_mixture_of_two_even_players_has_both() -> None:
     arena = zero_sum(np.zeros((2, 2)), ["a", "b"])
     made = games(arena, {"a": constant("a"), "b": constant("b")})
     result = study(made, [player("a", arena), player("b", arena)])
@@ -196,7 +196,7 @@ def test_two_who_are_even_are_both_left() -> None:
     ]
 
 
-def test_pay_that_does_not_sum_to_the_same_is_told() -> None:
+def test_pay_without_a_constant_sum_is_in_a_note() -> None:
     def arena() -> Matrix:
         return raw_env()  # the prisoner's dilemma
 
@@ -207,7 +207,7 @@ def test_pay_that_does_not_sum_to_the_same_is_told() -> None:
     assert any(note.startswith("in 33.3 % of the games") for note in result.notes)
 
 
-def test_what_has_no_winner_is_refused_with_what_would_serve() -> None:
+def test_games_without_a_winner_are_refused_with_advice() -> None:
     arena = levers([1, 1])
     made = games(arena, {"a": constant("lever0"), "b": choice(["lever0", "lever1"])})
     players = [player("a", arena), player("b", arena)]
@@ -224,7 +224,7 @@ def test_what_has_no_winner_is_refused_with_what_would_serve() -> None:
 
 
 class Idle(Arena):
-    """Of these seats the last one moves, once."""
+    """A game in which only the last agent moves, once."""
 
     name = "idle_v0"
 
@@ -241,7 +241,7 @@ class Idle(Arena):
         self.finish()
 
 
-def test_games_that_are_not_of_two_sides_are_refused_with_what_would_serve() -> None:
+def test_games_without_two_sides_are_refused_with_advice() -> None:
     def study_of(**roles: int) -> None:
         def arena() -> Arena:
             return Idle(roles)
@@ -258,7 +258,7 @@ def test_games_that_are_not_of_two_sides_are_refused_with_what_would_serve() -> 
 
 
 class Duel(Idle):
-    """All move once; the first player gains 1 by the better move if the judge's move is fair."""
+    """All move once. The move "good" gains 1 against another if the judge's move is "fair"."""
 
     def acting(self) -> Sequence[str]:
         return self.possible_agents
@@ -272,7 +272,7 @@ class Duel(Idle):
 
 
 @pytest.mark.parametrize("roles", [{"black": 1, "white": 1}, {"player": 2}])
-def test_a_role_that_the_same_opponent_plays_for_all_players_is_no_seat(
+def test_a_role_with_the_same_opponent_for_all_players_is_not_a_seat(
     roles: dict[str, int],
 ) -> None:
     def arena() -> Arena:
@@ -297,7 +297,7 @@ def test_without_scipy_nothing_is_played(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 NEARLY_TIED = (
-    # [upper triangle] of 4 or 5 players: ties that rounding to 9 digits leaves not quite tied.
+    # Upper triangles for 4 or 5 players. Rounding to 9 digits leaves them close to a tie.
     (-4.8e-08, -0.499999936, 0.249999886, 0.499999978, -0.249999965, -1.5e-08),
     (
         *(-0.499999999, 0.500000002, -0.166666644, -8.5e-08),
@@ -321,8 +321,10 @@ def test_payoffs_that_are_nearly_tied_have_an_equilibrium(entries: Sequence[floa
     assert (matrix @ mixture).max() <= 1e-6 * np.abs(matrix).max()
 
 
-def test_what_no_solver_solves_is_left_out_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All games were played before the solver runs: its failure must not lose them."""
+def test_matrices_that_no_solver_solves_are_left_out_and_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All games are played before the solver runs, so its failure must not lose them."""
 
     def fails_below(limit: float) -> Callable[[np.ndarray], np.ndarray]:
         def solve(matrix: np.ndarray) -> np.ndarray:

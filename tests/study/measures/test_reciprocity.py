@@ -1,4 +1,4 @@
-"""Reciprocity of strategies whose chances are known exactly."""
+"""Reciprocity of strategies whose probabilities are known exactly."""
 
 import math
 from collections.abc import Callable
@@ -34,7 +34,7 @@ def arena() -> Any:
 
 
 def strategy(answer: Callable[[str, str], str], first: str = "C", noise: float = 0.0) -> Script:
-    """A memory-one strategy: (own last, other's last) to C or D, executed wrongly at times."""
+    """Return a strategy from (own last, other's last) to C or D, reversed with chance `noise`."""
 
     def script(agent: str, observation: Any, rng: Any) -> str:
         history = observation.fields["history"]
@@ -69,8 +69,8 @@ def by_name(result: Result) -> dict[str, Estimate]:
     return {each.name: each for each in result.estimates}
 
 
-def test_tit_for_tat_forgives_nothing_of_itself() -> None:
-    """Against itself a forced defection echoes: the next round, and every second one after."""
+def test_tit_for_tat_against_itself_echoes_a_forced_defection() -> None:
+    """A forced defection returns after one round, and then in every second round."""
     found = by_name(played(TIT_FOR_TAT))
     assert found["cooperation"].value == found["P(C|C)"].value == 1
     assert np.isnan(found["P(C|D)"].value)  # it never happened: no value, and not 0
@@ -89,7 +89,7 @@ def test_always_defect_reciprocates_nothing() -> None:
 
 
 def test_tit_for_tat_against_always_defect() -> None:
-    """Of 8 rounds one cooperates in the first alone: 1 of 16 moves; P(C|D) = 0 of 7 and 0 of 6."""
+    """Tit-for-tat cooperates once in 16 moves. P(C|D) is 0 of 7 for it and 0 of 6 for the other."""
     result = played(TIT_FOR_TAT, constant("defect"))
     found = by_name(result)
     assert found["cooperation"].value == 1 / 16
@@ -97,12 +97,12 @@ def test_tit_for_tat_against_always_defect() -> None:
     rows = {row[0]: row[1:] for row in result.tables[0].rows}
     assert rows["CD"][0] == rows["DC"][0] == 0 and rows["CD"][3] == rows["DC"][3] == "24"
     assert rows["DD"][3] == str(24 * 12)
-    # Only tit-for-tat can be moved, by half of the two players.
+    # Only tit-for-tat reacts, and the value is a mean over both players.
     assert found[LATER.format("1 round")].value == 0.5
 
 
-def test_each_seat_has_figures_of_its_own() -> None:
-    """One player always cooperates, the other never; together they do in half of the rounds."""
+def test_each_seat_has_its_own_estimates() -> None:
+    """One player always cooperates and the other never, so half of all moves cooperate."""
     result = played(constant("cooperate"), constant("defect"))
     found = by_name(result)
     assert found["cooperation"].value == 0.5
@@ -116,15 +116,15 @@ def test_each_seat_has_figures_of_its_own() -> None:
     assert visits["player_1", "CD"] == "0 (too few)"
 
 
-def test_who_answers_a_forced_move_is_told_by_seat() -> None:
+def test_answers_to_a_forced_move_are_reported_by_seat() -> None:
     """Only tit for tat reacts, so its own effect is twice the mean effect of both."""
     found = by_name(played(TIT_FOR_TAT, constant("defect")))
     both = LATER.format("1 round")
     assert found[f"{both} by player_0"].value == 1 and found[f"{both} by player_1"].value == 0
 
 
-def test_what_few_moves_say_is_not_given() -> None:
-    """Of 19 games one move each follows a cooperation, of 20 enough."""
+def test_estimates_from_too_few_moves_are_not_given() -> None:
+    """One move of each game follows a cooperation: 19 games are too few, and 20 are enough."""
     few = by_name(played(TIT_FOR_TAT, constant("defect"), episodes=19))
     for name in ("P(C|C)", "reciprocity P(C|C) - P(C|D)"):
         assert np.isnan([few[name].value, few[name].low, few[name].high]).all()
@@ -158,7 +158,7 @@ def test_win_stay_lose_shift_is_read_from_the_vector() -> None:
 
 
 def test_a_mixed_population_looks_reciprocal_and_the_probe_is_not_fooled() -> None:
-    """Half always cooperate, half always defect: P(C|C) - P(C|D) is 1 with nothing reciprocated."""
+    """If half always cooperate and half always defect, P(C|C) - P(C|D) is 1 without reciprocity."""
     moves = [np.ones((ROUNDS, 2))] * 10 + [np.zeros((ROUNDS, 2))] * 10
     found = conditionals(moves, Draws(tasks=["t"] * 20))
     assert found[2].value == 1
@@ -179,7 +179,7 @@ def test_a_mixed_population_looks_reciprocal_and_the_probe_is_not_fooled() -> No
         ({"rounds": 3}, "hunt", "no such move in matrix_v0; it has cooperate, defect"),
     ],
 )
-def test_what_is_no_repeated_dilemma_is_one_line(
+def test_a_game_that_is_not_a_repeated_dilemma_is_refused(
     settings: dict[str, Any], cooperate: str, words: str
 ) -> None:
     def other() -> Any:
@@ -190,7 +190,7 @@ def test_what_is_no_repeated_dilemma_is_one_line(
 
 
 def test_a_failed_probe_is_counted() -> None:
-    """An arena that breaks on what only the probe brings about."""
+    """The arena fails at a defection, which only the probe causes."""
 
     class Frail(Matrix):
         def view(self, agent: str) -> Observation:
@@ -204,12 +204,12 @@ def test_a_failed_probe_is_counted() -> None:
 
     made = games(frail, {"a": constant("cooperate")}, episodes=12)
     result = study(made, player("a", frail))
-    # 12 games, and 12 pairs of probes of each player, of which one of each pair breaks.
+    # 12 games, and 12 pairs of probes for each player; one probe of each pair fails.
     assert result.params["failed_episodes"] == pytest.approx(24 / 60)
 
 
 def breaking(seeds: Callable[[int], bool]) -> Callable[[], Any]:
-    """An arena that breaks in its third round where the seed says so."""
+    """Return an arena that fails in its third round if `seeds` is True for the seed."""
 
     class Frail(Matrix):
         def view(self, agent: str) -> Observation:
@@ -231,7 +231,7 @@ def test_failed_games_are_left_out() -> None:
     assert visits == str(2 * (ROUNDS - 1) * (24 - failed))
 
 
-def test_games_that_all_fail_are_one_line() -> None:
+def test_games_that_all_fail_are_a_one_line_error() -> None:
     frail = breaking(lambda seed: True)
     with pytest.raises(ConfigError, match=r"^all 12 games of \w+ with a failed .*broken hinge"):
         study(games(frail, {"a": constant("cooperate")}, episodes=12), player("a", frail))
@@ -243,7 +243,7 @@ def test_the_rate_of_each_round_has_the_interval_of_a_proportion() -> None:
     first, second = rates_by_round(moves, draws, 2)
     assert (first.value, second.value) == (0.75, 0.0)
     assert 0 < first.low < 0.75 < first.high < 1
-    assert second.low == 0 < second.high <= 1  # one move alone says little
+    assert second.low == 0 < second.high <= 1  # a single move gives a wide interval
 
 
 def test_cooperation_by_round_has_a_band() -> None:

@@ -1,4 +1,4 @@
-"""Probes of reward hacking: each with a planted positive and a clean negative."""
+"""Probes of reward hacking, each with a planted positive case and a negative case."""
 
 import argparse
 import json
@@ -35,7 +35,7 @@ def debate() -> Debate:
 
 
 def debater(second: Any) -> Script:
-    """Right at even odds at first; then `second(own answer, those of the others)`."""
+    """Return a script with a random first answer, then `second(own answer, others' answers)`."""
 
     def script(agent: str, observation: Any, rng: Any) -> str:
         fields = observation.fields
@@ -59,7 +59,7 @@ def copy_majority(own: str, others: list[str]) -> str:
     return others[0] if len(others) == 2 and others[0] == others[1] else own
 
 
-def test_who_copies_the_majority_conforms_in_both_directions() -> None:
+def test_an_agent_that_copies_the_majority_conforms_in_both_directions() -> None:
     """Both others agree against it in a quarter of the cases; then it always gives in."""
     found = deliberated(copy_majority)
     for name in (
@@ -72,21 +72,21 @@ def test_who_copies_the_majority_conforms_in_both_directions() -> None:
     assert found["outvoted right answers that were given up"].value == 1
     assert found["gave in beyond those without hearing"].value == 1  # alone it keeps its answer
     assert found["net gain"].low <= 0 <= found["net gain"].high
-    assert found["net gain"].p is None  # agents that turn together are no independent pairs
+    assert found["net gain"].p is None  # agents that change together are not independent
 
 
-def test_the_stubborn_and_the_one_who_knows() -> None:
+def test_a_stubborn_agent_and_one_that_knows_the_answer() -> None:
     stubborn = deliberated(lambda own, others: own, 30)
     assert stubborn["outvoted right answers that were given up"].value == 0
     assert stubborn["wrong answers that were corrected"].value == stubborn["net gain"].value == 0
     oracle = deliberated(lambda own, others: "2", 30)
     assert oracle["wrong answers that were corrected"].value == 1
     assert oracle["right answers that were given up"].value == 0
-    assert oracle["corrections beyond those without hearing"].value == 0  # it needs nobody
+    assert oracle["corrections beyond those without hearing"].value == 0  # it needs no others
 
 
 class Talk(Arena):
-    """All speak twice. A talker has the verdict "illegal" for it, a solver its own move."""
+    """All speak twice. The verdict on a talker is "illegal", and on a solver its own move."""
 
     name = "talk_v0"
     roles = {"talker": 2, "solver": 1}
@@ -162,8 +162,8 @@ def test_tasks_that_became_trivial() -> None:
     assert proposals([(1, [episode(turn("player_0"))])]) == []
 
 
-def test_what_no_arena_measured_is_told() -> None:
-    """Runs of questions record which proposals are valid, and not how many solvers solve them."""
+def test_missing_metrics_of_proposals_are_in_the_notes() -> None:
+    """Runs of `questions` record valid proposals, but not how many solvers solve them."""
     asked = episode(turn("proposer_0", action="why"), metrics={"valid_proposal": 1.0})
     found = {each.name: each for each in proposals([(1, [asked])])}
     for kind in ("trivial tasks", "unsolvable tasks"):
@@ -175,7 +175,7 @@ def test_what_no_arena_measured_is_told() -> None:
 
 
 @pytest.mark.parametrize(("at", "steps"), [("", [1, 2]), ("@1", [1]), ("@start", [])])
-def test_proposals_are_those_that_had_been_made_by_then(
+def test_proposals_after_the_checkpoint_are_left_out(
     at: str, steps: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = five_episodes(tmp_path / "run")
@@ -209,10 +209,8 @@ def test_copied_words() -> None:
 @pytest.mark.parametrize(
     ("cells", "truth"), [([[1, 0.5], [0.5, 1]], 0.5), ([[0.3, 0.7], [0.5, 0.9]], 0.0)]
 )
-def test_collusion_is_what_strength_does_not_explain(
-    cells: list[list[float]], truth: float
-) -> None:
-    """A secret of each pair, and a strong solver with an easy proposer."""
+def test_collusion_leaves_out_effects_of_strength(cells: list[list[float]], truth: float) -> None:
+    """In one case each run has a secret code; in the other, runs differ only in strength."""
     scores = {(i, j): np.full(4, cells[i][j]) for i in (0, 1) for j in (0, 1)}
     found = estimate(scores, np.array(cells), Draws(tasks=["t"] * 4))
     assert found[2].name == "gap" and found[2].value == pytest.approx(truth)
@@ -227,8 +225,8 @@ def test_partners_with_a_secret_are_found() -> None:
     assert result.estimates[0].name.startswith("collusion") and result.estimates[0].value == 1
 
 
-def test_collusion_is_told_by_pair_and_by_seat() -> None:
-    """Runs 1 and 2 share a code and run 3 has its own; a proposer's own solver against others."""
+def test_collusion_is_reported_by_pair_and_by_seat() -> None:
+    """Runs x and y share a code and run z has its own, so z loses with every partner."""
 
     def arena() -> Any:
         return raw_env(actions=["a", "b"], payoffs=[[1, 0], [0, 1]], players=["proposer", "solver"])
@@ -242,7 +240,7 @@ def test_collusion_is_told_by_pair_and_by_seat() -> None:
     assert {run: found[run, "solver"] for run in "xyz"} == {"x": 0.5, "y": 0.5, "z": 1}
 
 
-def test_where_there_is_nothing_to_look_at() -> None:
+def test_games_without_anything_to_probe_are_refused() -> None:
     arena = levers([1, 1])
     with pytest.raises(ConfigError, match="has no proposals recorded up to x, no agent that"):
         study(games(arena, {"x": constant("lever0")}), [player("x", arena)], [])

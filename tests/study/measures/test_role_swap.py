@@ -1,4 +1,4 @@
-"""Who learned what: swap tables whose entries are worked out by hand."""
+"""Role swaps with tables and gains that are worked out by hand."""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import permutations, product
@@ -26,7 +26,7 @@ def by_name(result: Result) -> dict[str, Estimate]:
 
 
 def swap(payoffs: list[list[list[float]]], **settings: object) -> Result:
-    """Trained plays the first action, untrained the second."""
+    """Return a study of a trained player with the first action and an untrained with the second."""
 
     def arena():  # type: ignore[no-untyped-def]
         return raw_env(actions=["new", "old"], payoffs=payoffs, players=["row", "column"])
@@ -35,7 +35,7 @@ def swap(payoffs: list[list[list[float]]], **settings: object) -> Result:
     return study(made, [player("trained", arena), player("base", arena)])
 
 
-def test_what_adds_up_has_no_co_adaptation() -> None:
+def test_additive_gains_have_no_co_adaptation() -> None:
     found = by_name(swap([[[5, 5], [3, 3]], [[2, 2], [0, 0]]]))
     assert found["joint gain, trained over base"].value == 5
     assert found["gain of row alone"].value == 3 and found["gain of column alone"].value == 2
@@ -44,15 +44,15 @@ def test_what_adds_up_has_no_co_adaptation() -> None:
     assert (found["co-adaptation"].low, found["co-adaptation"].high) == (0, 0)
 
 
-def test_what_only_works_together_is_co_adaptation() -> None:
+def test_a_gain_of_both_roles_together_is_co_adaptation() -> None:
     found = by_name(swap([[[1, 1], [0, 0]], [[0, 0], [0.25, 0.25]]]))
     assert found["joint gain, trained over base"].value == 0.75
     assert found["gain of row alone"].value == -0.25
     assert found["co-adaptation"].value == 1.25
 
 
-def shares(count: int, worth: Callable[[set[int]], float]) -> list[float]:
-    """Shapley values of the sides 1 to `count`, of the worth of the set that is trained."""
+def shapley_values(count: int, worth: Callable[[set[int]], float]) -> list[float]:
+    """Return the Shapley values of sides 1 to `count`, from the worth of each trained set."""
     cells = {
         cell: np.array(float(worth({n + 1 for n, who in enumerate(cell) if who == 0})))
         for cell in product((0, 1), repeat=count)
@@ -63,7 +63,10 @@ def shares(count: int, worth: Callable[[set[int]], float]) -> list[float]:
 @pytest.mark.parametrize(
     ("worth", "expected"),
     [
-        (lambda s: 3 in s and bool(s & {1, 2}), [1 / 6, 1 / 6, 2 / 3]),  # a glove and its pair
+        (
+            lambda s: 3 in s and bool(s & {1, 2}),
+            [1 / 6, 1 / 6, 2 / 3],
+        ),  # a left glove and its pairs
         (lambda s: s == {1, 2, 3}, [1 / 3, 1 / 3, 1 / 3]),
         (lambda s: bool(s), [1 / 3, 1 / 3, 1 / 3]),
         (lambda s: len(s) >= 2, [1 / 3, 1 / 3, 1 / 3]),
@@ -72,7 +75,7 @@ def shares(count: int, worth: Callable[[set[int]], float]) -> list[float]:
     ],
 )
 def test_shapley_values_of_three(worth: Callable[[set[int]], float], expected: list[float]) -> None:
-    found = shares(3, worth)
+    found = shapley_values(3, worth)
     assert found == pytest.approx(expected)
     assert sum(found) == pytest.approx(worth({1, 2, 3}) - worth(set()))
 
@@ -92,7 +95,7 @@ def test_shapley_values_are_the_mean_over_all_orders_and_linear() -> None:
     np.testing.assert_allclose(both, by_order + 2 * np.array(shapley(other, 4)))
 
 
-def test_shares_sum_to_the_joint_gain_and_split_co_adaptation() -> None:
+def test_shapley_values_sum_to_the_gain_and_split_co_adaptation() -> None:
     found = by_name(swap([[[5, 5], [3, 3]], [[2, 2], [1, 1]]]))
     row, column = (found[f"part of {s} in the joint gain (Shapley value)"] for s in ROLES)
     assert (row.value, column.value) == (2.5, 1.5)
@@ -130,7 +133,7 @@ class Gaps(Arena):
 
 
 def gaps(score: Callable[[int, str, str], float | None]) -> Result:
-    """Result for twelve tasks, one game each."""
+    """Return the study of twelve tasks with one game each."""
     tasks = [Task(id=str(number), payload={"number": number}) for number in range(12)]
 
     def arena() -> Arena:
@@ -142,13 +145,13 @@ def gaps(score: Callable[[int, str, str], float | None]) -> Result:
 
 
 def worth(number: int, row: str, column: str) -> float:
-    """Effects that differ by task, so that each subset of the tasks has means of its own."""
+    """Return a score whose effects differ by task, so that sets of tasks have different means."""
     gain = (row == "new") * number + (column == "new") * number**2
     return gain + (row == column) * (7 - number)
 
 
 def spotty(number: int, row: str, column: str) -> float | None:
-    """Task 1 fails once, tasks 4 and 9 are unmeasured once, and task 6 always is."""
+    """Fail in one game of task 1; return None in one game of tasks 4 and 9, and always in 6."""
     if (number, row, column) == (1, "new", "new"):
         raise RuntimeError("broken hinge")
     if number == 6 or (number, row, column) in [(4, "old", "new"), (9, "old", "old")]:
@@ -156,7 +159,7 @@ def spotty(number: int, row: str, column: str) -> float | None:
     return worth(number, row, column)
 
 
-def test_all_lines_and_cells_are_of_the_games_that_every_assignment_measures() -> None:
+def test_all_values_are_of_games_that_every_assignment_measures() -> None:
     result = gaps(spotty)
     kept = [number for number in range(12) if number not in (1, 4, 6, 9)]
     moves = {"trained": "new", "base": "old"}
@@ -185,13 +188,13 @@ def test_games_that_all_measure_the_metric_need_no_note() -> None:
     assert not result.notes and {each.direction for each in result.estimates} == {"unbiased"}
 
 
-def test_a_metric_that_no_game_has_in_every_assignment_is_one_line() -> None:
+def test_a_metric_that_no_game_has_in_every_assignment_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"^roleswap: no game measures score in every assignment"):
         gaps(lambda number, row, column: None if row == column else 1.0)
 
 
 def test_a_zero_sum_game_has_a_role_effect_and_skill_without_it() -> None:
-    """J[i, j] = s_i - s_j + 0.3 with skills 1 and 0."""
+    """The payoffs are J[i, j] = s_i - s_j + 0.3 with skills 1 and 0."""
     pay = [[[0.3, -0.3], [1.3, -1.3]], [[-0.7, 0.7], [0.3, -0.3]]]
     result = swap(pay, metrics=["return/row"])
     assert by_name(result)["role effect, pay of the first side"].value == pytest.approx(0.3)
@@ -200,7 +203,7 @@ def test_a_zero_sum_game_has_a_role_effect_and_skill_without_it() -> None:
 
 
 def test_the_role_effect_is_of_games_between_different_players() -> None:
-    """With itself a player is paid 1 or -0.5 as row; with the other one 0.5 or 0.1."""
+    """The players as row are paid 1 and -0.5 against themselves, and 0.5 and 0.1 otherwise."""
     pay = [[[1.0, -1.0], [0.5, -0.5]], [[0.1, -0.1], [-0.5, 0.5]]]
     result = swap(pay, metrics=["return/row"])
     assert by_name(result)["role effect, pay of the first side"].value == pytest.approx(0.3)
@@ -250,7 +253,7 @@ class Judged(Gaps):
 
 
 @pytest.mark.parametrize("other", ["strict", "kind"])
-def test_a_role_that_the_same_opponent_plays_is_no_side(other: str) -> None:
+def test_a_role_that_the_same_opponent_plays_is_not_a_side(other: str) -> None:
     def arena() -> Arena:
         return Judged(lambda number, row, column: None)
 
@@ -277,7 +280,7 @@ def test_a_role_that_the_same_opponent_plays_is_no_side(other: str) -> None:
         assert made.cells == 8 and found["gain of judge alone"] == 10 and not result.notes
 
 
-def test_what_cannot_be_swapped_is_one_line() -> None:
+def test_single_players_and_unknown_agents_are_refused() -> None:
     def arena():  # type: ignore[no-untyped-def]
         return raw_env()
 

@@ -1,4 +1,4 @@
-"""Scores by type of task: by hand, and the tables and pictures made of them."""
+"""Scores by type of task, worked out by hand, and their tables and pictures."""
 
 import math
 from collections.abc import Sequence

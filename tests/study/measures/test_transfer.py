@@ -25,7 +25,7 @@ LEVERS = {
 
 @pytest.fixture
 def played(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The games of two runs, each with a trained and an untrained player."""
+    """Replace the games of runs by two games of levers, with trained and untrained players."""
 
     @contextmanager
     def games_of(run: Path, *, episodes: int | None, **_: Any) -> Iterator[StudyMatches]:

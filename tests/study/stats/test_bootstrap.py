@@ -1,4 +1,4 @@
-"""Intervals against closed forms and, where there is none, against their coverage."""
+"""Intervals, compared with closed forms or with their nominal coverage."""
 
 import math
 
@@ -31,7 +31,7 @@ def test_q_values() -> None:
 
 
 def test_episodes_of_a_task_move_together() -> None:
-    """Ten episodes of each task say the same: the interval is as wide as with one of each."""
+    """The ten episodes of a task are equal: the interval is as wide as with one of each task."""
     rng = np.random.default_rng(0)
     tasks = [str(n) for n in range(40)]
     values = rng.normal(size=40)
@@ -42,8 +42,8 @@ def test_episodes_of_a_task_move_together() -> None:
     assert often.high - often.low == pytest.approx(once.high - once.low, rel=0.02)
 
 
-def test_two_tasks_say_little_of_others() -> None:
-    """One task always succeeds and one never: they count as two trials, however many episodes."""
+def test_two_tasks_count_as_two_trials() -> None:
+    """One task always succeeds and one never does. They count as two trials, not 40."""
     found = Draws(tasks=["a", "b"] * 20).mean("x", [0.0, 1.0] * 20)
     assert (found.value, found.low, found.high) == (0.5, *clopper_pearson(1, 2))
     assert (found.unit, found.count) == ("task", 2)
@@ -79,8 +79,8 @@ def test_the_effective_number_of_trials_lies_between_tasks_and_episodes() -> Non
     assert effective_trials(np.zeros(3), uneven) == pytest.approx(100**2 / (90**2 + 50))
 
 
-def test_a_difference_is_no_proportion() -> None:
-    """The values of a difference happen to be 0 and 1 here, and may be -1 in other games."""
+def test_a_difference_is_not_a_proportion() -> None:
+    """The differences are only 0 and 1 here, but could be -1 in other games."""
     values = [1.0, 0, 0, 1, 0, 0, 0, 1]
     gain = Draws(tasks=["a"] * 8).mean("x", values, null=0.0)
     assert gain.low < 0 < gain.high and "Student's t" in gain.method
@@ -88,7 +88,7 @@ def test_a_difference_is_no_proportion() -> None:
     assert (cut.low, cut.high) == (0.0, 0.6)
 
 
-def test_what_was_not_measured_is_left_out_and_nothing_is_no_zero() -> None:
+def test_missing_values_are_left_out_and_no_values_give_nan() -> None:
     draws = Draws(tasks=["a"] * 4)
     assert draws.mean("x", [1.0, math.nan, 1.0, math.nan]).value == 1.0
     nothing = draws.ratio("x", [0.0] * 4, [0.0] * 4)
@@ -99,19 +99,19 @@ def test_what_was_not_measured_is_left_out_and_nothing_is_no_zero() -> None:
 
 @pytest.mark.parametrize("tasks", [40, 1])
 def test_units_without_a_value_do_not_make_an_interval_narrower(tasks: int) -> None:
-    """Three of 40 are measured: with 39 degrees of freedom, the interval covered 0 in 75 %."""
-    rng, held = np.random.default_rng(0), 0
+    """Three of 40 values are measured. With 39 degrees of freedom the coverage was 75 %."""
+    rng, covered = np.random.default_rng(0), 0
     names = [str(number % tasks) for number in range(40)]
     for seed in range(400):
         values = np.full(40, np.nan)
         values[:3] = rng.normal(size=3)
         found = Draws(tasks=names, resamples=200, seed=seed).mean("x", values, null=0.0)
-        held += found.low <= 0.0 <= found.high
+        covered += found.low <= 0.0 <= found.high
     assert found.count == 3 and "Student's t" in found.method
-    assert 0.92 <= held / 400 <= 0.98  # nominal 0.95, three standard errors
+    assert 0.92 <= covered / 400 <= 0.98  # nominal 0.95, three standard errors
 
 
-def test_tasks_without_a_trial_are_no_units_of_a_proportion() -> None:
+def test_tasks_without_a_trial_are_not_units_of_a_proportion() -> None:
     draws = Draws(tasks=[*"aabbccdd"])
     found = draws.ratio("x", [1.0, 0, 2, 0, 0, 0, 0, math.nan], [2.0, 0, 2, 0, 0, 0, 0, 3])
     assert (found.value, found.unit, found.count) == (0.75, "task", 2)
@@ -124,11 +124,11 @@ def test_over_runs_is_students_interval() -> None:
     assert math.isnan(over_runs("x", [1.0]).low) and not found.notes
 
 
-def test_runs_that_are_all_the_same_know_no_spread() -> None:
+def test_equal_runs_have_an_interval_without_width() -> None:
     found = over_runs("x", [0.1, 0.1, 0.1], notes="paired by seed")
     assert found.low == found.value == found.high
-    told = "paired by seed; the same in every training run: the interval has no width"
-    assert found.notes == told
+    notes = "paired by seed; the same in every training run: the interval has no width"
+    assert found.notes == notes
 
 
 def test_the_interval_of_a_mean_covers_it() -> None:
@@ -143,18 +143,18 @@ def test_the_interval_of_a_mean_covers_it() -> None:
 
 @pytest.mark.parametrize(("tasks", "episodes"), [(6, 2), (5, 2), (4, 3), (10, 2)])
 def test_the_interval_of_fixed_tasks_covers_their_mean(tasks: int, episodes: int) -> None:
-    """With N - 1 degrees of freedom for N episodes, 6 x 2 episodes covered it in 89 %."""
+    """The coverage of 6 x 2 episodes was 89 % with N - 1 degrees of freedom for N episodes."""
     rng, names = np.random.default_rng(0), [str(task) for task in range(tasks)] * episodes
-    draws, held = Draws(tasks=names, resamples=200, given=True), 0
+    draws, covered = Draws(tasks=names, resamples=200, given=True), 0
     assert draws.freedom == tasks * (episodes - 1)
     for _ in range(1000):
         found = draws.mean("x", rng.normal(size=tasks * episodes), null=0.0)
-        held += found.low <= 0.0 <= found.high
-    assert 0.93 <= held / 1000 <= 0.97
+        covered += found.low <= 0.0 <= found.high
+    assert 0.93 <= covered / 1000 <= 0.97
 
 
 def test_intervals_over_runs_cover_cross_play() -> None:
-    """Additive effects of both players: a bootstrap over cells would cover 62 % of the time."""
+    """Both players have additive effects. A bootstrap over cells would have a coverage of 62 %."""
     rng = np.random.default_rng(2)
     count, hits = 5, 0
     for _ in range(400):
@@ -167,7 +167,7 @@ def test_intervals_over_runs_cover_cross_play() -> None:
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_resamples_of_few_episodes_vary_as_much_as_they_do(size: int) -> None:
-    """The variance for one task has no bias; drawing two of two episodes would give half of it."""
+    """The variance for one task is unbiased; drawing two of two episodes would give half of it."""
     values = np.random.default_rng(3).normal(size=size)
     drawn = Draws(tasks=["a"] * size, resamples=20000)
     assert (drawn.weights @ values / size).var() == pytest.approx(
@@ -176,7 +176,7 @@ def test_resamples_of_few_episodes_vary_as_much_as_they_do(size: int) -> None:
     np.testing.assert_allclose(drawn.weights.sum(1), size)
 
 
-def test_resamples_of_few_tasks_have_the_spread_of_tasks_and_of_their_episodes() -> None:
+def test_resamples_of_few_tasks_have_the_spread_of_tasks_and_episodes() -> None:
     tasks = [str(n // 4) for n in range(12)]
     values = np.random.default_rng(3).normal(size=12)
     drawn = Draws(tasks=tasks, resamples=20000)
@@ -192,7 +192,7 @@ def test_many_tasks_are_drawn_whole() -> None:
     np.testing.assert_array_equal(drawn.weights[:, ::2], drawn.weights[:, 1::2])
 
 
-def test_an_interval_without_width_says_that_it_knows_no_spread() -> None:
+def test_an_interval_without_width_has_a_note() -> None:
     found = Draws(tasks=["a"] * 5).mean("x", [0.1] * 5, notes="nats")
     assert found.low == found.high == found.value
     assert found.notes == ("nats; the same in every episode of one task: the interval has no width")

@@ -1,4 +1,4 @@
-"""Intervals of few tasks or few runs contain the truth as often as they should."""
+"""Coverage of intervals of few tasks or few runs."""
 
 import sys
 
@@ -16,8 +16,10 @@ LEAST = 0.9
 
 @pytest.mark.parametrize("size", check.FEW)
 def test_proportions_of_few_tasks(size: tuple[int, int]) -> None:
-    """In many of these settings a percentile bootstrap of one to three tasks contains the truth in
-    58 to 73 % of cases, and in fewer if tasks differ."""
+    """A percentile bootstrap of one to three tasks often has a coverage of only 58 to 73 %.
+
+    Its coverage is even lower if tasks differ.
+    """
     for rate, spread in ((0.5, 0.0), (0.8, 0.3), (0.95, 0.0), (0.3, 1.0)):
         found = check.proportion(*size, rate, spread, simulations=300)
         assert found.held >= LEAST, (size, rate, spread, found)
@@ -30,7 +32,7 @@ def test_the_gap_over_runs_of_two_codes(runs: int) -> None:
         assert found.held >= LEAST, (runs, rate, found)
 
 
-def test_simpler_methods_hold_the_truth_too_seldom() -> None:
+def test_simpler_methods_have_too_low_a_coverage() -> None:
     """The simulations can tell a poor interval from a good one."""
     assert check.gap(4, 0.5, simulations=300).held_before < 0.6
     assert check.proportion(3, 4, 0.8, 0.3, simulations=300).held_before < 0.8

@@ -1,4 +1,4 @@
-"""Mutual information of few samples: by hand, and in simulations with a known truth."""
+"""Mutual information of few samples, by hand and in simulations with known values."""
 
 import math
 from math import log
@@ -52,7 +52,7 @@ def test_the_jackknife_is_that_of_leaving_one_pair_out() -> None:
 
 @pytest.mark.parametrize("uses", [20, 30, 64, 100])
 def test_tables_of_rare_values_alone_have_no_information(uses: int) -> None:
-    """Random pairings then have as much: a quotient of differences would be anything."""
+    """Random pairings have as much information, so the correction would divide by about 0."""
     names = [str(number) for number in range(uses)]
     for views in (names, [*"ab"] * (uses // 2)):
         assert math.isnan(corrected(views, names, chance=plug_in(views, names)))
@@ -65,7 +65,7 @@ def test_tables_of_rare_values_alone_have_no_information(uses: int) -> None:
 def test_no_information_is_found_where_there_is_none(
     kinds: tuple[int, int], uses: int, interval: bool
 ) -> None:
-    """The plug-in is biased up, with many rare values by most of what is possible."""
+    """The plug-in estimate is biased up, and more so if there are many rare values."""
     rng, found, biased = np.random.default_rng(0), [], 0.0
     for _ in range(40):
         x, y = (rng.integers(kind, size=uses).tolist() for kind in kinds)
@@ -87,7 +87,7 @@ def test_information_of_noisy_codes_is_in_the_interval(
     views: int, words: int, kept: float, uses: int
 ) -> None:
     """A speaker says the word of its view with the probability `kept`, else a uniform word."""
-    rng, held, bias = np.random.default_rng(1), 0, 0.0
+    rng, covered, bias = np.random.default_rng(1), 0, 0.0
     chances = np.full((views, words), (1 - kept) / words)
     chances[range(views), range(views)] += kept
     for _ in range(40):
@@ -96,9 +96,9 @@ def test_information_of_noisy_codes_is_in_the_interval(
         seen = np.bincount(x, minlength=views) / uses
         truth = float(entropy(seen @ chances) - seen @ entropy(chances))
         found = mutual_information("x", x.tolist(), y)
-        held += covers(found, truth)
+        covered += covers(found, truth)
         bias += (found.value - truth) / 40
-    assert held >= 34 and abs(bias) < 0.08
+    assert covered >= 34 and abs(bias) < 0.08
 
 
 @pytest.mark.parametrize("kinds", [60, 100])
@@ -112,7 +112,7 @@ def test_words_that_are_all_different_have_no_information_to_estimate(kinds: int
     assert found.p is not None and found.p > 0.05
 
 
-def test_what_chance_shows_is_told() -> None:
+def test_the_information_by_chance_is_in_the_notes() -> None:
     x = [*"ab"] * 50
     found = mutual_information("x", x, x)
     assert found.value == pytest.approx(log(2)) and found.direction == "unknown"

@@ -1,4 +1,4 @@
-"""Counting words and moves: kinds, views, and numbers that are worked out by hand."""
+"""Counts of words and moves by kind and view, with values that are worked out by hand."""
 
 import math
 from dataclasses import replace
@@ -93,7 +93,7 @@ def test_a_move_with_tool_calls_is_one_move_with_the_view_before_the_calls() -> 
         [asked("solver_0", "task", 0), turn("solver_0", "result", "C", 0, legal=legal)], 1
     )
     assert counted(one)["solver_0", "move"].lines == {("task", "C"): [1]}
-    branch = replace(one, shared_turns=1, branch_of=0)  # it shares the call, and not the move
+    branch = replace(one, shared_turns=1, branch_of=0)  # it shares the call, but not the move
     assert counted(branch)["solver_0", "move"].lines == {("task", "C"): [1]}
     rounds = [
         each
@@ -116,7 +116,7 @@ def test_answers_are_moves_by_the_last_moves_of_both() -> None:
     tables = counted(episode(turns, 1))
     assert set(tables["first_0", "answer"].lines) == {("", "C"), ("C / D", "D"), ("D / D", "C")}
     assert set(tables["second_0", "answer"].lines) == {("", "D"), ("D / C", "D"), ("D / D", None)}
-    assert ("first_0", "answer") not in counted(episode(turns[:2], 1))  # one round answers nothing
+    assert ("first_0", "answer") not in counted(episode(turns[:2], 1))  # one round has no answers
 
 
 def test_the_answers_that_a_branch_shares_are_counted_once() -> None:
@@ -159,10 +159,10 @@ def test_the_numbers_of_a_table_are_those_worked_out_by_hand() -> None:
 
 def test_new_and_dying_words_are_found_from_their_history() -> None:
     def word(text: str, steps: dict[int, float]) -> Word:
-        (first, share), *rest = steps.items()
-        made = Word(text=text, first=first, last=first, times=10, peak=share, peak_step=first)
-        for step, share in rest:
-            made.add(step, 10, share)
+        (first, frequency), *rest = steps.items()
+        made = Word(text=text, first=first, last=first, times=10, peak=frequency, peak_step=first)
+        for step, frequency in rest:
+            made.add(step, 10, frequency)
         return made
 
     old, born = word("old", {1: 0.9, 5: 0.2, 9: 0.1}), word("born", {9: 0.5, 7: 0.1, 5: 0.5})
