@@ -118,8 +118,8 @@ def nearest_module(missing: str) -> str:
     parent = missing.rpartition(".")[0]
     if parent:
         folders = getattr(import_module(parent), "__path__", [])
-        beside = [f"{parent}.{found.name}" for found in pkgutil.iter_modules(folders)]
-        return nearest(missing, beside)
+        modules = [f"{parent}.{found.name}" for found in pkgutil.iter_modules(folders)]
+        return nearest(missing, modules)
     own = [place.parent.name for place in islice(Path.cwd().glob("*/*.py"), 1000)]
     own += [found.name for found in pkgutil.iter_modules([str(Path.cwd())])]
     if closest(missing, own) is None:

@@ -125,7 +125,9 @@ class CorpusQuestions(Arena):
                 "at least 1"
             )
         if noise and corpus is None:
-            raise ValueError("noise needs a corpus: the documents that a reader sees beside others")
+            raise ValueError(
+                "noise needs a corpus: the documents that a reader sees in addition to others"
+            )
         self.corpus = documents_of(corpus) if corpus is not None else ()
         if noise > len(self.corpus):
             raise ValueError(f"noise: the corpus has {len(self.corpus)} documents, not {noise}")

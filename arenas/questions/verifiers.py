@@ -148,8 +148,8 @@ class _TooManyPairs(Exception):
 class _LimitedMatcher(SequenceMatcher[str]):
     """A matcher that stops after `MOST_PAIRS` pairs of equal characters.
 
-    A pair counts each time it is looked at: once in usual texts, and thousands of times in texts
-    such as "ababab" beside "aaaaaa".
+    A pair counts each time it is looked at: once in usual texts, and thousands of times if a text
+    such as "ababab" is compared with "aaaaaa".
     """
 
     a: str

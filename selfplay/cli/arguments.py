@@ -22,7 +22,7 @@ def takes_run(command: argparse.ArgumentParser) -> None:
     command.add_argument("run", type=Path, metavar="RUN", help="folder of the run")
 
 
-def tell(lines: Iterable[str]) -> None:
+def print_notes(lines: Iterable[str]) -> None:
     """Print notes: lines for the user that do not end the command."""
     for line in lines:
         note(line)
@@ -37,19 +37,19 @@ def load(
     options: argparse.Namespace,
     overrides: Sequence[str],
     *,
-    tell: Callable[[str], object] = note,
+    report: Callable[[str], object] = note,
 ) -> dict[str, Any]:
     """Return the config that a command's flags and overrides compose.
 
     Args:
         options: Flags of the command.
         overrides: Other arguments of the command.
-        tell: Called with a line per dropped setting of an experiment; the default prints it.
+        report: Called with a line per dropped setting of an experiment; the default prints it.
     """
     path: Path | None = getattr(options, "config_path", None)
     search = options.config_dir
     if path is None or not (path / f"{compose.RUN}.yaml").is_file():
-        return compose.load(overrides, folder=path, search=search, tell=tell)
+        return compose.load(overrides, folder=path, search=search, report=report)
     return compose.load_changed(path, overrides, search=search)
 
 

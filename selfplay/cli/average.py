@@ -27,8 +27,8 @@ def run(options: argparse.Namespace, rest: list[str]) -> None:
     from selfplay.learner.weight_average import average  # loads torch
 
     source: Path = options.run
-    beside = source.resolve() if source.name in ("", "..") else source
-    target = options.out or beside.with_name(f"{source.resolve().name}_mean")
+    named = source.resolve() if source.name in ("", "..") else source
+    target = options.out or named.with_name(f"{source.resolve().name}_mean")
     first, last = step_range(options.steps)
     steps = average(source, target, first=first, last=last)
     print(f"{target}: mean of the weights of steps {', '.join(map(str, steps))}")

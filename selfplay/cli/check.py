@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from selfplay.cli.arguments import load, no_flags, tell
+from selfplay.cli.arguments import load, no_flags, print_notes
 from selfplay.errors import printable
 
 FAULTY = 2
@@ -20,11 +20,11 @@ def check(options: argparse.Namespace, overrides: list[str]) -> int:
 
     notes = experiment.check(settings)
     run_folder(settings["run"])
-    tell(notes)
+    print_notes(notes)
     faults = 0
     for played in games(settings, seed=options.seed):
         print(visible("\n".join(played.shown)))
-        tell(played.notes)
+        print_notes(played.notes)
         for fault in played.faults:
             faults += 1
             print(printable(f"fault: {fault}"), file=sys.stderr)

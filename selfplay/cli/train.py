@@ -14,10 +14,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from selfplay.cli.arguments import load, no_flags, note, nothing_more, tell
+from selfplay.cli.arguments import load, no_flags, note, nothing_more, print_notes
 from selfplay.config import compose, plain_data
 from selfplay.config.instantiate import TARGET
-from selfplay.config.threads import ProcessorTime, count_beside_others
+from selfplay.config.threads import ProcessorTime, count_on_busy_machine
 from selfplay.config.trust import flags, needed
 from selfplay.errors import ConfigError, DivergedError, RunEnded, RunError, printable
 from selfplay.run import signals
@@ -65,7 +65,7 @@ def train(options: argparse.Namespace, overrides: list[str]) -> None:
     if options.cfg:
         notes = check(settings)
         run_folder(settings["run"])
-        tell(notes)
+        print_notes(notes)
         print(json.dumps(settings, indent=2))
         return
     if not isinstance(settings.get("run"), Mapping) or "seed" not in settings:
@@ -74,20 +74,20 @@ def train(options: argparse.Namespace, overrides: list[str]) -> None:
     run["name"] = _new_name(run, settings["seed"]) if run.get("name") is None else str(run["name"])
     folder = run_folder(run)
     Run.check_new(folder)
-    beside = count_beside_others(since) if run.get("threads", 0) == 0 else 0
-    if beside:
-        run["threads"] = beside  # a resumed run keeps it, and so its results
+    threads = count_on_busy_machine(since) if run.get("threads", 0) == 0 else 0
+    if threads:
+        run["threads"] = threads  # a resumed run keeps it, and so its results
     settings = {**settings, "run": run}
     with _Stage(lambda: Run.create(folder, settings), settings) as stage:
         try:
             experiment = Experiment(settings)
-            tell(experiment.notes)
+            print_notes(experiment.notes)
             _load(experiment, stage)
         except Exception:
             stage.discard()
             raise
-        if beside:
-            note(f"run.threads={beside}, because other processes keep cores of this machine busy")
+        if threads:
+            note(f"run.threads={threads}, because other processes keep cores of this machine busy")
         _go(experiment, stage)
 
 
@@ -106,12 +106,12 @@ def _sweep(options: argparse.Namespace, overrides: Sequence[str]) -> None:
     said: list[str] = []
     trusted: set[str] = set()
     for point in wanted.points:
-        settings = load(options, point.overrides, tell=said.append)
+        settings = load(options, point.overrides, report=said.append)
         notes = check(settings)
         run_folder(settings["run"])
         said += notes
         trusted.update(needed(settings))
-    tell(dict.fromkeys(said))
+    print_notes(dict.fromkeys(said))
     run = {"folder": "runs", "experiment": "train", **settings["run"]}
     named = run.get("name")
     if named is None:
@@ -149,7 +149,7 @@ def _resume(folder: Path, overrides: Sequence[str]) -> None:
     changed = changes(own, settings)
     checkpoint.recover(folder / CHECKPOINTS)
     place, faults = checkpoint.latest(folder / CHECKPOINTS)
-    checkpoint.tell(faults, place)
+    checkpoint.report_faults(faults, place)
     if place is None:
         run.check_complete()
         print(f"{folder}: stopped before its first checkpoint; beginning again", file=sys.stderr)
@@ -345,7 +345,7 @@ def evaluate(options: argparse.Namespace, rest: list[str]) -> None:
     try:
         for name, (evaluation, play) in experiment.evaluations.items():
             results[name], episodes = evaluation.run(name, play, seed=experiment.seed)
-            tell(evaluation.notes(name, episodes))
+            print_notes(evaluation.notes(name, episodes))
     finally:
         experiment.close()
     if options.json:

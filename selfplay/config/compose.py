@@ -19,7 +19,7 @@ from selfplay.config import trust
 from selfplay.config.composition import SINGLE, chosen, compose, parse, search_path
 from selfplay.config.group_choices import (
     ALGORITHM,
-    Tell,
+    Report,
     keys_of,
     with_choices_of_algorithm,
     without_settings_of_others,
@@ -80,7 +80,7 @@ def load(
     name: str = BASE,
     folder: Path | None = None,
     search: Sequence[str] = (),
-    tell: Tell = lambda line: None,
+    report: Report = lambda line: None,
 ) -> dict[str, Any]:
     """Return the composed and resolved config as plain data.
 
@@ -89,7 +89,7 @@ def load(
         name: Primary config.
         folder: Folder of the primary config; None: the shipped one. A run folder repeats the run.
         search: More folders with config groups.
-        tell: Called with one line per experiment whose settings are dropped because
+        report: Called with one line per experiment whose settings are dropped because
             `overrides` choose another config for their group.
     Raises:
         ConfigError: In one line, with the nearest valid choice.
@@ -106,7 +106,7 @@ def load(
         if folder is not None:
             trust.admit_file(home / f"{name}.yaml")  # builds the values, so the checks come first
         _refuse_hidden(home, name, overrides, search)
-        composed = _compose(home, name, overrides, search, tell)
+        composed = _compose(home, name, overrides, search, report)
         plain = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
     except MissingConfigException as error:
         raise ConfigError(_missing(error, search)) from error
@@ -122,7 +122,9 @@ def load(
             # A ValueError of Hydra, such as for a group that is set to null.
             raise ConfigError(first_lines(error)) from error
         if added := with_plus(error, overrides, composed_with):
-            return load(added, name=name, folder=folder, search=search)  # `tell` has had its lines
+            return load(
+                added, name=name, folder=folder, search=search
+            )  # `report` has had its lines
         raise ConfigError(refused(error, overrides, composed_with)) from error
     except RecursionError as error:
         raise ConfigError(f"{home / name}.yaml: a value contains itself") from error
@@ -150,12 +152,12 @@ def _compose(
     name: str,
     overrides: Sequence[str],
     search: Sequence[str],
-    tell: Tell = lambda line: None,
+    report: Report = lambda line: None,
 ) -> DictConfig:
     """Compose the config without the experiments' settings that new choices replace."""
     given = [*overrides, *_search_path(search)]
     folders = [Path(place) for place in search]
-    with without_settings_of_others(home, name, given, search=folders, tell=tell) as place:
+    with without_settings_of_others(home, name, given, search=folders, report=report) as place:
         whole = with_choices_of_algorithm(overrides, [home, *folders])
         if place == home:
             return compose(home, name, [*whole, *_search_path(search)])

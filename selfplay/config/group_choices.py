@@ -24,7 +24,7 @@ from yaml import YAMLError
 from selfplay.config.composition import chosen, compose, parse, search_path
 from selfplay.config.instantiate import TARGET
 
-Tell: TypeAlias = Callable[[str], object]
+Report: TypeAlias = Callable[[str], object]
 """Function that shows one line to the user."""
 NOTHING = "none"
 """Name of the config that leaves a group empty."""
@@ -59,7 +59,7 @@ class ConfigChoice:
 
 @contextmanager
 def without_settings_of_others(
-    home: Path, name: str, overrides: Sequence[str], *, search: Sequence[Path], tell: Tell
+    home: Path, name: str, overrides: Sequence[str], *, search: Sequence[Path], report: Report
 ) -> Iterator[Path]:
     """Yield the folder to compose from, without the experiments' settings that do not fit.
 
@@ -71,9 +71,9 @@ def without_settings_of_others(
         name: Name of the primary config.
         overrides: Overrides of the command line, including the search path.
         search: Folders that `overrides` add to `home` in the search for groups.
-        tell: Called with one line for each override that drops settings of an experiment.
+        report: Called with one line for each override that drops settings of an experiment.
     """
-    changed = _changed(home, name, overrides, [home, *search], tell)
+    changed = _changed(home, name, overrides, [home, *search], report)
     if not changed:
         yield home
         return
@@ -139,7 +139,7 @@ def _chosen_by(file: Path | None) -> dict[str, str]:
 
 
 def _changed(
-    home: Path, name: str, overrides: Sequence[str], folders: Sequence[Path], tell: Tell
+    home: Path, name: str, overrides: Sequence[str], folders: Sequence[Path], report: Report
 ) -> dict[str, str]:
     """Return the experiments and algorithms that must change, as path to new text."""
     choices = _choices(overrides, folders)
@@ -179,13 +179,13 @@ def _changed(
                 of_algorithm = any(path.startswith(f"{ALGORITHM}/") for path in whose)
                 if not of_algorithm and _fits(choice, before.get(choice.group), whose, folders):
                     continue
-            left |= _without(choice, changed, files, tell)
+            left |= _without(choice, changed, files, report)
         if algorithm and (file := _file(f"{ALGORITHM}/{algorithm}", folders)):
             chosen_there = _chosen_by(file)
             mine = {f"{ALGORITHM}/{algorithm}": OmegaConf.load(file)}
             for choice in choices:
                 if not choice.implied and chosen_there.get(choice.group) != choice.name:
-                    left |= _without(choice, mine, dict.fromkeys(mine, file), tell)
+                    left |= _without(choice, mine, dict.fromkeys(mine, file), report)
         return left
     return {}
 
@@ -202,14 +202,14 @@ def _settings(bodies: Mapping[str, Any], choice: ConfigChoice) -> dict[str, Dict
 
 
 def _without(
-    choice: ConfigChoice, bodies: Mapping[str, Any], files: Mapping[str, Path], tell: Tell
+    choice: ConfigChoice, bodies: Mapping[str, Any], files: Mapping[str, Path], report: Report
 ) -> dict[str, str]:
     """Drop and report the settings below the key of a choice; return path to new text."""
     left = {}
     for path, settings in _settings(bodies, choice).items():
         keys = [f"{choice.key}.{key!s}" for key in settings]
         group, _, whose = path.partition("/")
-        tell(
+        report(
             f"{group} {whose}'s {', '.join(keys)} {'is' if len(keys) == 1 else 'are'} dropped: "
             f"{choice.override} was chosen"
         )

@@ -148,13 +148,13 @@ def _unknown_key(key: str, config: DictConfig) -> str:
     if below := [path for path in known if path.endswith(f".{key}")]:
         nearby = sorted(below, key=lambda path: (path.count("."), path))[:MOST_HINTS]
         return f"unknown key {key!r}; did you mean {' or '.join(map(repr, nearby))}?"
-    parent, beside = key, list[str]()
-    while parent and not beside:
+    parent, siblings = key, list[str]()
+    while parent and not siblings:
         parent, _, own = parent.rpartition(".")
         prefix = f"{parent}." if parent else ""
         inside = [path.removeprefix(prefix) for path in known if path.startswith(prefix)]
-        beside = [name for name in inside if "." not in name and name != TARGET]
-        beside += [] if parent else [ALGORITHM, *ADDED]
+        siblings = [name for name in inside if "." not in name and name != TARGET]
+        siblings += [] if parent else [ALGORITHM, *ADDED]
         taken = signature_of(config, parent).known
         value = OmegaConf.select(config, parent, throw_on_resolution_failure=False)
         if isinstance(value, str | int | float):
@@ -162,16 +162,16 @@ def _unknown_key(key: str, config: DictConfig) -> str:
         # An empty mapping, such as population.overrides, or a parameter that the file leaves out.
         if own in taken or (parent in known and not inside):
             return f"unknown key {key!r}; to add it, write +{key}=..."
-        beside += [name for name in taken if name not in beside]
-        if parent in known and not beside:
+        siblings += [name for name in taken if name not in siblings]
+        if parent in known and not siblings:
             return f"unknown key {key!r}; {parent} takes no settings"
     rest_of_key = key.removeprefix(prefix + own)
-    meant = f"{prefix}{closest(own, beside)}{rest_of_key}"
+    meant = f"{prefix}{closest(own, siblings)}{rest_of_key}"
     if rest_of_key and meant in known:
         return f"unknown key {key!r}; did you mean {meant!r}?"
-    hint = nearest(own, beside, prefix)
+    hint = nearest(own, siblings, prefix)
     # A new node of a class needs all of its keys, which one override with a plus does not add.
-    whole = rest_of_key and any(signature_of(config, f"{prefix}{name}").needed for name in beside)
+    whole = rest_of_key and any(signature_of(config, f"{prefix}{name}").needed for name in siblings)
     if parent in OPEN and not whole and not hint.startswith("did you mean"):
         hint = f"to add it, write +{key}=..."
     return f"unknown key {key!r}; {hint}"

@@ -107,7 +107,7 @@ def used_ticks(statistics: str, allowed: set[int]) -> int:
     return used
 
 
-def count_beside_others(since: ProcessorTime | None) -> int:
+def count_on_busy_machine(since: ProcessorTime | None) -> int:
     """Return the number of threads for a machine on which other processes are busy.
 
     The result is 0 if all cores are free, if the user has set OMP_NUM_THREADS, or if `since` is

@@ -199,14 +199,14 @@ class Confidence(EachTurn):
     """Factor of the mean log-probability, in reward per nat."""
     no_answer: float = -7.0
     """Mean log-probability that a completion without an action counts as, in nats."""
-    beside: bool = False
+    keep_reward: bool = False
     """True to add the term to the turn's reward instead of replacing it."""
 
     def reward(self, turn: Turn) -> float:
         """Return the term, or the sum of reward and term."""
         logprobs = np.asarray(turn.logprobs)
         mean = self.no_answer if turn.invalid or not len(logprobs) else float(logprobs.mean())
-        return (turn.reward if self.beside else 0.0) + self.weight * mean
+        return (turn.reward if self.keep_reward else 0.0) + self.weight * mean
 
 
 @dataclass(frozen=True, kw_only=True)

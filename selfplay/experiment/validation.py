@@ -213,21 +213,27 @@ def limit_notes(players: RolloutSetup, shaping: Mapping[str, Any]) -> list[str]:
 
 
 def precision_notes(players: RolloutSetup, runtime: Runtime) -> list[str]:
-    """Return a line for each policy whose passes in bfloat16 are slow on this machine's CPU."""
-    if not isinstance(runtime, Local):
+    """Return a line for each policy whose passes in bfloat16 are slow on this machine's CPU.
+
+    Its samples are slow if its weights are in bfloat16, and its updates are slow for either.
+    """
+    if not isinstance(runtime, Local) or not slow_bfloat16():
         return []
     population = players.population
     here = ("cpu",) if torch.cuda.is_available() else ("cpu", "auto")
-    return [
-        f"{population.where(name)}: learner.precision=bfloat16, and this CPU has no instructions "
-        "for it, so that a pass takes several times as long as in float32; set "
-        "learner.precision=float32"
-        for name, each in players.learner_settings.items()
-        if name in population.learning
-        and each.precision == "bfloat16"
-        and population.policies[name].device in here
-        and slow_bfloat16()
-    ]
+    notes = []
+    for name, policy in population.policies.items():
+        where = population.where(name)
+        keys = [f"{where}.dtype"] if policy.dtype == "bfloat16" else []
+        if name in population.learning and players.learner_settings[name].precision == "bfloat16":
+            keys.append("learner.precision")
+        if keys and policy.device in here:
+            notes.append(
+                f"{where}: {' and '.join(f'{key}=bfloat16' for key in keys)}, and this CPU has no "
+                "instructions for it, so that a pass takes several times as long as in float32; "
+                f"set {' '.join(f'{key}=float32' for key in keys)}"
+            )
+    return notes
 
 
 def check_roles(credit: Credit, shaping: Mapping[str, Any], roles: Collection[str]) -> None:

@@ -82,7 +82,7 @@ def latest(folder: Path) -> tuple[Path | None, list[str]]:
     return None, []
 
 
-def tell(faults: Sequence[str], place: Path | None) -> None:
+def report_faults(faults: Sequence[str], place: Path | None) -> None:
     """Print on stderr why newer checkpoints than `place` are not used."""
     instead = "left out" if place is None else f"using {place}"
     for fault in faults:
@@ -99,7 +99,7 @@ def choose(run: Path, *, step: int | None = None) -> Path:
     if step is not None:
         return at(folder, step)
     place, faults = latest(folder)
-    tell(faults, place)
+    report_faults(faults, place)
     if place is None:
         raise RunError(f"run {run} has no checkpoint yet; continue it: train resume={run}")
     return place

@@ -20,7 +20,7 @@ class PartialTraining:
     """A file with the state after the latest written step: weights, optimizers, random state.
 
     The warm start that continues from it ends with the same weights as one that was never
-    interrupted. The file lies in the user's cache, beside the folder of the finished model.
+    interrupted. The file lies in the user's cache, next to the folder of the finished model.
     """
 
     def __init__(

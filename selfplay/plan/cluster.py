@@ -190,8 +190,8 @@ class ClusterSpec:
     engine_share: float = 0.0
     """Fraction of a device's memory for the engine's weights and cache; 0: all that is left."""
     copies: bool = False
-    """True if each policy's model stays beside the engine that is loaded from it: on the engine's
-    device, or in main memory beside an engine over several devices."""
+    """True if each policy's model stays in memory in addition to the engine that is loaded from it:
+    on the engine's device, or in main memory for an engine over several devices."""
     in_turns: bool = False
     """True if policies of one shape take turns in the memory of one engine."""
     stays: bool = False

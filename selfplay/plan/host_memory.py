@@ -27,17 +27,18 @@ def host_memory(
     """Return the bytes of main memory at the moment that needs most, by component.
 
     Some components are there all the time: the driver's copy of the policies (`RayRuntime.device`
-    is the CPU), the models beside engines over several devices (`Placement.device`), and an
-    optimizer that is offloaded. Other components are there only at some of the following moments,
-    and the peak is at one of them:
+    is the CPU), the models from which engines over several devices are loaded
+    (`Placement.device`), and an optimizer that is offloaded. Other components are there only at
+    some of the following moments, and the peak is at one of them:
 
     - loading: the first rank has all models in main memory (`learner_worker.LearnerWorker._begin`),
       and the store the first version for the workers (`RayRuntime.trainers`),
     - saving: the first rank gathers a policy's whole weights in float32 (`fsdp.gather`), Ray copies
-      them to its store beside the versions for the workers, and the driver reads them from there,
+      them to its store in addition to the versions for the workers, and the driver reads them from
+      there,
     - sending: the same after an update, in the type of the engines, while the copy of a checkpoint
       that a thread writes is still there (`run.async_checkpoints`),
-    - resting: the ranks' tensors are in main memory (`Colocation`), beside that copy.
+    - resting: the ranks' tensors are in main memory (`Colocation`), in addition to that copy.
 
     Workers of colocated layouts have their models in main memory whenever the ranks compute, and
     while a device passes from one to the other. A sleeping engine also keeps adapters with their
@@ -50,8 +51,8 @@ def host_memory(
         cluster: Layout.
         state: Bytes of a device's weights, moments and references, without gradients, which an
             offload drops.
-        copies: Bytes of the models beside an engine: one over several devices, or one on a single
-            device whose models rest in main memory while ranks compute.
+        copies: Bytes of the models from which an engine is loaded: one over several devices, or one
+            on a single device whose models rest in main memory while ranks compute.
         kept: Bytes of the weights that an engine keeps in main memory while it sleeps.
         background: True if a thread writes a copy of each checkpoint.
     """

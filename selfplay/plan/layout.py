@@ -177,10 +177,10 @@ def _copies(cluster: ClusterSpec, members: Mapping[str, Member], replicas: Repli
 
 
 def _check_sleep(processes: Processes, *, sleeps: bool) -> None:
-    """Raise ConfigError if engines sleep without ranks on their GPUs, or are awake beside ranks."""
+    """Raise ConfigError if engines sleep without ranks on their GPUs, or do not sleep with them."""
     if sleeps and processes.workers and not processes.colocated:
         raise ConfigError(
-            "engine.sleep: engines of workers sleep only beside ranks on the same GPUs; set "
+            "engine.sleep: engines of workers can sleep only if ranks use the same GPUs; set "
             "engine.sleep=false, or runtime.colocated=true"
         )
     if processes.colocated and not sleeps:
@@ -295,8 +295,8 @@ def _on_gpus(cluster: ClusterSpec, processes: Processes, tensor: int) -> dict[st
         )
     if not processes.learners or not processes.learner_gpus:
         raise ConfigError(
-            "runtime.learners: the learner computes on a CPU beside GPUs, which a plan does not "
-            "cover; set runtime.learners=1 and runtime.learner_gpus=1"
+            "runtime.learners: the learner computes on a CPU and the workers on GPUs, which a plan "
+            "does not cover; set runtime.learners=1 and runtime.learner_gpus=1"
         )
     if processes.colocated:
         return {"devices": processes.workers, "node": min(cluster.node, processes.workers)}

@@ -37,7 +37,7 @@ class MemoryPlan:
     tokens_of: Mapping[str, float] = field(default_factory=dict)
     """Capacity of the cache of the engines that hold a policy, in tokens, by policy."""
     host_parts: Mapping[str, float] = field(default_factory=dict)
-    """Bytes of main memory of the driver's machine by component, beside the device's processes."""
+    """Bytes of main memory of the driver's machine by component, without those of libraries."""
     limit: float
     """Usable bytes per device."""
     complaints: tuple[str, ...] = field(default_factory=tuple)
@@ -170,16 +170,18 @@ def plan_memory(
             f"generating leaves {max(left, 0.0) / GB:.1f} GB per device for the cache, and one "
             f"sequence of {longest:.0f} tokens takes {longest * per_token / GB:.1f} GB"
         )
-    beside = copies
+    engine_copies = copies
     if cluster.copies and cluster.tensor > 1:
         # Each engine has one whole copy, which is in main memory.
         held = cluster.held(members)
-        beside = max(served({name: members[name] for name in names}, cluster) for names in held)
+        engine_copies = max(
+            served({name: members[name] for name in names}, cluster) for names in held
+        )
     parts = host_memory(
         members,
         cluster,
         state=state - learned["gradients"],
-        copies=beside,
+        copies=engine_copies,
         kept=served({name: member for name, member in members.items() if member.rank}, cluster),
         background=background,
     )

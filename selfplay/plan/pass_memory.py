@@ -1,4 +1,4 @@
-"""Memory of a learner's pass beside its state, in the part of the pass that needs most."""
+"""Memory of a learner's pass in addition to the learner's state, when the pass needs most."""
 
 from dataclasses import dataclass
 
@@ -71,10 +71,10 @@ def _activations(
 ) -> tuple[float, float]:
     """Return the bytes per token that a layer stores without and with checkpointing.
 
-    Beside `ModelShape.activations`, a layer stores its residual stream, and the inputs of the
-    weights of its norms if they learn. If weights are converted, the residual stream is in float32,
-    and each matrix stores its own converted input: the input of queries, keys and values is stored
-    three times, and that of gate and up twice.
+    In addition to `ModelShape.activations`, a layer stores its residual stream, and the inputs of
+    the weights of its norms if they learn. If weights are converted, the residual stream is in
+    float32, and each matrix stores its own converted input: the input of queries, keys and values
+    is stored three times, and that of gate and up twice.
     """
     width, hidden = cluster.width, outline.hidden
     kept = outline.activations(bytes_per_value=width) + (4 if adapter else 8) * hidden

@@ -1,4 +1,4 @@
-"""Memory traffic of a learner's passes on a GPU, beside its matrix products.
+"""Memory traffic of a learner's passes on a GPU, apart from that of their matrix products.
 
 Normalisations, casts, sums, activation functions and rotations are kernels of their own: each reads
 its inputs from memory and writes its results there. The constants are not fitted: they count these

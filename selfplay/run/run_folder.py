@@ -47,11 +47,11 @@ def check_run(folder: Path) -> None:
         raise RunError(f"{problem}, but a folder of runs; name one, such as {inside[0]}")
     if is_run(default := RUNS / folder):
         raise RunError(f"{problem}; did you mean {default}?")
-    beside = _runs_in(folder.parent) or _runs_in(RUNS)
-    close = closest(folder.name, [run.name for run in beside])
+    nearby = _runs_in(folder.parent) or _runs_in(RUNS)
+    close = closest(folder.name, [run.name for run in nearby])
     if close is not None:
-        raise RunError(f"{problem}; did you mean {beside[0].parent / close}?")
-    example = f", such as {beside[0]}" if beside else ""
+        raise RunError(f"{problem}; did you mean {nearby[0].parent / close}?")
+    example = f", such as {nearby[0]}" if nearby else ""
     raise RunError(f"{problem}; name one that training made{example}")
 
 

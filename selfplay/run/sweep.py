@@ -109,7 +109,7 @@ def run(
     arguments: Sequence[str] = (),
     trusted: Sequence[str] = (),
     jobs: int = 1,
-    tell: Callable[[str], None] = print,
+    report: Callable[[str], None] = print,
 ) -> list[str]:
     """Train or resume the runs that have not ended; return the names of those that failed.
 
@@ -119,7 +119,7 @@ def run(
         arguments: Further arguments of `selfplay train`, such as --config-dir.
         trusted: Packages whose code the configs name, for runs that are resumed.
         jobs: Number of runs at the same time.
-        tell: Prints a line of progress.
+        report: Prints a line of progress.
     Raises:
         ConfigError: If `jobs` is less than 1.
         RunError: If the folder holds something else, or cannot be written.
@@ -135,13 +135,13 @@ def run(
         title = f"run {number} of {len(sweep.points)}: {point.name}"
         place = folder / point.name
         if (place / SUMMARY).is_file():
-            tell(f"{title} is done")
+            report(f"{title} is done")
             return None
         if (place / CONFIG).is_file():
             what = [f"resume={place}", *flags(trusted)]
         else:
             what = [*arguments, *point.overrides, f"run.folder={folder}", f"run.name={point.name}"]
-        tell(title)
+        report(title)
         # Lines of parallel runs would be mixed, so each run has a log file next to its folder.
         with (folder / f"{point.name}.log").open("a") as log:
             # -P: a file of the current folder, such as random.py, hides no module of Python.
@@ -155,7 +155,7 @@ def run(
         if code:
             last = (folder / f"{point.name}.log").read_text(errors="replace").strip()
             how = "was interrupted" if code == signals.EXIT_CODE else "failed"
-            tell(f"{title} {how}: {last.splitlines()[-1] if last else f'exit code {code}'}")
+            report(f"{title} {how}: {last.splitlines()[-1] if last else f'exit code {code}'}")
         return point.name if code else None
 
     with ThreadPoolExecutor(jobs) as pool:

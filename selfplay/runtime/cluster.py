@@ -380,7 +380,7 @@ def environment(*, gpu: bool = False) -> dict[str, str]:
 
     An actor without a GPU sees no GPU; Ray itself would hide only the GPUs of other actors. An
     actor has the priority of other processes: with Ray's own, 15 steps lower, it would get a
-    thirtieth of a core beside one busy process.
+    thirtieth of a core that one busy process also uses.
     """
     installed = [Path(prefix).resolve() for prefix in (sys.prefix, sys.base_prefix)]
     libraries = [prefix / name for prefix in installed for name in ("lib", "lib64", "local/lib")]

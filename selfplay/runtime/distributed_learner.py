@@ -39,8 +39,8 @@ class Ranks(Protocol):
         """
         ...
 
-    def ask_beside(self, method: str, *arguments: Any) -> Callable[[], list[Any]]:
-        """Call a method on all ranks beside their other work.
+    def ask_concurrently(self, method: str, *arguments: Any) -> Callable[[], list[Any]]:
+        """Call a method on all ranks at the same time as their other work.
 
         Returns a function that waits for the results, in order. Any thread may call it.
         """
@@ -161,7 +161,7 @@ class DistributedLearner(BaseLearner):
         Returns a function that waits until the files are written, and returns their hashes by name.
         """
         self.ranks.ask("begin_save", self.policy.name, folder.resolve())
-        written = self.ranks.ask_beside("end_save", self.policy.name)
+        written = self.ranks.ask_concurrently("end_save", self.policy.name)
         return lambda: _together(written())
 
     def load_shards(self, folder: Path) -> None:

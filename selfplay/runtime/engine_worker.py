@@ -143,7 +143,7 @@ class EngineWorker:
         self._models = {name: policy.model for name, policy in players.policies.items()}
         self._engine = updatable
 
-    def tell(self, number: int, change: Change) -> None:
+    def send(self, number: int, change: Change) -> None:
         """Receive an update. The engine applies it before the next episodes or between two steps.
 
         This method fetches new weights while the engine samples with the old ones. Its errors are

@@ -82,7 +82,7 @@ class EngineWorkerGroup(ABC, Generic[M]):
         self.timeout, self.load_timeout = timeout, max(timeout, load_timeout)
         self.max_restarts = max_restarts
         self._present = [SyncState() for _ in {member.group for member in members}]
-        self._telling, self._playing, self._closed = Lock(), Lock(), False
+        self._sending, self._playing, self._closed = Lock(), Lock(), False
         self._metrics = WorkerMetrics()
         self._settings: Callable[[], WorkerConfig] | None = None
 
@@ -123,14 +123,14 @@ class EngineWorkerGroup(ABC, Generic[M]):
             if self._playing.acquire(timeout=CLOSE_TIMEOUT):
                 self._playing.release()
 
-    def _tell(self, group: int, change: Change) -> None:
+    def _send(self, group: int, change: Change) -> None:
         """Send an update to the workers of a group, and to their later replacements."""
-        with self._telling:
+        with self._sending:
             present = self._present[group]
             present.add(change)
             for member in self._members:
                 if member.group == group and member.actor is not None:
-                    self._ask(member, "tell", present.number, change, thread=FETCH)
+                    self._ask(member, "send", present.number, change, thread=FETCH)
 
     def _policies(self, group: int) -> Sequence[str] | None:
         """Return the policies that the workers of a group hold; None: all."""
@@ -152,7 +152,7 @@ class EngineWorkerGroup(ABC, Generic[M]):
             raise RunError("runtime: closed while episodes were being played")
         settings = self._settings()
         threads = {PLAY: self._play_threads(settings), FETCH: 1, LISTEN: 1}
-        with self._telling:
+        with self._sending:
             now = self._present[member.group]
             settings = replace(
                 settings,
@@ -172,7 +172,7 @@ class EngineWorkerGroup(ABC, Generic[M]):
     def _give_up(self, member: M) -> None:
         """End a worker and ignore its results."""
         self.cluster.kill(member.actor)
-        with self._telling:  # `_tell` must not reach a worker that is being removed
+        with self._sending:  # `_send` must not reach a worker that is being removed
             member.actor = None
             member.loaded = False
         member.drop()

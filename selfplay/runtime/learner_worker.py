@@ -80,7 +80,7 @@ class LearnerWorker:
     """Ray actor that learns as one of several ranks. `LearnerWorkerGroup` starts and calls it.
 
     Methods from `connect` on are collective: call each of them on all ranks, in the same order.
-    Only `end_save` may run beside them, in a thread of its own.
+    Only `end_save` may run at the same time as another method, in a thread of its own.
     """
 
     def __init__(self) -> None:

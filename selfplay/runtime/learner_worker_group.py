@@ -131,8 +131,8 @@ class LearnerWorkerGroup:
         values = self._ask(method, [arguments] * self.count, {}, apart=True)
         return values[0]
 
-    def ask_beside(self, method: str, *arguments: Any) -> Callable[[], list[Any]]:
-        """Call a method on all ranks in the thread that writes files, beside their other work.
+    def ask_concurrently(self, method: str, *arguments: Any) -> Callable[[], list[Any]]:
+        """Call a method on all ranks in the thread that writes files, during their other work.
 
         Returns a function that waits for the results, in order. Any thread may call it. It raises
         as `ask` does, but ends no ranks: the next call of `ask` finds that one is lost.
@@ -295,7 +295,7 @@ class LearnerWorkerGroup:
         raise self._fault(method, faults, late, answers=not silent)
 
     def _written(self, method: str, called: Sequence[Any]) -> list[Any]:
-        """Wait for the results of `ask_beside`."""
+        """Wait for the results of `ask_concurrently`."""
         ray, waiting, results = self.cluster.ray, list(called), dict[int, Any]()
         end = time.monotonic() + self._limit(method)
         while waiting and time.monotonic() < end:

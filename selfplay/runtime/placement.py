@@ -63,7 +63,7 @@ class Placement:
     def device(self) -> str:
         """Return the device of the workers' models, from which their engines get the weights.
 
-        Beside an engine with several shards it is the CPU: the model may be too large for one GPU.
+        For an engine with several shards it is the CPU: the model may be too large for one GPU.
         """
         return "cuda" if self.worker_gpus and self.shards == 1 else "cpu"
 

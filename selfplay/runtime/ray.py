@@ -210,7 +210,7 @@ class RayRuntime:
         ray, config = require_ray(), players.config
         if config["engine"].get("sleep") and not self._colocated:
             raise ConfigError(
-                "engine.sleep: engines of workers sleep only beside ranks on the same GPUs; set "
+                "engine.sleep: engines of workers can sleep only if ranks use the same GPUs; set "
                 "engine.sleep=false, or runtime.colocated=true"
             )
         check_devices(config)
@@ -286,8 +286,8 @@ class RayRuntime:
                 resources=placement.worker_resources(self._cpus[0]),
                 **limits,
             )
-            tell = self._workers.tell
-            self._engine = RemoteEngine(tell=tell, put=put, dtype=dtype, exact=exact)
+            send = self._workers.send
+            self._engine = RemoteEngine(send=send, put=put, dtype=dtype, exact=exact)
         self._opened.callback(self._workers.close)
         self._placement = placement
         self.cluster.reserve(placement.bundles(*self._cpus))
@@ -427,7 +427,7 @@ class RayRuntime:
                 continue
             state = pickle.dumps(service.state_dict())
             if self._sent.get(name) != state:
-                self._workers.tell(LoadState(service=name, state=state))
+                self._workers.send(LoadState(service=name, state=state))
                 self._sent[name] = state
 
     def _cores(self, placement: Placement) -> float:

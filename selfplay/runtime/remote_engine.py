@@ -32,19 +32,19 @@ class RemoteEngine(Engine):
     def __init__(
         self,
         *,
-        tell: Callable[[Change], None],
+        send: Callable[[Change], None],
         put: Callable[[Any], Any],
         dtype: torch.dtype | None = None,
         exact: bool = False,
     ) -> None:
         """Args:
-        tell: Sends an update to all present and future workers.
+        send: Sends an update to all present and future workers.
         put: Stores an object in the cluster and returns a reference to it.
         dtype: Type of the workers' models; None: that of each policy. Adapters keep theirs.
         exact: True if the workers' engines compute like the learner.
         """
         self.exact = exact
-        self._tell, self._put, self._dtype = tell, put, dtype
+        self._send, self._put, self._dtype = send, put, dtype
         self._learned: dict[str, list[str]] = {}
         self.seconds = 0.0
         """Seconds spent in `publish` since they were last reset."""
@@ -58,17 +58,17 @@ class RemoteEngine(Engine):
             self._learned[policy] = [name for name, tensor in named if tensor.requires_grad]
             return
         self._learned[policy] = self._learned[player]
-        self._tell(AddPolicy(policy=policy, player=player))
+        self._send(AddPolicy(policy=policy, player=player))
         self.publish(policy, model.state_dict(), 0)
 
     def withdraw(self, policy: str) -> None:
         """Stop serving a policy; workers first end the episodes in progress."""
         del self._learned[policy]
-        self._tell(RemovePolicy(policy=policy))
+        self._send(RemovePolicy(policy=policy))
 
     def release(self, policy: str) -> None:
         """Let workers free the memory that a policy needs only while it samples."""
-        self._tell(OffloadPolicy(policy=policy))
+        self._send(OffloadPolicy(policy=policy))
 
     def publish(
         self, policy: str, weights: Mapping[str, Any] | RemoteWeights, version: int
@@ -80,7 +80,7 @@ class RemoteEngine(Engine):
         began = time.perf_counter()
         if not isinstance(weights, RemoteWeights):
             weights = self._stored(weights, self._learned[policy] if weights else [])
-        self._tell(
+        self._send(
             UpdateWeights(
                 policy=policy,
                 weights=weights.packed,

@@ -72,7 +72,7 @@ class RolloutWorker(EngineWorker):
         return RolloutResult(episodes=episodes, counts=players.drain_counts())
 
     def _may_join(self, evaluation: str | None) -> bool:
-        """Return True if episodes may begin beside those in progress."""
+        """Return True if episodes may begin while others are in progress."""
         assert self._engine is not None
         training = evaluation is None and self._evaluation is None
         return training and not self._engine.holds_updates()

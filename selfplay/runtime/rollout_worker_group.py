@@ -137,9 +137,9 @@ class RolloutWorkers(EngineWorkerGroup[_Member]):
         """Calls in progress, in the order in which they came."""
         self._loop = SharedLoop(self)
 
-    def tell(self, change: Change) -> None:
+    def send(self, change: Change) -> None:
         """Send an update to all workers and to their later replacements."""
-        self._tell(0, change)
+        self._send(0, change)
 
     def run(
         self,

@@ -30,7 +30,7 @@ class SamplingEngine(RemoteEngine):
         dtype: Type of the workers' models; None: that of each policy. Adapters keep theirs.
         exact: True if the workers' engines compute like the learner.
         """
-        super().__init__(tell=workers.tell, put=put, dtype=dtype, exact=exact)
+        super().__init__(send=workers.send, put=put, dtype=dtype, exact=exact)
         self._workers = workers
 
     def add(self, request: Request) -> None:

@@ -100,11 +100,11 @@ class SamplingWorkers(EngineWorkerGroup[_Sampler]):
         """Worker by group of workers and group of episodes."""
         self._rollout = WorkerMetrics()
 
-    def tell(self, change: Change) -> None:
+    def send(self, change: Change) -> None:
         """Send an update to the workers that hold its policy, and to their later replacements."""
         if isinstance(change, LoadState):
             raise RuntimeError("services are in the process that plays, which is the driver")
-        self._tell(self._place(change.policy), change)
+        self._send(self._place(change.policy), change)
 
     def play(
         self, rollout_fn: RolloutFn, specs: Sequence[EpisodeSpec], *, training: bool

@@ -153,7 +153,7 @@ def checksum(tensor: torch.Tensor) -> int:
 
     The bytes after the last whole word are added one by one. The result is the same on every
     device, because it does not depend on the order of the sum. A change of any single bit changes
-    the result. In main memory the sum takes one thread, so that it can run beside a copy.
+    the result. In main memory the sum takes one thread, so that it can run during a copy.
     """
     flat = tensor.detach().contiguous().flatten().view(torch.uint8)
     if flat.storage_offset() % WORD:

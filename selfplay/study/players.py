@@ -169,7 +169,7 @@ def roles_played_alike(players: Sequence[StudyPlayer]) -> list[str]:
     ]
 
 
-def besides_those(players: Sequence[StudyPlayer]) -> str:
+def except_fixed_roles(players: Sequence[StudyPlayer]) -> str:
     """Return the end of an error about too few seats: the roles of `roles_played_alike`; "" without
     any."""
     same = ", ".join(roles_played_alike(players))
@@ -254,7 +254,7 @@ def places(folder: Path, *, step: int | None = None, every: bool = False) -> lis
     faults = {path: checkpoint.broken(path) for path in kept}
     for path, fault in faults.items():
         if fault is not None:
-            checkpoint.tell([f"{path.name}: {fault}"], None)
+            checkpoint.report_faults([f"{path.name}: {fault}"], None)
     whole = [path for path, fault in faults.items() if fault is None]
     if not whole:
         raise RunError(f"run {folder} has no whole checkpoint; continue it: train resume=...")

@@ -299,12 +299,12 @@ class DotPlot:
         if self.null is not None:
             axes.axvline(self.null, color=INK, linewidth=0.8, linestyle=(0, (3, 2)))
         for index, name in enumerate(self.legend):
-            beside = (index - (len(self.legend) - 1) / 2) * BETWEEN
+            shift = (index - (len(self.legend) - 1) / 2) * BETWEEN
             for place, values in enumerate(self.sets[name]):
                 known = [value for value in values if math.isfinite(value)]
                 if not known:
                     continue
-                at, mean = place + beside, sum(known) / len(known)
+                at, mean = place + shift, sum(known) / len(known)
                 axes.plot(known, [at] * len(known), "o", color=SERIES[index], ms=4, alpha=0.5)
                 axes.plot([mean], [at], "|", color=SERIES[index], ms=9, markeredgewidth=2)
         bare(axes, grid="x")

@@ -139,7 +139,9 @@ class EpisodeIndex:
         end = time.monotonic() + seconds
         due.sort(key=lambda step: (step != first, -step))
         left = len(due)
-        for step in due if not self._read_behind() else [each for each in due if each == first]:
+        for step in (
+            due if not self._read_in_background() else [each for each in due if each == first]
+        ):
             if left < len(due) and time.monotonic() > end:
                 break
             with self.lock:  # for one step only, so that pages are rendered in between
@@ -179,12 +181,12 @@ class EpisodeIndex:
         except OSError:
             return True
 
-    def _read_behind(self) -> bool:
+    def _read_in_background(self) -> bool:
         """Return True if the background thread is indexing; a page does not wait for it."""
         reader = self._reader
         return reader is not None and reader.is_alive() and reader != threading.current_thread()
 
-    def update_behind(self) -> None:
+    def update_in_background(self) -> None:
         """Index the remaining steps in a background thread."""
         if self._reader is None or not self._reader.is_alive():
             self._reader = threading.Thread(target=self._update_all, daemon=True)

@@ -17,7 +17,7 @@ _UNREADABLE = (sqlite3.SQLITE_IOERR_READ, sqlite3.SQLITE_IOERR_SHORT_READ)
 _KIND = 0xFF
 """Bits of an error code of SQLite that give its kind; the others give details."""
 _LOGS = ("-wal", "-shm")
-"""Endings of the files that SQLite keeps beside an open index."""
+"""Endings of the files that SQLite keeps next to an open index."""
 
 
 class DamagedIndex(RunError):
@@ -59,7 +59,7 @@ class IndexFiles:
             return
         _private_file(self._path(number + 1))
         for ending in ("", *_LOGS):
-            _beside(damaged, ending).unlink(missing_ok=True)
+            _with_ending(damaged, ending).unlink(missing_ok=True)
 
     def _number(self) -> int:
         """Return the number of the newest file; 0 if there is none."""
@@ -71,7 +71,7 @@ class IndexFiles:
         return self._folder / f"{self._name}{f'.{number}' if number else ''}.sqlite"
 
 
-def _beside(path: Path, ending: str) -> Path:
+def _with_ending(path: Path, ending: str) -> Path:
     return path.with_name(path.name + ending)
 
 
@@ -89,7 +89,7 @@ def _private_file(path: Path) -> None:
     except PermissionError:
         path.chmod(0o600)  # the user's own file, with another mode
         _touch(path)
-    for each in (path, *(_beside(path, ending) for ending in _LOGS)):
+    for each in (path, *(_with_ending(path, ending) for ending in _LOGS)):
         with suppress(FileNotFoundError):
             each.chmod(0o600)  # an older version may have made it with another mode
 

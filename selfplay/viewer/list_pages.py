@@ -113,7 +113,7 @@ class ListPages:
         index = self._pages.index_of(run)
         left = index.update(PATIENCE)
         if left:
-            index.update_behind()
+            index.update_in_background()
         return index, left
 
     def _render(self, title: str, name: str, listing: Listing) -> str:

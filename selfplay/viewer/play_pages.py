@@ -211,14 +211,14 @@ LONGEST_SHOWN = 100_000
 class PlayPages:
     """Renders the pages of one session."""
 
-    def __init__(self, place: PlaySetup, sitting: PlaySession, *, title: str, agent: str) -> None:
+    def __init__(self, place: PlaySetup, session: PlaySession, *, title: str, agent: str) -> None:
         """Args:
         place: Arena and players of the games.
-        sitting: The session.
+        session: The session.
         title: Title of the pages.
         agent: The preselected seat; empty: none.
         """
-        self.place, self.sitting, self.title, self.agent = place, sitting, title, agent
+        self.place, self.session, self.title, self.agent = place, session, title, agent
         self.seats, self.rules = place.seats(), place.rules()
         self.declared = RunMetrics(arena=measured_by(place.arena()))
         self.secret = secrets.token_urlsafe(24)
@@ -226,7 +226,7 @@ class PlayPages:
 
     def game(self) -> tuple[str, SessionView]:
         """Render the game as the seat sees it; also return the state that the page shows."""
-        seen = self.sitting.seen
+        seen = self.session.seen
         page = render(
             "viewer_play.html.jinja",
             title=self.title,
@@ -249,7 +249,7 @@ class PlayPages:
 
     def record(self) -> str:
         """Render the whole game with all seats; raise RunError if it is not over."""
-        episode = self.sitting.seen.episode
+        episode = self.session.seen.episode
         if episode is None:
             raise RunError("the transcript of all seats is shown when the game is over")
         return render(
@@ -283,10 +283,10 @@ def _shown(exchanges: Sequence[Exchange]) -> Iterator[dict[str, Any]]:
 
 def application(pages: PlayPages, *, token: str = "", host: str = "127.0.0.1") -> Starlette:
     """Return the web application. `token`: token that a client needs; empty on loopback."""
-    sitting = pages.sitting
+    session = pages.session
 
     async def game(request: Request) -> Response:
-        tag = pages.tag(sitting.seen)
+        tag = pages.tag(session.seen)
         if request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers={"ETag": tag})
         page, seen = await run_in_threadpool(pages.game)
@@ -310,7 +310,7 @@ def application(pages: PlayPages, *, token: str = "", host: str = "127.0.0.1") -
             try:
                 fields = await web.form_of(request, pages.secret)
                 await run_in_threadpool(act, fields)
-                await run_in_threadpool(sitting.settle, PATIENCE)
+                await run_in_threadpool(session.settle, PATIENCE)
             except (RunError, ConfigError) as error:
                 page = pages.problem(str(error), fields.get("text", ""))
                 return HTMLResponse(
@@ -321,15 +321,15 @@ def application(pages: PlayPages, *, token: str = "", host: str = "127.0.0.1") -
         return answer
 
     def begin(fields: Mapping[str, str]) -> None:
-        sitting.begin(pages.place, fields.get("agent", ""), _number(fields, "game"))
+        session.begin(pages.place, fields.get("agent", ""), _number(fields, "game"))
 
     def move(fields: Mapping[str, str]) -> None:
         # A browser sends line ends of a form as \r\n.
         text = fields.get("text", "").replace("\r\n", "\n")
-        sitting.move(_number(fields, "game"), _number(fields, "turn"), text)
+        session.move(_number(fields, "game"), _number(fields, "turn"), text)
 
     def leave(fields: Mapping[str, str]) -> None:
-        sitting.leave(_number(fields, "game"))
+        session.leave(_number(fields, "game"))
 
     routes = [
         Route("/", game),
@@ -358,12 +358,12 @@ def serve(
     `overrides` and `search` are those of `selfplay.experiment.human_play.table`. Raises ConfigError
     or RunError if there is no such run, arena or seat, or if the port is taken.
     """
-    sitting = PlaySession(seed=seed)
-    opened = table(target, ask=sitting.ask, script=against, overrides=overrides, search=search)
+    session = PlaySession(seed=seed)
+    opened = table(target, ask=session.ask, script=against, overrides=overrides, search=search)
     with opened as place:
         if agent:
             place.check(agent)
-        pages = PlayPages(place, sitting, title=f"A game of {target}", agent=agent)
+        pages = PlayPages(place, session, title=f"A game of {target}", agent=agent)
         try:
             web.serve(
                 lambda token: application(pages, token=token, host=host),
@@ -372,7 +372,7 @@ def serve(
                 doing="playing",
             )
         finally:
-            if sitting.close():
+            if session.close():
                 print("the unfinished game is not saved")
 
 

@@ -1,4 +1,4 @@
-"""Studies as curves over the checkpoints, beside the curves of the metrics.
+"""Studies as curves over the checkpoints, in addition to the curves of the metrics.
 
 A numeric column of a table with the column `step` is one curve. Its name is `study/MEASURE/COLUMN`.
 """

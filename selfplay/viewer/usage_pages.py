@@ -94,7 +94,7 @@ class UsagePages:
         index = self.episodes.index_of(run)
         left = index.update(PATIENCE)
         if left:
-            index.update_behind()
+            index.update_in_background()
         with index.lock:
             return _view(index, page, agent, kind, read_solutions(run.folder), left)
 

@@ -22,7 +22,7 @@ from selfplay.types import Episode, Message, Status, StopReason, ToolCall, Turn
 LONGEST_TEXT = 8_000
 """Largest number of characters shown of one text; the run folder has the whole text."""
 MOST_TURNS = 24
-"""Number of an episode's first turns that are shown, beside the turns that it was chosen for."""
+"""Number of first turns of an episode to show, apart from the turns that it was chosen for."""
 
 _OUTCOMES = {
     "proposer": ("a rewarded proposal", "a proposal that failed"),

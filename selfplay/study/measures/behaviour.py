@@ -61,7 +61,7 @@ MOST_SITUATIONS = 400
 """Largest number of situations whose probabilities are read from a checkpoint."""
 DRAWN = 16
 """Largest number of situations in a picture of the equilibrium."""
-BESIDE = ("view", "move", "recorded", "low", "high", "equilibrium", "exact", "elsewhere")
+COMPARED = ("view", "move", "recorded", "low", "high", "equilibrium", "exact", "elsewhere")
 """Columns of the table that compares probabilities."""
 _Place = tuple[str, str]
 """(agent, view) of a situation."""
@@ -117,7 +117,7 @@ def study(
         "episodes; an illegal move counts as no valid action.",
         tables=[
             *(table for each in found for table in _tables(each)),
-            *_beside(moves, solved),
+            *_compared(moves, solved),
         ],
         drawings=[
             *(curve for each in found for curve in [*curves_of(each), _curve(each)]),
@@ -159,7 +159,7 @@ def _tables(usage: AgentUsage) -> list[Table]:
     return tables
 
 
-def _beside(moves: Sequence[AgentUsage], solved: Solved) -> list[Table]:
+def _compared(moves: Sequence[AgentUsage], solved: Solved) -> list[Table]:
     """Return the tables with recorded, equilibrium and exact probabilities side by side."""
     tables = []
     for usage in moves:
@@ -187,11 +187,11 @@ def _beside(moves: Sequence[AgentUsage], solved: Solved) -> list[Table]:
                 )
         if rows:
             steps = {found[-1][0] for found in solved.exact.values()}
-            of = f", exact at step {max(steps)}" if steps else ""
+            of = f"; exact at step {max(steps)}" if steps else ""
             tables.append(
                 Table(
-                    title=f"{usage.agent}: recorded at step {at}, beside the equilibrium{of}",
-                    columns=BESIDE,
+                    title=f"{usage.agent}: recorded at step {at}, and in equilibrium{of}",
+                    columns=COMPARED,
                     rows=rows,
                 )
             )
@@ -245,7 +245,7 @@ def _curve(usage: AgentUsage) -> CurvePlot:
 
 
 def _matrix(usage: AgentUsage, solved: Solved) -> MatrixPlot:
-    """Return the picture of the recorded probabilities beside those of the equilibrium."""
+    """Return the picture of the recorded probabilities next to those of the equilibrium."""
     table = usage.chosen[usage.last]
     uses = dict.fromkeys(table.legal, 0)
     for (view, _), lines in table.lines.items():

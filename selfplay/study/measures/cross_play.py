@@ -31,7 +31,7 @@ import numpy as np
 from selfplay.errors import ConfigError
 from selfplay.study.matches import StudyMatches
 from selfplay.study.measure import PLAYING, Measure, open_games, references_of
-from selfplay.study.players import StudyPlayer, besides_those, roles_played_alike
+from selfplay.study.players import StudyPlayer, except_fixed_roles, roles_played_alike
 from selfplay.study.plots import IntervalPlot, MatrixPlot
 from selfplay.study.result import Cell, Result, Table
 from selfplay.study.stats.bootstrap import Draws, Estimate, divide, mean, weighted
@@ -61,8 +61,8 @@ def study(
         )
     if len(games.sides(players)) < 2:
         raise ConfigError(
-            f"crossplay: {games.arena().name} has fewer than two seats{besides_those(players)}; "
-            "name runs of a game of two or more"
+            f"crossplay: {games.arena().name} has fewer than two seats"
+            f"{except_fixed_roles(players)}; name runs of a game of two or more"
         )
     cells, draws = run_pairs(games, players)
     labels = [player.label for player in players]

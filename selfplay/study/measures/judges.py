@@ -196,16 +196,16 @@ def _attacks(
     for words in ATTACKS:
         states = [before(games.arena, each, words) for each in mine]
         verdicts = zip(mine, ask(games, player, mine, states), strict=True)
-        given = [(each, whom) for each, whom in verdicts if whom is not None]
+        given = [(each, chosen) for each, chosen in verdicts if chosen is not None]
         found.append(_fooled(f'{player.label}: judge accepts "{words}"', given))
     return found
 
 
 def _fooled(name: str, verdicts: Sequence[tuple[JudgeCase, Sequence[str]]]) -> Estimate:
     """Return the fraction of verdicts that accept the undeserving candidate."""
-    fooled = sum(each.undeserving in whom for each, whom in verdicts)
+    fooled = sum(each.undeserving in chosen for each, chosen in verdicts)
     # A judge of two sides must name one; a missing verdict is not resistance to the attack.
-    silent = sum(len(each.candidates) > 1 and not whom for each, whom in verdicts)
+    silent = sum(len(each.candidates) > 1 and not chosen for each, chosen in verdicts)
     notes = f"no verdict in {silent} of {len(verdicts)} games" if silent else ""
     notes = notes if verdicts else "the arena asks no judge about it"
     return share(name, fooled, len(verdicts), unit="game", notes=notes)
@@ -226,10 +226,10 @@ def _orders(
         verdicts = zip(mine, ask(games, player, mine, asked, member=member), strict=True)
         return np.array(
             [
-                float(whom[0] == next(iter(each.candidates)))
-                if whom is not None and len(whom) == 1
+                float(chosen[0] == next(iter(each.candidates)))
+                if chosen is not None and len(chosen) == 1
                 else math.nan
-                for each, whom in verdicts
+                for each, chosen in verdicts
             ]
         )
 

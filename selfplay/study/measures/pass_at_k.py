@@ -51,7 +51,7 @@ from selfplay.study.players import Reference, StudyPlayer
 from selfplay.study.plots import CurvePlot
 from selfplay.study.result import Result, Table
 from selfplay.study.stats.bootstrap import Draws, Estimate, benjamini_hochberg
-from selfplay.study.stats.majority_vote import AnswerVotes, ballots, majority_at_k
+from selfplay.study.stats.majority_vote import AnswerVotes, count_votes, majority_at_k
 from selfplay.types import Episode, Status, Turn
 
 RIGHT = "correct"
@@ -332,7 +332,7 @@ def counts(
         tasks=list(samples),
         samples=np.array([len(each) for each in samples.values()]),
         right=np.array([sum(good for _, good in each) for each in samples.values()]),
-        voted=[ballots(each) for each in samples.values()],
+        voted=[count_votes(each) for each in samples.values()],
     )
 
 

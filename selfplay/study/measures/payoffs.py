@@ -49,7 +49,7 @@ from selfplay.study.measure import (
     references_of,
 )
 from selfplay.study.measures.matchups import ALPHAS, Matchups, Pays, shape
-from selfplay.study.players import StudyPlayer, besides_those
+from selfplay.study.players import StudyPlayer, except_fixed_roles
 from selfplay.study.plots import CurvePlot, Drawing, IntervalPlot, MatrixPlot, undrawn
 from selfplay.study.result import Cell, Result, Table
 from selfplay.study.stats.bootstrap import Draws, Estimate
@@ -71,7 +71,7 @@ def study(games: StudyMatches, players: Sequence[StudyPlayer]) -> Result:
     sides = games.sides(players)
     if len(sides) != 2:
         raise ConfigError(
-            f"payoffs: {games.arena().name} has {len(sides)} seat(s){besides_those(players)}, "
+            f"payoffs: {games.arena().name} has {len(sides)} seat(s){except_fixed_roles(players)}, "
             "and payoffs needs two; measure roleswap, or crossplay for a team"
         )
     if len(players) < 2:

@@ -38,7 +38,7 @@ import numpy as np
 from selfplay.errors import ConfigError
 from selfplay.study.matches import RETURN, StudyMatches
 from selfplay.study.measure import PLAYING, Measure, open_games, references_or_start
-from selfplay.study.players import StudyPlayer, besides_those, roles_played_alike
+from selfplay.study.players import StudyPlayer, except_fixed_roles, roles_played_alike
 from selfplay.study.plots import Drawing, IntervalPlot, MatrixPlot
 from selfplay.study.result import Cell, Result, Table
 from selfplay.study.stats.bootstrap import Draws, Estimate, mean
@@ -59,8 +59,8 @@ def study(games: StudyMatches, players: Sequence[StudyPlayer]) -> Result:
     sides = games.sides(players)
     if len(sides) < 2:
         raise ConfigError(
-            f"roleswap: {games.arena().name} has fewer than two sides{besides_those(players)}; "
-            "name a run of a game with two or more"
+            f"roleswap: {games.arena().name} has fewer than two sides"
+            f"{except_fixed_roles(players)}; name a run of a game with two or more"
         )
     if len(players) < 2:
         raise ConfigError("roleswap: one player has no other to swap with; name two, or one RUN")

@@ -21,7 +21,7 @@ class AnswerVotes:
     """Number of samples of each wrong answer."""
 
 
-def ballots(answers: Sequence[tuple[str | None, bool]]) -> AnswerVotes | None:
+def count_votes(answers: Sequence[tuple[str | None, bool]]) -> AnswerVotes | None:
     """Return the votes of a task's samples, given as (answer, right); "" is no answer.
 
     Return None if votes are not defined: an answer cannot be compared (None), one text is both
