@@ -43,7 +43,7 @@ class Trainer:
         """
         self.experiment, self.run_folder, self.progress = experiment, run, progress
         self.zero_advantages = missing_signals.ZeroAdvantages(experiment.credit)
-        self.unpaid_policies = missing_signals.UnpaidPolicies()
+        self.unpaid_policies = missing_signals.UnpaidPolicies(experiment.credit)
         self.unfinished = missing_signals.Unfinished()
         self.too_long_prompts = missing_signals.TooLongPrompts()
 
@@ -132,8 +132,10 @@ class Trainer:
         row = metrics.of_episodes(episode for group in played for episode in group.episodes)
         row |= prefixed("limit", experiment.limits(step))
         row |= prefixed("credit", measured(experiment.credit))
-        row["credit/zero_advantages"] = missing_signals.zero_fraction(samples)
-        self._note_missing_signals(step, played=played, groups=groups, samples=samples)
+        learning = experiment.learning(step)  # a phase may leave out policies
+        learned = [sample for sample in samples if sample.turn.policy in learning]
+        row["credit/zero_advantages"] = missing_signals.zero_fraction(learned)
+        self._note_missing_signals(step, played=played, groups=groups, samples=learned)
         with clock("learn"):
             experiment.rest_engine()
             row |= self._learn(step, samples)
@@ -397,7 +399,10 @@ class Trainer:
         groups: Sequence[Group],
         samples: Sequence[Sample],
     ) -> None:
-        """Print a line if the step has nothing to learn from, or a setting has no effect."""
+        """Print a line if the step has nothing to learn from, or a setting has no effect.
+
+        `samples` are those of the policies that learn at this step.
+        """
         experiment = self.experiment
         unread = bool(samples) and getattr(experiment.objective, "advantage", "credit") == "none"
         unpaid = () if unread else self.unpaid_policies.lines(step, groups, samples)

@@ -358,6 +358,8 @@ class CreditMethod:
     returns that the method compares are equal."""
     metrics_read: Mapping[str, str] = MappingProxyType({})
     """Name of a setting of the method to the arena metric that this setting names."""
+    without_metric: str = "so it counts as 0"
+    """Effect of an episode without a metric of `metrics_read`, for the printed line about it."""
     replays: bool = False
     """True if the method judges by replays of the arena, whose rewards shaping does not change.
     `check` then prints a line for a config with shaping."""

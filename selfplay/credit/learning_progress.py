@@ -26,6 +26,7 @@ class LearningProgress(CreditMethod):
     """
 
     compares = "batch"
+    without_metric = "so no author of a task is paid"
 
     def __init__(
         self,

@@ -40,7 +40,10 @@ class ZeroAdvantages:
         if episodes and all(episode.status is Status.FAILED for episode in episodes):
             return f"step {step}: all {len(episodes)} episodes failed, so no policy learns"
         if not samples:
-            return f"step {step}: credit made no samples, so no policy learns in this step"
+            return (
+                f"step {step}: credit made no samples of a policy that learns in this step, so "
+                "none does"
+            )
         return (
             f"step {step}: all {len(samples)} advantages are 0, so no policy learns from its "
             f"rewards in this step; {self._reason(groups)}{_cut_off(groups)}"
@@ -88,7 +91,10 @@ class UnpaidPolicies:
     """Detects policies whose agents are paid 0 in a whole step in which others have a signal.
     `Trainer` has one."""
 
-    def __init__(self) -> None:
+    def __init__(self, credit: Credit) -> None:
+        """`credit`: the run's method. One that reads metrics does not pay by rewards alone."""
+        methods = methods_of(credit, "credit").values()
+        self._by_metrics = any(getattr(method, "metrics_read", {}) for method in methods)
         self._said: set[str] = set()
 
     def lines(self, step: int, groups: Sequence[Group], samples: Sequence[Sample]) -> Iterator[str]:
@@ -98,7 +104,8 @@ class UnpaidPolicies:
         counts = Counter(sample.turn.policy for sample in samples)
         signal = {each.turn.policy for each in samples if not _is_zero(each.advantage)}
         idle = counts.keys() - signal - self._said
-        if not idle or not signal:  # `ZeroAdvantages` has a line for a step without a signal
+        # `ZeroAdvantages` has a line for a step without a signal.
+        if self._by_metrics or not idle or not signal:
             return
         turns = [(e, turn) for group in groups for e in group.episodes for turn in e.turns]
         paid = {turn.policy for e, turn in turns if turn.policy in idle and own_pay(e, turn.agent)}
@@ -228,7 +235,8 @@ def unmeasured(parts: Mapping[str, object], groups: Sequence[Group]) -> Iterator
         for where, method in methods_of(part, name).items():
             for setting, metric in getattr(method, "metrics_read", {}).items():
                 if finished and metric not in known:
+                    effect = getattr(method, "without_metric", "so it counts as 0")
                     yield (
                         f"{where}.{setting}: none of {len(finished)} finished episodes has a "
-                        f"metric {metric!r}, so it counts as 0; {nearest(metric, known)}"
+                        f"metric {metric!r}, {effect}; {nearest(metric, known)}"
                     )

@@ -21,6 +21,7 @@ class RejectionSampling(CreditMethod):
     """
 
     compares = "batch"
+    without_metric = "so no episode is good"
 
     def __init__(
         self,

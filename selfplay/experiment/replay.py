@@ -9,6 +9,7 @@ time are not recorded, and those with running averages if earlier steps were not
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain, groupby, islice
 from pathlib import Path
@@ -22,6 +23,7 @@ from selfplay.credit.shaping import Shaping
 from selfplay.errors import ConfigError, RunError, printable
 from selfplay.experiment.validation import check_roles, check_sampler_supports_credit
 from selfplay.learner import checkpoint
+from selfplay.models.population import Population
 from selfplay.rollout.episode_runner import EpisodeRunner, EpisodeSpec, notes_of
 from selfplay.rollout.setup import Components
 from selfplay.run.formatting import number
@@ -161,9 +163,16 @@ class RunReplayer:
     def _build(self) -> None:
         shaping = self.components.build("shaping")
         self.shaping = Shaping(shaping)
-        self.credit: Credit = self.components.build("credit", arena=self.components.arena)
+        with closing(Population.of(self.config)) as population:
+            learns = population.learns
+        self.credit: Credit = self.components.build(
+            "credit", arena=self.components.arena, learns=learns
+        )
         sampler = self.components.build("sampler", credit=self.credit)
         check_sampler_supports_credit(self.credit, sampler)
+        self._keeps_all = not any(
+            getattr(sampler, name, True) for name in ("drops_groups", "judges_success")
+        )
         check_roles(self.credit, shaping, self.components.roles)
         if self.credit.modules():
             raise ConfigError(
@@ -216,15 +225,17 @@ class RunReplayer:
     def _step(
         self, records: Sequence[Recorded], found: Replay, paid: list[tuple[str, float, float]]
     ) -> None:
-        """Replay a step, credit the groups that were credited before, and compare."""
+        """Replay a step, credit the groups that were credited in the run, and compare."""
         again = iter(self._play(records, found))
         siblings = [list(members) for _, members in groupby(records, key=lambda each: each.group)]
         groups = [_group(members, list(islice(again, len(members)))) for members in siblings]
-        learned_from = [
-            kept
-            for members, group in zip(siblings, groups, strict=True)
-            if (kept := _learned_from(members, group)) is not None
-        ]
+        learned_from = groups
+        if not self._keeps_all:
+            learned_from = [
+                kept
+                for members, group in zip(siblings, groups, strict=True)
+                if (kept := _learned_from(members, group)) is not None
+            ]
         learned_from, played = self.shaping.apply(learned_from, groups)
         samples = assigned(self.credit, learned_from)
         given = {id(sample.turn): sample.advantage for sample in samples}
@@ -278,7 +289,10 @@ class RunReplayer:
     def _game(self, episode: Episode) -> EpisodeRunner:
         spec = EpisodeSpec(task=episode.task, seed=episode.seed, prefix_turns=episode.turns)
         return EpisodeRunner(
-            spec, self.components.arena(), prefix=[self._plain(turn) for turn in episode.turns]
+            spec,
+            self.components.arena(),
+            prefix=[self._plain(turn) for turn in episode.turns],
+            copied=episode.shared_turns,
         )
 
     def _ended(self, episode: Episode, game: EpisodeRunner, found: Replay) -> Episode:

@@ -310,8 +310,9 @@ class Population:
         for name, each in policies.items():
             if each.learn and self.phases and not any(name in phase.learn for phase in self.phases):
                 raise ConfigError(
-                    f"population.phases: policy {name!r} learns in none of them; add it to one, or "
-                    f"freeze it with population.overrides.{name}.learn=false"
+                    f"population.phases: policy {name!r} learns in none of them; add it to one, "
+                    f"freeze it with population.overrides.{name}.learn=false, or mend its name "
+                    "in population.roles"
                 )
             if self.learner_of(name) and not each.learn:
                 raise ConfigError(

@@ -73,9 +73,23 @@ class EpisodeRunner:
     stages count only for the episode from which they were copied.
     """
 
-    def __init__(self, spec: EpisodeSpec, arena: Arena, *, prefix: Sequence[Turn] = ()) -> None:
-        """`prefix`: the turns of `spec.prefix_turns`, with only the notes of the roles."""
+    def __init__(
+        self,
+        spec: EpisodeSpec,
+        arena: Arena,
+        *,
+        prefix: Sequence[Turn] = (),
+        copied: int | None = None,
+    ) -> None:
+        """Args:
+        spec: The episode.
+        arena: Its arena.
+        prefix: Turns of `spec.prefix_turns`, with only the notes of the roles.
+        copied: Number of leading turns, in whole stages, that come from another episode; metrics
+            and created tasks of their stages count for that one. None: all of `prefix`.
+        """
         self.spec, self.arena = spec, arena
+        self._copied = len(prefix) if copied is None else copied
         self.error = ""
         """Reason of a failure, in one line; empty otherwise."""
         self.too_long_reason = ""
@@ -208,12 +222,17 @@ class EpisodeRunner:
                     "part; agents_of of the arena must leave it out"
                 )
         self._add_rewards(self.arena.paid, moved=())
-        for _, turns in groupby(self._prefix, key=lambda turn: turn.stage):
-            self._replay(list(turns))
-        if self._prefix:
+        copied, own = self._prefix[: self._copied], self._prefix[self._copied :]
+        self._replay_stages(copied)
+        if copied:
             # The arena can read its earlier metrics; only new ones count for this episode.
             self.arena.metrics = ChainMap({}, self.arena.metrics)
             self._created_before = len(self.arena.created)
+        self._replay_stages(own)
+
+    def _replay_stages(self, turns: Sequence[Turn]) -> None:
+        for _, stage in groupby(turns, key=lambda turn: turn.stage):
+            self._replay(list(stage))
 
     def _replay(self, turns: Sequence[Turn]) -> None:
         moves = [turn for turn in turns if turn.final]

@@ -27,6 +27,8 @@ class GroupSampler:
     metrics_read: Mapping[str, str] = MappingProxyType({})
     """Name of a setting of the sampler to the arena metric that this setting names. The first step
     prints a line for a metric that no episode has."""
+    without_metric: str = "so it counts as 0"
+    """Effect of an episode without a metric of `metrics_read`, for the printed line about it."""
     _played: Sequence[Group] = ()
     """All groups of the last call of `sample`."""
 

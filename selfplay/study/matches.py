@@ -215,6 +215,12 @@ class StudyMatches:
             found.append(math.nan if value is None else value)
         return np.array(found)
 
+    @property
+    def less_is_better(self) -> bool:
+        """True if the arena declares that less of the main metric is better."""
+        declared = self._declared.of(self.metrics[0])
+        return declared is not None and declared.better == "lower"
+
     @cached_property
     def _declared(self) -> ArenaMetrics:
         return measured_by(self.arena())

@@ -8,6 +8,7 @@ from selfplay.credit import Credit
 from selfplay.credit.at_grpo import ATGRPO
 from selfplay.credit.base import GroupBy
 from selfplay.credit.by_role import ByRole
+from selfplay.credit.learning_progress import LearningProgress
 from selfplay.credit.magrpo import MAGRPO
 from selfplay.credit.missing_signals import (
     Unfinished,
@@ -71,7 +72,9 @@ def test_other_reasons_are_not_called_a_zero_sum_game() -> None:
     ]
     message = line(MAGRPO(), [group(*endless)])
     assert message and "every episode was cut off at a limit (rollout.max_turns" in message
-    assert line(RLOO(), []) == "step 1: credit made no samples, so no policy learns in this step"
+    assert line(RLOO(), []) == (
+        "step 1: credit made no samples of a policy that learns in this step, so none does"
+    )
     assert line(RLOO(), single_turn_group(1.0, 0.0)) is None
 
 
@@ -120,7 +123,7 @@ def test_a_policy_that_is_never_paid_is_named_once() -> None:
         fine = [episode(turn("solver_0", paid), judge) for paid in (1.0, 0.0)]
         return [group(*fine)]
 
-    credit, unpaid = RLOO(), UnpaidPolicies()
+    credit, unpaid = RLOO(), UnpaidPolicies(RLOO())
 
     def lines(step: int, groups: list[Group]) -> list[str]:
         return list(unpaid.lines(step, groups, credit.assign(groups)))
@@ -131,17 +134,14 @@ def test_a_policy_that_is_never_paid_is_named_once() -> None:
         "step 2: all 2 advantages of policy 'judge' are 0, because its agents"
     )
     assert lines(3, played(0.0)) == []
-    assert (
-        list(
-            UnpaidPolicies().lines(
-                1, single_turn_group(0.0, 0.0), credit.assign(single_turn_group(0.0, 0.0))
-            )
-        )
-        == []
-    )
+    zero = single_turn_group(0.0, 0.0)
+    assert list(UnpaidPolicies(credit).lines(1, zero, credit.assign(zero))) == []
     # Credit by the team's pay gives the judge advantages.
     team = MAGRPO()
-    assert list(UnpaidPolicies().lines(1, played(0.0), team.assign(played(0.0)))) == []
+    assert list(UnpaidPolicies(team).lines(1, played(0.0), team.assign(played(0.0)))) == []
+    # Under a method that reads metrics, rewards are not the reason.
+    by_metric = UnpaidPolicies(LearningProgress())
+    assert list(by_metric.lines(1, played(0.0), credit.assign(played(0.0)))) == []
 
 
 def test_the_fraction_of_samples_without_an_advantage() -> None:

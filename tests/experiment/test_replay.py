@@ -70,6 +70,17 @@ def test_a_replay_with_branches_shaping_or_dropped_groups_equals_the_record(
     assert 0 < found["advantages"] <= found["rewards"]
 
 
+@pytest.mark.slow
+def test_progress_that_is_paid_in_a_later_step_is_replayed(tmp_path: Path) -> None:
+    """A designer is paid when its game is played again, by metrics and created tasks."""
+    options = ("credit=learning_progress", "arena.pay=none", "evaluations=none")
+    steps = ("run.steps=4", "run.episodes_every=1", "run.threads=1", "run.name=mine")
+    outcome = run("train", "+experiment=tiny/envgen", *options, *steps, cwd=tmp_path)
+    assert outcome.code == 0, outcome.err
+    found = replayed(tmp_path / "runs/mine", cwd=tmp_path)
+    assert found["differences"] == [] and found["unplayed"] == {}
+
+
 def test_a_replay_under_another_config_equals_a_new_run(tmp_path: Path) -> None:
     """The first step samples from the same weights, so only rewards and advantages differ."""
     other = ("credit=rloo", "arena.malformed=-3")

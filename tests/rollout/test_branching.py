@@ -15,7 +15,7 @@ from selfplay.curriculum.task_buffer import TaskBuffer
 from selfplay.engines.scripted import ScriptedEngine
 from selfplay.models.renderer import ByteRenderer
 from selfplay.role import Role
-from selfplay.rollout.episode_runner import with_shared_turns
+from selfplay.rollout.episode_runner import EpisodeRunner, notes_of, with_shared_turns
 from selfplay.rollout.rollout import AgentSpec, EpisodeSpec, Rollout
 from selfplay.rollout.rollout_settings import RolloutSettings
 from selfplay.run.metrics import of_episodes
@@ -206,6 +206,22 @@ def test_a_branch_has_only_the_metrics_and_tasks_after_its_prefix() -> None:
     valid = sum(turn.action is not None for turn in hosts)
     assert len(hosts) == 6 and metrics["role/host/valid"] == valid / 6
     assert metrics["role/guest/letters"] == 1.0
+
+
+@pytest.mark.parametrize("copied", [0, 1, None])
+def test_a_replay_has_the_metrics_and_tasks_of_the_stages_that_were_not_copied(
+    copied: int | None,
+) -> None:
+    played = record()
+    spec = EpisodeSpec(task=TASK, seed=7, prefix_turns=played.turns)
+    plain = [replace(turn, reward=0.0, info=notes_of(turn, Number())) for turn in played.turns]
+    runner = EpisodeRunner(spec, Duel(), prefix=plain, copied=copied)
+    runner.advance()
+    replayed = runner.episode(Status.FINISHED)
+    assert replayed.turns == played.turns
+    assert replayed.created == (played.created if copied == 0 else ())
+    expected = {0: played.metrics, 1: {"closed": 1}, None: {}}
+    assert replayed.metrics == expected[copied]
 
 
 def test_a_curriculum_counts_a_shared_proposal_once() -> None:

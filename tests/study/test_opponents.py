@@ -51,9 +51,9 @@ def test_a_measure_that_plays_games_seats_the_opponent(
 @pytest.mark.parametrize(
     ("measure", "message"),
     [
-        ("crossplay", "fewer than two seats besides partner, which the same opponent plays"),
+        ("crossplay", "fewer than two sides besides partner, which the same opponent plays"),
         ("roleswap", "fewer than two sides besides partner, which the same opponent plays"),
-        pytest.param("payoffs", "1 seat(s) besides partner, which", marks=pytest.mark.slow),
+        pytest.param("payoffs", "1 side(s) besides partner, which", marks=pytest.mark.slow),
         pytest.param("hacking", "hacking: matrix_v0 has no proposals", marks=pytest.mark.slow),
     ],
 )

@@ -59,9 +59,10 @@ def study(
             "crossplay: a single player has no partner; name runs of several seeds, such as "
             "selfplay train -m ... seed=0,1,2 makes, or checkpoints as RUN@STEP"
         )
-    if len(games.sides(players)) < 2:
+    sides = list(games.sides(players))
+    if len(sides) < 2:
         raise ConfigError(
-            f"crossplay: {games.arena().name} has fewer than two seats"
+            f"crossplay: {games.arena().name} has fewer than two sides"
             f"{except_fixed_roles(players)}; name runs of a game of two or more"
         )
     cells, draws = run_pairs(games, players)
@@ -74,18 +75,26 @@ def study(
             "players of one run are not independent: the intervals over runs are left out, and a "
             "small gap between them says nothing about other seeds"
         )
-    if len(games.sides(players)) > 2:
-        notes.append("with more than two seats, the partner takes each of them in turn")
+    playing = f"rows play {sides[0]}, columns {sides[1]}"
+    if len(sides) > 2:
+        playing = "rows play with the partners in the columns"
+        notes.append("with more than two sides, the partner takes each of them in turn")
+    other = "another training run" if independent else "another checkpoint"
+    gap = f"The gap is self-play minus cross-play, the loss with a partner from {other}."
+    if games.less_is_better:
+        gap = (
+            "The gap is self-play minus cross-play. Less of this metric is better, so a negative "
+            f"gap is a loss with a partner from {other}."
+        )
     return Result(
         measure="crossplay",
         title=f"Cross-play of {len(players)} players in {games.arena().name}",
         definition=f"{games.metrics[0]} of every player with every partner. Self-play is the mean "
-        "of the diagonal, cross-play the mean of the other cells. The gap is the loss with a "
-        "partner from another training run.",
+        f"of the diagonal, cross-play the mean of the other cells. {gap}",
         estimates=estimates,
         tables=[
             Table(
-                title=f"{games.metrics[0]}: rows play with the partners in the columns",
+                title=f"{games.metrics[0]}: {playing}",
                 columns=["", *labels],
                 rows=[[label, *map(float, row)] for label, row in zip(labels, means, strict=True)],
             ),
@@ -93,7 +102,7 @@ def study(
         ],
         drawings=[
             MatrixPlot(
-                title=f"{games.metrics[0]} of rows with columns",
+                title=f"{games.metrics[0]}: {playing}",
                 rows=labels,
                 columns=labels,
                 values=means.tolist(),
@@ -132,7 +141,7 @@ def run_pairs(games: StudyMatches, players: Sequence[StudyPlayer]) -> tuple[Cell
     if same := roles_played_alike(players):
         games.notes.append(
             f"the same opponent plays {', '.join(same)} for all players, so no partner takes "
-            f"{'this seat' if len(same) == 1 else 'these seats'}"
+            f"{'this side' if len(same) == 1 else 'these sides'}"
         )
     cells: dict[tuple[int, int], np.ndarray] = {}
     draws = None

@@ -71,7 +71,7 @@ def study(games: StudyMatches, players: Sequence[StudyPlayer]) -> Result:
     sides = games.sides(players)
     if len(sides) != 2:
         raise ConfigError(
-            f"payoffs: {games.arena().name} has {len(sides)} seat(s){except_fixed_roles(players)}, "
+            f"payoffs: {games.arena().name} has {len(sides)} side(s){except_fixed_roles(players)}, "
             "and payoffs needs two; measure roleswap, or crossplay for a team"
         )
     if len(players) < 2:

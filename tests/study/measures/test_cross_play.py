@@ -242,7 +242,7 @@ def test_with_three_seats_the_partner_takes_each_in_turn() -> None:
     result = study(made, [player("x", arena), player("y", arena)])
     rows = np.array([row[1:] for row in result.tables[0].rows], dtype=float)
     assert rows == pytest.approx(np.array([[7, 7 - 7 / 3], [7 / 3, 0]]))
-    assert result.notes == ["with more than two seats, the partner takes each of them in turn"]
+    assert result.notes == ["with more than two sides, the partner takes each of them in turn"]
 
 
 def mixed(score: Score, metric: str = "score") -> tuple[np.ndarray, dict[str, Estimate]]:
@@ -322,7 +322,7 @@ def test_a_game_without_the_partner_does_not_count_as_cross_play() -> None:
     result = study(*agreeing(*sizes))
     found = {each.name: each.value for each in result.estimates}
     assert found == {"self-play": 1, "cross-play": 0, "gap": 1}
-    assert result.notes == ["with more than two seats, the partner takes each of them in turn"]
+    assert result.notes == ["with more than two sides, the partner takes each of them in turn"]
     hacked = reward_hacking.study(*agreeing(*sizes), [], independent=True)
     assert [each.value for each in hacked.estimates if each.name.startswith("collusion")] == [1]
 
@@ -387,7 +387,7 @@ def test_the_seat_of_an_opponent_that_all_players_share_is_not_a_side(debaters: 
     assert [row[1:] for row in result.tables[0].rows] == [[1, 0], [0, 1]]
     assert {each.name: each.value for each in result.estimates}["gap"] == 1
     assert made.cells == 4
-    note = "the same opponent plays judge for all players, so no partner takes this seat"
+    note = "the same opponent plays judge for all players, so no partner takes this side"
     assert result.notes == [note]
 
 
@@ -404,4 +404,4 @@ def test_the_seat_of_opponents_that_differ_is_a_side() -> None:
     result = study(made, players)
     found = {each.name: each.value for each in result.estimates}
     assert found["gap"] == pytest.approx(2 / 3)
-    assert result.notes == ["with more than two seats, the partner takes each of them in turn"]
+    assert result.notes == ["with more than two sides, the partner takes each of them in turn"]
