@@ -21,8 +21,7 @@ class LearningProgress(CreditMethod):
     turns are kept until then, at most `patience` steps, and from then on until their policy learns;
     without the metric they give no sample. A turn of an episode that created nothing has R at once:
     the agent's return. Use this method in `by_role`, for authors alone. A kept turn was sampled by
-    older weights: an objective with a ratio corrects for this, and plain REINFORCE does not.
-    Failure mode: the difference of two measurements is noisy.
+    older weights: a ratio corrects for this. Failure mode: the difference of two values is noisy.
     """
 
     compares = "batch"
