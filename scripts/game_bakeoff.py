@@ -103,9 +103,8 @@ class Bakeoff:
 def processor_time(command: Sequence[str]) -> float:
     """Run a command without its output; return its processor time in s."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    _, status, used = os.wait4(
-        process.pid, 0
-    )  # of this process only: others may run at the same time
+    # Of this process only: others may run at the same time.
+    _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, list(command))

@@ -122,9 +122,8 @@ def load(
             # A ValueError of Hydra, such as for a group that is set to null.
             raise ConfigError(first_lines(error)) from error
         if added := with_plus(error, overrides, composed_with):
-            return load(
-                added, name=name, folder=folder, search=search
-            )  # `report` has had its lines
+            # `report` has had its lines.
+            return load(added, name=name, folder=folder, search=search)
         raise ConfigError(refused(error, overrides, composed_with)) from error
     except RecursionError as error:
         raise ConfigError(f"{home / name}.yaml: a value contains itself") from error

@@ -9,6 +9,7 @@ import numpy as np
 
 from selfplay.credit import Credit
 from selfplay.credit.base import own_pay
+from selfplay.credit.by_role import ByRole
 from selfplay.credit.nested_methods import methods_of
 from selfplay.credit.team_return import team_return
 from selfplay.errors import nearest
@@ -27,13 +28,15 @@ class ZeroAdvantages:
         self.group_by = {getattr(method, "group_by", "") for method in methods} - {""}
         needs = (getattr(method, "signal_needs", "") for method in methods)
         self.needs = list(dict.fromkeys(filter(None, needs)))
-        self._before = False
+        self._before: dict[frozenset[str], bool] = {}
+        """True if all advantages were 0 in the latest step in which these policies learned."""
 
     def line(self, step: int, groups: Sequence[Group], samples: Sequence[Sample]) -> str | None:
         """Return one line if no policy can learn from this step, but one could from the step
         before."""
-        all_zero, before = zero_fraction(samples) == 1.0, self._before
-        self._before = all_zero
+        learning = frozenset(sample.turn.policy for sample in samples)
+        all_zero, before = zero_fraction(samples) == 1.0, self._before.get(learning, False)
+        self._before[learning] = all_zero
         if not all_zero or before:
             return None
         episodes = [episode for group in groups for episode in group.episodes]
@@ -92,21 +95,22 @@ class UnpaidPolicies:
     `Trainer` has one."""
 
     def __init__(self, credit: Credit) -> None:
-        """`credit`: the run's method. One that reads metrics does not pay by rewards alone."""
-        methods = methods_of(credit, "credit").values()
-        self._by_metrics = any(getattr(method, "metrics_read", {}) for method in methods)
+        """`credit`: the run's method."""
+        self._credit = credit
         self._said: set[str] = set()
 
     def lines(self, step: int, groups: Sequence[Group], samples: Sequence[Sample]) -> Iterator[str]:
         """Return a line for each policy that has only advantages of 0, because all its agents were
-        paid 0 in every episode. A policy gets one line in a run.
+        paid 0 in every episode. A policy gets one line in a run, and none if a method that reads
+        metrics credits one of its roles: pay is then not the only reason.
         """
         counts = Counter(sample.turn.policy for sample in samples)
         signal = {each.turn.policy for each in samples if not _is_zero(each.advantage)}
         idle = counts.keys() - signal - self._said
         # `ZeroAdvantages` has a line for a step without a signal.
-        if self._by_metrics or not idle or not signal:
+        if not idle or not signal:
             return
+        idle -= {s.turn.policy for s in samples if self._reads_metrics(s.turn.role)}
         turns = [(e, turn) for group in groups for e in group.episodes for turn in e.turns]
         paid = {turn.policy for e, turn in turns if turn.policy in idle and own_pay(e, turn.agent)}
         for name in sorted(idle - paid):
@@ -116,6 +120,12 @@ class UnpaidPolicies:
                 "agents were paid 0 in every episode, so it learns nothing from rewards in this "
                 "step; if this is not meant, see if the arena pays them (Arena.pay)"
             )
+
+    def _reads_metrics(self, role: str) -> bool:
+        method = self._credit
+        if isinstance(method, ByRole):
+            method = method.methods.get(role, method.methods.get("default", method))
+        return bool(getattr(method, "metrics_read", {}))
 
 
 class Unfinished:

@@ -21,7 +21,6 @@ class RejectionSampling(CreditMethod):
     """
 
     compares = "batch"
-    without_metric = "so no episode is good"
 
     def __init__(
         self,
@@ -43,6 +42,7 @@ class RejectionSampling(CreditMethod):
         """
         self.measure, self.above, self.seed = measure, above, seed
         self.metrics_read = {"measure": measure}
+        self.without_metric = f"so its value is 0, and a good one is above {above:g}"
         self.batch, self.capacity, self.per_task = batch, capacity, per_task
         if min(batch, capacity, per_task) < 1:
             raise ValueError("batch, capacity and per_task are at least 1")

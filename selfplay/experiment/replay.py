@@ -3,27 +3,29 @@
 No model is used. Under the run's own config every reward and advantage equals the record to the
 last digit. Under another config the result is what that config would have paid and credited for the
 same actions. Two kinds of credit methods are refused: those with a critic, whose weights at that
-time are not recorded, and those with running averages if earlier steps were not recorded.
+time are not recorded, and those with running averages if earlier steps were not recorded. With a
+sampler that does not keep all groups, a method that pays in later steps is not exact, because the
+record does not say which groups without an advantage were credited.
 """
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from itertools import chain, groupby, islice
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from selfplay.config.instantiate import TARGET
+from selfplay.config.instantiate import TARGET, make
 from selfplay.credit import Credit
 from selfplay.credit.assigned import assigned
 from selfplay.credit.shaping import Shaping
 from selfplay.errors import ConfigError, RunError, printable
 from selfplay.experiment.validation import check_roles, check_sampler_supports_credit
 from selfplay.learner import checkpoint
-from selfplay.models.population import Population
+from selfplay.models.population import Phase, learns
 from selfplay.rollout.episode_runner import EpisodeRunner, EpisodeSpec, notes_of
 from selfplay.rollout.setup import Components
 from selfplay.run.formatting import number
@@ -163,16 +165,16 @@ class RunReplayer:
     def _build(self) -> None:
         shaping = self.components.build("shaping")
         self.shaping = Shaping(shaping)
-        with closing(Population.of(self.config)) as population:
-            learns = population.learns
+        phases = [
+            make(Phase, node, where=f"population.phases.{number}")
+            for number, node in enumerate(self.config["population"].get("phases") or ())
+        ]
         self.credit: Credit = self.components.build(
-            "credit", arena=self.components.arena, learns=learns
+            "credit", arena=self.components.arena, learns=partial(learns, phases)
         )
         sampler = self.components.build("sampler", credit=self.credit)
         check_sampler_supports_credit(self.credit, sampler)
-        self._keeps_all = not any(
-            getattr(sampler, name, True) for name in ("drops_groups", "judges_success")
-        )
+        self._keeps_all = bool(getattr(sampler, "keeps_all", False))
         check_roles(self.credit, shaping, self.components.roles)
         if self.credit.modules():
             raise ConfigError(
@@ -225,7 +227,11 @@ class RunReplayer:
     def _step(
         self, records: Sequence[Recorded], found: Replay, paid: list[tuple[str, float, float]]
     ) -> None:
-        """Replay a step, credit the groups that were credited in the run, and compare."""
+        """Replay a step, credit its groups, and compare.
+
+        A sampler that does not keep all groups is asked for none: the groups with a recorded
+        advantage are credited.
+        """
         again = iter(self._play(records, found))
         siblings = [list(members) for _, members in groupby(records, key=lambda each: each.group)]
         groups = [_group(members, list(islice(again, len(members)))) for members in siblings]

@@ -223,10 +223,13 @@ def precision_notes(players: RolloutSetup, runtime: Runtime) -> list[str]:
     here = ("cpu",) if torch.cuda.is_available() else ("cpu", "auto")
     notes = []
     for name, policy in population.policies.items():
-        where = population.where(name)
-        keys = [f"{where}.dtype"] if policy.dtype == "bfloat16" else []
+        where, own = population.where(name), population.overrides.get(name, {})
+        keys = []
+        if policy.dtype == "bfloat16":
+            keys.append(f"{where}.dtype" if "dtype" in own else "policy.dtype")
         if name in population.learning and players.learner_settings[name].precision == "bfloat16":
-            keys.append("learner.precision")
+            mine = "precision" in population.learner_of(name)
+            keys.append(f"{where}.learner.precision" if mine else "learner.precision")
         if keys and policy.device in here:
             notes.append(
                 f"{where}: {' and '.join(f'{key}=bfloat16' for key in keys)}, and this CPU has no "

@@ -55,6 +55,16 @@ class Phase:
             raise ValueError("learn names no policy")
 
 
+def learns(phases: Sequence[Phase], name: str, step: int) -> bool:
+    """Return True if the phases let a policy learn at a step; the first step is 1."""
+    left = (step - 1) % sum(phase.steps for phase in phases) if phases else 0
+    for phase in phases:
+        if left < phase.steps:
+            return name in phase.learn
+        left -= phase.steps
+    return True
+
+
 @dataclass(frozen=True, kw_only=True)
 class Population:
     """Assignment of policies to roles: one shared policy, one per role, or a table.
@@ -215,12 +225,7 @@ class Population:
 
     def learns(self, name: str, step: int) -> bool:
         """Return True if the phases let a policy learn at a step; the first step is 1."""
-        left = (step - 1) % sum(phase.steps for phase in self.phases) if self.phases else 0
-        for phase in self.phases:
-            if left < phase.steps:
-                return name in phase.learn
-            left -= phase.steps
-        return True
+        return learns(self.phases, name, step)
 
     def _check_opponents(self) -> None:
         """Raise ConfigError for an opponent that cannot play, or that has the name of a policy."""

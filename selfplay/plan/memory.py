@@ -37,7 +37,7 @@ class MemoryPlan:
     tokens_of: Mapping[str, float] = field(default_factory=dict)
     """Capacity of the cache of the engines that hold a policy, in tokens, by policy."""
     host_parts: Mapping[str, float] = field(default_factory=dict)
-    """Bytes of main memory of the driver's machine by component, without those of libraries."""
+    """Bytes of main memory of the driver's machine by component, without Python and libraries."""
     limit: float
     """Usable bytes per device."""
     complaints: tuple[str, ...] = field(default_factory=tuple)

@@ -1,4 +1,4 @@
-"""Memory of a learner's pass in addition to the learner's state, when the pass needs most."""
+"""Peak memory of a learner's pass, without the learner's state."""
 
 from dataclasses import dataclass
 

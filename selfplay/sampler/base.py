@@ -21,6 +21,8 @@ class GroupSampler:
     drops_groups: ClassVar[bool] = False
     """True if groups whose returns are all equal are dropped. `check` then prints a line for a
     credit method that can learn from such groups."""
+    keeps_all: ClassVar[bool] = False
+    """True if all groups that are played are learned from, so that a replay credits all of them."""
     judges_success: ClassVar[bool] = False
     """True if the mean return of all agents decides which episodes are successes. A zero-sum game
     then gets a line in the first step, because this mean is always 0."""

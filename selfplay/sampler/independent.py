@@ -1,6 +1,7 @@
 """Independent episodes: each task is played G times from the same initial state."""
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from selfplay.curriculum import Curriculum
 from selfplay.curriculum.checked_calls import show, tasks_of
@@ -13,6 +14,8 @@ from selfplay.types import Group, Task
 
 class Independent(GroupSampler):
     """Plays G siblings per task, which share task and seed and differ in the policies' samples."""
+
+    keeps_all: ClassVar[bool] = True
 
     def __init__(self, *, group_size: int = 1) -> None:
         """Args:

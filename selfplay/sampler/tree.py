@@ -84,6 +84,7 @@ class Branch(GroupSampler):
     If there are too few forks, the remaining episodes are played from the start.
     """
 
+    keeps_all: ClassVar[bool] = True
     tree: ClassVar[bool] = True
 
     def __init__(
@@ -179,6 +180,7 @@ class Tree(GroupSampler):
     The replayed stages cost no tokens. An episode that ends earlier gets no branches.
     """
 
+    keeps_all: ClassVar[bool] = True
     tree: ClassVar[bool] = True
 
     def __init__(self, *, candidates: int = 4, depth: int = 2, go_on: GoOn = "all") -> None:

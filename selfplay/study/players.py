@@ -170,7 +170,7 @@ def roles_played_alike(players: Sequence[StudyPlayer]) -> list[str]:
 
 
 def except_fixed_roles(players: Sequence[StudyPlayer]) -> str:
-    """Return the end of an error about too few seats: the roles of `roles_played_alike`; "" without
+    """Return the end of an error about too few sides: the roles of `roles_played_alike`; "" without
     any."""
     same = ", ".join(roles_played_alike(players))
     return f" besides {same}, which the same opponent plays for all players" if same else ""

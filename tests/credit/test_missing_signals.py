@@ -117,6 +117,15 @@ def test_the_message_appears_once_at_the_first_of_such_steps() -> None:
     assert [each is not None for each in messages] == [False, True, False, False, True]
 
 
+def test_phases_that_alternate_give_a_line_once_and_not_in_every_phase() -> None:
+    credit = RLOO()
+    zero_advantages = ZeroAdvantages(credit)
+    flat = [group(*(episode(replace(turn("judge_0", 1.0), policy="judge")) for _ in range(2)))]
+    steps = [single_turn_group(1.0, 0.0), flat, single_turn_group(1.0, 0.0), flat]
+    lines = [zero_advantages.line(n, g, credit.assign(g)) for n, g in enumerate(steps, 1)]
+    assert [each is not None for each in lines] == [False, True, False, False]
+
+
 def test_a_policy_that_is_never_paid_is_named_once() -> None:
     def played(judge_paid: float) -> list[Group]:
         judge = replace(turn("judge_0", judge_paid), policy="judge")
@@ -140,8 +149,10 @@ def test_a_policy_that_is_never_paid_is_named_once() -> None:
     team = MAGRPO()
     assert list(UnpaidPolicies(team).lines(1, played(0.0), team.assign(played(0.0)))) == []
     # Under a method that reads metrics, rewards are not the reason.
-    by_metric = UnpaidPolicies(LearningProgress())
-    assert list(by_metric.lines(1, played(0.0), credit.assign(played(0.0)))) == []
+    for role, named in (("judge", False), ("solver", True)):
+        by_role = ByRole(methods={role: LearningProgress(), "default": RLOO()})
+        found = list(UnpaidPolicies(by_role).lines(1, played(0.0), credit.assign(played(0.0))))
+        assert bool(found) == named
 
 
 def test_the_fraction_of_samples_without_an_advantage() -> None:

@@ -77,8 +77,10 @@ def test_progress_that_is_paid_in_a_later_step_is_replayed(tmp_path: Path) -> No
     steps = ("run.steps=4", "run.episodes_every=1", "run.threads=1", "run.name=mine")
     outcome = run("train", "+experiment=tiny/envgen", *options, *steps, cwd=tmp_path)
     assert outcome.code == 0, outcome.err
+    rows = map(json.loads, (tmp_path / "runs/mine/metrics.jsonl").read_text().splitlines())
+    assert sum(row.get("credit/designer/paid", 0) for row in rows) > 0
     found = replayed(tmp_path / "runs/mine", cwd=tmp_path)
-    assert found["differences"] == [] and found["unplayed"] == {}
+    assert found["differences"] == [] and found["unplayed"] == {} and found["advantages"] > 0
 
 
 def test_a_replay_under_another_config_equals_a_new_run(tmp_path: Path) -> None:

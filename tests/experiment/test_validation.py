@@ -113,6 +113,10 @@ def test_passes_in_bfloat16_on_a_cpu_without_instructions_for_them_are_named(
     adapter = ["policy.model=acme/model", "+policy.lora={rank: 4}", "policy.dtype=bfloat16"]
     (note,) = named(*adapter, "learner.precision=bfloat16") or [""]
     assert note.endswith("set policy.dtype=float32 learner.precision=float32") == slow
+    own = "+population.overrides.base={dtype: bfloat16, learner: {precision: bfloat16}}"
+    (note,) = named(*adapter[:2], own) or [""]
+    where = "population.overrides.base"
+    assert note.endswith(f"{where}.dtype=float32 {where}.learner.precision=float32") == slow
 
 
 class Bare:

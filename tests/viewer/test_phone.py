@@ -34,12 +34,12 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 @contextmanager
 def seated() -> Iterator[tuple[str, Callable[[], None]]]:
     """Serve a table of tic-tac-toe; yield its address and a function that stops the server."""
-    sitting = PlaySession(seed=0)
+    session = PlaySession(seed=0)
     with (
-        table("tic_tac_toe", ask=sitting.ask, script="arenas.games.tic_tac_toe.minimax") as place,
+        table("tic_tac_toe", ask=session.ask, script="arenas.games.tic_tac_toe.minimax") as place,
         socket.create_server(("127.0.0.1", 0)) as listener,
     ):
-        pages = PlayPages(place, sitting, title="A game", agent="player_1")
+        pages = PlayPages(place, session, title="A game", agent="player_1")
         made = uvicorn.Config(application(pages), log_level="warning", lifespan="off")
         server = uvicorn.Server(made)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
@@ -53,7 +53,7 @@ def seated() -> Iterator[tuple[str, Callable[[], None]]]:
             yield f"http://127.0.0.1:{listener.getsockname()[1]}/", stop
         finally:
             stop()
-            sitting.close()
+            session.close()
 
 
 def write_down(tab: Tab, text: str) -> None:

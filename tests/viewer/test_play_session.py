@@ -41,16 +41,16 @@ def test_a_game_that_ends_with_the_server_is_neither_saved_nor_an_error(
     fault: Exception | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     saved: list[int] = []
-    sitting, place = PlaySession(seed=0), Gated(lambda: saved.append(1), fault=fault)
-    sitting.begin(cast(PlaySetup, place), "player_0", 1)
+    session, place = PlaySession(seed=0), Gated(lambda: saved.append(1), fault=fault)
+    session.begin(cast(PlaySetup, place), "player_0", 1)
     interrupted: list[bool] = []
-    closing = threading.Thread(target=lambda: interrupted.append(sitting.close()))
+    closing = threading.Thread(target=lambda: interrupted.append(session.close()))
     closing.start()
-    while not sitting._closed:
+    while not session._closed:
         time.sleep(0.01)
     place.gate.set()
     closing.join(20)
-    assert interrupted == [True] and not saved and sitting.seen.phase != "broken"
+    assert interrupted == [True] and not saved and session.seen.phase != "broken"
     assert capsys.readouterr().err == ""
 
 
@@ -58,13 +58,13 @@ def test_a_game_that_is_being_saved_cannot_be_left() -> None:
     phases: list[str] = []
 
     def saving() -> None:
-        leaving = threading.Thread(target=sitting.leave, args=(1,))
+        leaving = threading.Thread(target=session.leave, args=(1,))
         leaving.start()
         leaving.join(0.1)
-        phases.append(sitting.seen.phase)
+        phases.append(session.seen.phase)
 
-    sitting, place = PlaySession(seed=0), Gated(saving)
-    sitting.begin(cast(PlaySetup, place), "player_0", 1)
+    session, place = PlaySession(seed=0), Gated(saving)
+    session.begin(cast(PlaySetup, place), "player_0", 1)
     place.gate.set()
-    sitting.settle(20)
-    assert phases == ["others"] and sitting.seen.path == Path("saved")
+    session.settle(20)
+    assert phases == ["others"] and session.seen.path == Path("saved")

@@ -79,7 +79,7 @@ def study(
     if len(sides) > 2:
         playing = "rows play with the partners in the columns"
         notes.append("with more than two sides, the partner takes each of them in turn")
-    other = "another training run" if independent else "another checkpoint"
+    other = "another training run" if independent else "another player"
     gap = f"The gap is self-play minus cross-play, the loss with a partner from {other}."
     if games.less_is_better:
         gap = (
@@ -140,8 +140,8 @@ def run_pairs(games: StudyMatches, players: Sequence[StudyPlayer]) -> tuple[Cell
         )
     if same := roles_played_alike(players):
         games.notes.append(
-            f"the same opponent plays {', '.join(same)} for all players, so no partner takes "
-            f"{'this side' if len(same) == 1 else 'these sides'}"
+            f"the same opponent plays {', '.join(same)} for all players, so "
+            f"{'it is no side' if len(same) == 1 else 'they are no sides'}"
         )
     cells: dict[tuple[int, int], np.ndarray] = {}
     draws = None

@@ -387,7 +387,7 @@ def test_the_seat_of_an_opponent_that_all_players_share_is_not_a_side(debaters: 
     assert [row[1:] for row in result.tables[0].rows] == [[1, 0], [0, 1]]
     assert {each.name: each.value for each in result.estimates}["gap"] == 1
     assert made.cells == 4
-    note = "the same opponent plays judge for all players, so no partner takes this side"
+    note = "the same opponent plays judge for all players, so it is no side"
     assert result.notes == [note]
 
 
