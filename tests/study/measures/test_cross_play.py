@@ -19,7 +19,7 @@ from selfplay.study.measures.cross_play import by_pair, estimate, run_pairs, stu
 from selfplay.study.players import StudyPlayer
 from selfplay.study.stats.bootstrap import Draws, Estimate
 from selfplay.study.stats.pairs import between, over_pairs, span_of, unseen, variance
-from selfplay.types import Action, Observation, Task
+from selfplay.types import Action, Better, Metric, Observation, Task
 from tests.helpers.scripted_games import code, games, levers, lewis, lewis_tasks, player
 
 Score: TypeAlias = Callable[..., float | None]
@@ -186,6 +186,25 @@ class Scored(Arena):
         if score is not None:
             self.measure(score=score)
         self.finish()
+
+
+@pytest.mark.parametrize("better", ["lower", "higher"])
+def test_the_table_names_both_sides_and_the_text_says_which_sign_is_a_loss(better: Better) -> None:
+    class Declared(Scored):
+        measures = {"score": Metric(better=better)}
+
+    def arena() -> Arena:
+        def lies(number: int, liar: str, judge: str) -> float:
+            return 2.0 * (liar == "a") + (judge == "a")
+
+        return Declared({"liar": 1, "judge": 1}, ["liar_0", "judge_0"], lies)
+
+    made = games(arena, {"x": constant("a"), "y": constant("b")}, metrics=["score"])
+    result = study(made, [player("x", arena), player("y", arena)], independent=False)
+    assert result.tables[0].title == "score: rows play liar, columns judge"
+    assert [row[1:] for row in result.tables[0].rows] == [[3, 2], [1, 0]]
+    assert ("a negative gap is a loss" in result.definition) == (better == "lower")
+    assert "another player" in result.definition
 
 
 def test_a_side_that_never_moves_is_refused() -> None:
