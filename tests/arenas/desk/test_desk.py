@@ -22,10 +22,10 @@ from tests.helpers.desk import called, moved
 
 TABLES: Tables = {
     "bookings": {
-        "b1": {"guest": "Ann", "day": 3, "fare": "flexible", "status": "recorded_returns"},
-        "b2": {"guest": "Ann", "day": 4, "fare": "fixed", "status": "recorded_returns"},
-        "b3": {"guest": "Bob", "day": 5, "fare": "flexible", "status": "recorded_returns"},
-        "b4": {"guest": "Ann", "day": 1, "fare": "flexible", "status": "recorded_returns"},
+        "b1": {"guest": "Ann", "day": 3, "fare": "flexible", "status": "booked"},
+        "b2": {"guest": "Ann", "day": 4, "fare": "fixed", "status": "booked"},
+        "b3": {"guest": "Bob", "day": 5, "fare": "flexible", "status": "booked"},
+        "b4": {"guest": "Ann", "day": 1, "fare": "flexible", "status": "booked"},
     },
     "rooms": {str(day): {"free": int(day != 6)} for day in range(1, 7)},
 }

@@ -249,7 +249,7 @@ def test_games_without_two_sides_are_refused_with_advice() -> None:
         made = games(arena, {"a": constant("x"), "b": constant("x")})
         study(made, [player("a", arena), player("b", arena)])
 
-    with pytest.raises(ConfigError, match=r"idle_v0 has 3 seat.*measure roleswap, or crossplay"):
+    with pytest.raises(ConfigError, match=r"idle_v0 has 3 side.*measure roleswap, or crossplay"):
         study_of(player=3)
     with pytest.raises(ConfigError, match="idle_v0 has 1 seat"):
         study_of(solver=1)
