@@ -251,7 +251,7 @@ def test_games_without_two_sides_are_refused_with_advice() -> None:
 
     with pytest.raises(ConfigError, match=r"idle_v0 has 3 side.*measure roleswap, or crossplay"):
         study_of(player=3)
-    with pytest.raises(ConfigError, match="idle_v0 has 1 seat"):
+    with pytest.raises(ConfigError, match="idle_v0 has 1 side"):
         study_of(solver=1)
     with pytest.raises(ConfigError, match="proposer never moves in these games"):
         study_of(proposer=1, solver=1)
