@@ -9,8 +9,7 @@ import numpy as np
 
 from selfplay.credit import Credit
 from selfplay.credit.base import own_pay
-from selfplay.credit.by_role import ByRole
-from selfplay.credit.nested_methods import methods_of
+from selfplay.credit.nested_methods import method_of, methods_of
 from selfplay.credit.team_return import team_return
 from selfplay.errors import nearest
 from selfplay.types import Episode, Group, Sample, Status, StopReason
@@ -28,16 +27,18 @@ class ZeroAdvantages:
         self.group_by = {getattr(method, "group_by", "") for method in methods} - {""}
         needs = (getattr(method, "signal_needs", "") for method in methods)
         self.needs = list(dict.fromkeys(filter(None, needs)))
-        self._before: dict[frozenset[str], bool] = {}
-        """True if all advantages were 0 in the latest step in which these policies learned."""
+        self._idle: set[str] = set()
+        """Policies whose latest step had advantages of 0 alone; "" if it had no samples at all."""
 
     def line(self, step: int, groups: Sequence[Group], samples: Sequence[Sample]) -> str | None:
-        """Return one line if no policy can learn from this step, but one could from the step
-        before."""
-        learning = frozenset(sample.turn.policy for sample in samples)
-        all_zero, before = zero_fraction(samples) == 1.0, self._before.get(learning, False)
-        self._before[learning] = all_zero
-        if not all_zero or before:
+        """Return one line if no policy can learn from this step, and one of those with samples
+        could from its step before."""
+        learning = {sample.turn.policy for sample in samples} or {""}
+        if zero_fraction(samples) < 1.0:
+            self._idle -= learning | {""}
+            return None
+        known, self._idle = learning <= self._idle, self._idle | learning
+        if known:
             return None
         episodes = [episode for group in groups for episode in group.episodes]
         if episodes and all(episode.status is Status.FAILED for episode in episodes):
@@ -122,10 +123,7 @@ class UnpaidPolicies:
             )
 
     def _reads_metrics(self, role: str) -> bool:
-        method = self._credit
-        if isinstance(method, ByRole):
-            method = method.methods.get(role, method.methods.get("default", method))
-        return bool(getattr(method, "metrics_read", {}))
+        return bool(getattr(method_of(self._credit, role), "metrics_read", {}))
 
 
 class Unfinished:

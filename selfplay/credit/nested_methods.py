@@ -18,3 +18,10 @@ def methods_of(credit: object, where: str) -> dict[str, Any]:
         for role, own in credit.methods.items()
         for path, method in methods_of(own, f"{where}.methods.{role}").items()
     }
+
+
+def method_of(credit: object, role: str) -> object:
+    """Return the method that credits the turns of a role; None if it has none."""
+    while isinstance(credit, ByRole):
+        credit = credit.methods.get(role, credit.methods.get("default"))
+    return credit

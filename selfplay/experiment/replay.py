@@ -229,8 +229,7 @@ class RunReplayer:
     ) -> None:
         """Replay a step, credit its groups, and compare.
 
-        A sampler that does not keep all groups is asked for none: the groups with a recorded
-        advantage are credited.
+        If the sampler does not keep all groups, only those with a recorded advantage are credited.
         """
         again = iter(self._play(records, found))
         siblings = [list(members) for _, members in groupby(records, key=lambda each: each.group)]

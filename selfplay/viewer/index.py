@@ -139,9 +139,9 @@ class EpisodeIndex:
         end = time.monotonic() + seconds
         due.sort(key=lambda step: (step != first, -step))
         left = len(due)
-        for step in (
-            due if not self._read_in_background() else [each for each in due if each == first]
-        ):
+        if self._read_in_background():
+            due = [step for step in due if step == first]
+        for step in due:
             if left < len(due) and time.monotonic() > end:
                 break
             with self.lock:  # for one step only, so that pages are rendered in between

@@ -124,6 +124,10 @@ def test_phases_that_alternate_give_a_line_once_and_not_in_every_phase() -> None
     steps = [single_turn_group(1.0, 0.0), flat, single_turn_group(1.0, 0.0), flat]
     lines = [zero_advantages.line(n, g, credit.assign(g)) for n, g in enumerate(steps, 1)]
     assert [each is not None for each in lines] == [False, True, False, False]
+    # Steps without samples are named again after a step with a signal.
+    steps = [[], steps[0], [], []]
+    lines = [zero_advantages.line(n, g, credit.assign(g)) for n, g in enumerate(steps, 5)]
+    assert [each is not None for each in lines] == [True, False, True, False]
 
 
 def test_a_policy_that_is_never_paid_is_named_once() -> None:
