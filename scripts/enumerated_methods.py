@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from enumerated_games import AGENTS, Game, GameArena, scores
 
+from selfplay.credit.advantage_alignment import AdvantageAlignment
 from selfplay.credit.arpo import ARPO
 from selfplay.credit.at_grpo import ATGRPO
 from selfplay.credit.counterfactual import Counterfactual
@@ -119,6 +120,7 @@ METHODS: Mapping[str, Method] = {
     "gae": Method(make=lambda game: GAE(critic=TabularCritic())),
     "turn": Method(make=lambda game: MTGRPO(group_by="agent")),
     "gigpo": Method(make=lambda game: GiGPO(group_by="agent")),
+    "advantage_alignment": Method(make=lambda game: AdvantageAlignment()),
     "dr_grpo, branch": Method(
         make=lambda game: DrGRPO(group_by="agent"), refuses=SHORT, sampler=branches, completions=12
     ),

@@ -194,6 +194,22 @@ COOPERATION: list[TablePicture] = [
         },
     ),
     SeedDots(
+        name="lasting_cooperation",
+        title="Prisoner's dilemma: cooperation with Advantage Alignment and without it",
+        label="fraction of moves that cooperate",
+        sources=[TableSource(section="Cooperation that lasts")],
+        rows={
+            "one policy, Advantage Alignment": "",
+            "one policy, own return alone": "",
+            "two policies, Advantage Alignment": "",
+            "two policies, own return alone": "",
+        },
+        sets={
+            "after 50 steps": SeedValues(columns=["step 50"]),
+            "after 200 steps": SeedValues(columns=["step 200"]),
+        },
+    ),
+    SeedDots(
         name="collaboration",
         title="Two agents that write one program: trained together or apart",
         label="held-out return, % of the maximum",

@@ -61,6 +61,8 @@ MORE = {
     "league": ("selfplay.league.ratings.Elo",),
 }
 """Further classes of a group, which no config of the group names by `_target_`."""
+MARKUP = re.compile(r"[*<\[\]]|(?<![A-Za-z0-9])_")
+"""Characters of a docstring that Markdown would read as markup."""
 PLAIN = ("str", "int", "float", "bool")
 """Types of parameters that no service has."""
 
@@ -161,6 +163,20 @@ def documentation(docstring: str) -> dict[str, str]:
     return found
 
 
+def method(target: str) -> Iterator[str]:
+    """Yield the paragraphs of a class's docstring: a method's formula, source and failure mode."""
+    found = definition(target)
+    written = ast.get_docstring(found[1]) if found else None
+    for paragraph in (written or "").split("\n\n"):
+        if paragraph.startswith("Args:"):
+            return
+        pieces = re.split(r"(`[^`]*`)", " ".join(paragraph.split()))
+        yield "".join(
+            piece if piece.startswith("`") else MARKUP.sub(r"\\\g<0>", piece) for piece in pieces
+        )
+        yield ""
+
+
 def cell(text: str) -> str:
     """Return a text as one cell of a table."""
     # Markdown reads "[0][2]" as a link to a reference.
@@ -224,8 +240,12 @@ def group(name: str, seen: set[str]) -> Iterator[str]:
         if each in seen:
             continue
         seen.add(each)
-        if found := parameters(each):
-            yield from (f"`{each}`", "", *table(found, name), "")
+        described = list(method(each)) if name == "credit" else []
+        found = parameters(each)
+        if described or found:
+            yield from (f"`{each}`", "", *described)
+        if found:
+            yield from (*table(found, name), "")
 
 
 def page() -> str:

@@ -47,6 +47,7 @@ class Matrix(Arena):
         informed: Sequence[int] = (0,),
         shared_reward: bool = False,
         malformed: float | None = None,
+        malformed_move: str | None = None,
     ) -> None:
         """Args:
         actions: Actions of the first player, the rows of the matrix.
@@ -66,6 +67,8 @@ class Matrix(Arena):
             It may not be above the smallest reward of a legal move, and with `shared_reward` not
             above twice this reward. If None, it is 1 less than the largest such number, and at
             most -1.
+        malformed_move: Action of both players that counts in place of a move that is not one of
+            its actions; `malformed` is not paid then. None: such a round has no outcome.
         """
         names = list(players)
         super().__init__(dict.fromkeys(names, 1) if names[0] != names[1] else {names[0]: 2})
@@ -93,6 +96,9 @@ class Matrix(Arena):
         self.speakers, self.informed = sorted(set(speakers)), set(informed)
         self.shared_reward = shared_reward
         self.malformed = self._least(malformed)
+        if malformed_move is not None and not all(malformed_move in legal for legal in self.moves):
+            raise ValueError(f"malformed_move: {malformed_move!r} is not an action of both players")
+        self.malformed_move = malformed_move
 
     def _table(self, table: Any, where: str) -> dict[tuple[str, str], Pay]:
         """Return the rewards per joint action; raises ValueError for another shape."""
@@ -217,15 +223,17 @@ class Matrix(Arena):
             action if action in self.moves[player] else None
             for player, action in enumerate(actions[agent] for agent in self.players)
         ]
+        broken = [move is None for move in moves]
+        moves = [self.malformed_move if move is None else move for move in moves]
         pay = [self.malformed if move is None else 0.0 for move in moves]
         if None not in moves:
             pay = list(self.payoffs[self.state][str(moves[0]), str(moves[1])])
         for player, agent in enumerate(self.players):
-            if moves[player] is None:
+            if broken[player]:
                 self.note(agent, verdict="illegal")
             self.pay(agent, self._paid((pay[0], pay[1]))[player])
             self.earned[player] += pay[player]
-        self.invalid += moves.count(None)
+        self.invalid += sum(broken)
         self.played.append({"moves": [move or "nothing" for move in moves], "said": self.said})
         self.said, self.talking = ["", ""], bool(self.speakers)
         if len(self.played) == self.rounds:
@@ -272,6 +280,8 @@ class Matrix(Arena):
             for paid in [self._paid(pay)]
         ]
         rounds = f"{self.rounds} round{'s' if self.rounds > 1 else ''}."
+        if self.malformed_move is not None:
+            rounds += f" A text that is no action counts as {self.malformed_move}."
         return "\n".join([super().explain(), "", rounds, *lines])
 
     def openspiel(self, pyspiel: Any) -> Any:

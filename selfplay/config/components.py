@@ -123,6 +123,7 @@ _TARGETS = {
     "roles.tagged": "Tagged",
     "roles.worker": "Worker",
     "selfplay.config.run_config": "RunSettings",
+    "selfplay.credit.advantage_alignment": "AdvantageAlignment",
     "selfplay.credit.arpo": "ARPO",
     "selfplay.credit.at_grpo": "ATGRPO",
     "selfplay.credit.by_role": "ByRole",

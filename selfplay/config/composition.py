@@ -15,7 +15,8 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from selfplay.config.plain_data import check_text
+from selfplay.config.plain_data import KEYS, SHARED, check_text
+from selfplay.config.shipped_configs import package_of
 from selfplay.errors import ConfigError, first_line
 
 LONGEST = 100_000
@@ -52,10 +53,13 @@ def compose(home: Path, name: str, overrides: Sequence[str]) -> DictConfig:
     """Compose a primary config and overrides, with interpolations unresolved.
 
     Raises the deliberate errors of Hydra and OmegaConf, and ConfigError for input that makes them
-    crash.
+    crash, and for a file that lacks the first line which names its package.
     """
-    with _initialized(home):
-        return hydra_compose(config_name=name, overrides=list(overrides))
+    with _initialized(home) as loader:
+        composed = hydra_compose(config_name=name, overrides=list(overrides))
+        if not {*composed} <= {*KEYS, SHARED}:
+            _refuse_without_package(loader, name, overrides)
+        return composed
 
 
 def chosen(home: Path, name: str, overrides: Sequence[str]) -> list[tuple[str, str]]:
@@ -65,14 +69,31 @@ def chosen(home: Path, name: str, overrides: Sequence[str]) -> list[tuple[str, s
     everywhere, such as an experiment's. Later configs override earlier ones.
     """
     with _initialized(home) as loader:
-        found = loader.compute_defaults_list(
-            config_name=name, overrides=list(overrides), run_mode=RunMode.RUN
-        )
+        return _chosen(loader, name, overrides)
+
+
+def _chosen(loader: ConfigLoaderImpl, name: str, overrides: Sequence[str]) -> list[tuple[str, str]]:
+    found = loader.compute_defaults_list(
+        config_name=name, overrides=list(overrides), run_mode=RunMode.RUN
+    )
     return [
         (each.config_path, each.package or "")
         for each in found.defaults
         if each.config_path is not None and not each.config_path.startswith("hydra/")
     ]
+
+
+def _refuse_without_package(loader: ConfigLoaderImpl, name: str, overrides: Sequence[str]) -> None:
+    """Raise ConfigError for a chosen config whose keys went below the name of its group, because
+    its file lacks the first line that the shipped configs of this group have."""
+    for path, package in _chosen(loader, name, overrides):
+        group, _, config = path.partition("/")
+        if package != group or group in KEYS or not (wanted := package_of(group)):
+            continue
+        raise ConfigError(
+            f"+{group}={config}: the first line of its file {path}.yaml must be "
+            f"'# @package {wanted}'; add this line"
+        )
 
 
 def search_path(folders: Sequence[Path]) -> list[str]:

@@ -87,9 +87,10 @@ def refused(error: Exception, overrides: Sequence[str], composed: Composed) -> s
     text = str(error)
     if isinstance(error, InterpolationKeyError):
         return _unset(error)
-    if "@experiment" in text:
-        chosen = [text for text in overrides if text.startswith("+experiment=")][-1:]
-        named = "".join(chosen) or "the experiment"
+    if found := re.search(r"@(experiment|recipe|algorithm)\b", text):
+        group = found.group(1)
+        chosen = [text for text in overrides if text.lstrip("+").startswith(f"{group}=")][-1:]
+        named = "".join(chosen) or f"the {group}"
         return f"{named}: its file must begin with the line '# @package _global_'"
     full = re.search(r"full_key: (\S+)", text)
     found = full or re.search(r"Could not override '([^']+)'", text)

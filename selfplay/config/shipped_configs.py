@@ -1,7 +1,8 @@
 """The configs that come with the library, read one by one for hints in errors."""
 
+import re
 from collections.abc import Collection
-from importlib.resources import files
+from importlib.resources import as_file, files
 
 import yaml
 
@@ -19,3 +20,14 @@ def with_keys(group: str, needed: Collection[str]) -> list[str]:
             if keys.issuperset(needed):
                 found.append((len(keys), file.name.removesuffix(".yaml")))
     return [name for _, name in sorted(found)]
+
+
+def package_of(group: str) -> str:
+    """Return the package that the first lines of a group's configs name, such as
+    population.opponents of opponents; "" if the group is not shipped, or a config has no such line.
+    """
+    with as_file(files("configs") / group) as folder:
+        texts = [path.read_text("utf-8") for path in sorted(folder.rglob("*.yaml"))]
+    headers = [re.match(r"# @package (\S+)", text) for text in texts]
+    named = {header.group(1) if header else "" for header in headers}
+    return named.pop() if len(named) == 1 else ""

@@ -1,6 +1,6 @@
 """The calls of a credit method, which may be an author's own, and the checks of their results."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from math import isfinite
 from numbers import Real
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 from selfplay.author_code import check_members, naming, saved_state, stated_list, stated_metrics
 from selfplay.credit import Credit
 from selfplay.errors import ConfigError
-from selfplay.types import Group, Sample
+from selfplay.types import Group, Sample, Turn
 
 
 def assigned(credit: Credit, groups: Sequence[Group], where: str = "credit") -> list[Sample]:
@@ -41,6 +41,38 @@ def assigned(credit: Credit, groups: Sequence[Group], where: str = "credit") -> 
                 "for each token"
             )
     return samples
+
+
+def by_turn(
+    samples: Sequence[Sample], groups: Sequence[Group]
+) -> dict[int, float | tuple[float, ...]]:
+    """Return the advantages of the turns of groups, by the id() of the turn.
+
+    A sample usually holds a turn of its episode itself. A credit method may also return a copy, for
+    instance with more `info` for an objective; it counts as the turn with the same agent, stage and
+    tokens.
+    """
+    given = {id(sample.turn): sample.advantage for sample in samples}
+    played = [
+        (group.id, index, turn)
+        for group in groups
+        for index, episode in enumerate(group.episodes)
+        for turn in episode.turns
+    ]
+    known = {id(turn) for _, _, turn in played}
+    copies = [sample for sample in samples if id(sample.turn) not in known]
+    if copies:
+        originals = {_place(*row): id(row[-1]) for row in played}
+        for sample in copies:
+            original = originals.get(_place(sample.group, sample.episode, sample.turn))
+            if original is not None:
+                given[original] = sample.advantage
+    return given
+
+
+def _place(group: str, episode: int, turn: Turn) -> Hashable:
+    """Return the key of a turn, which its copies with other notes share."""
+    return (group, episode, turn.agent, turn.stage, turn.prompt_ids, turn.completion_ids)
 
 
 def measured(credit: Credit, where: str = "credit") -> dict[str, float]:

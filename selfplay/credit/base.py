@@ -121,11 +121,13 @@ def move_numbers(episode: Episode) -> list[int]:
     return found
 
 
-def learnable_turns(groups: Sequence[Group], returns: Returns) -> list[CreditedTurn]:
+def learnable_turns(
+    groups: Sequence[Group], returns: Returns, *, frozen: bool = False
+) -> list[CreditedTurn]:
     """Return all trainable turns of all episodes that did not fail, in order, with their returns.
 
     Turns of frozen policies and of opponents are left out, so that no comparison, average or critic
-    uses them. `returns` still sees their rewards.
+    uses them; `frozen=True` keeps them. `returns` sees their rewards in both cases.
     """
     turns = []
     for group in groups:
@@ -138,7 +140,7 @@ def learnable_turns(groups: Sequence[Group], returns: Returns) -> list[CreditedT
             numbers, moves = turn_numbers(episode), move_numbers(episode)
             rows = zip(episode.turns, numbers, moves, returns(episode), strict=True)
             for place, (turn, number, move, value) in enumerate(rows):
-                if not turn.trainable:
+                if not (turn.trainable or frozen):
                     continue
                 turns.append(
                     CreditedTurn(

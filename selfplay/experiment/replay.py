@@ -20,7 +20,7 @@ from typing import Any
 
 from selfplay.config.instantiate import TARGET, make
 from selfplay.credit import Credit
-from selfplay.credit.assigned import assigned
+from selfplay.credit.assigned import assigned, by_turn
 from selfplay.credit.shaping import Shaping
 from selfplay.errors import ConfigError, RunError, printable
 from selfplay.experiment.validation import check_roles, check_sampler_supports_credit
@@ -103,7 +103,8 @@ class Replay:
         ]
         for what, total in (("reward", self.rewards), ("advantage", self.advantages)):
             same = total - self.different(what)
-            found.append(f"{what}s as recorded: {same} of {total}")
+            none = f"no {what} is recorded, so none was compared"
+            found.append(f"{what}s as recorded: {same} of {total}" if total else none)
         if self.sign_changes:
             found.append(f"advantages of another sign: {self.sign_changes}")
         if self.different("reward"):
@@ -243,7 +244,7 @@ class RunReplayer:
             ]
         learned_from, played = self.shaping.apply(learned_from, groups)
         samples = assigned(self.credit, learned_from)
-        given = {id(sample.turn): sample.advantage for sample in samples}
+        given = by_turn(samples, learned_from)
         found.steps += 1
         for record, episode in zip(records, chain(*(g.episodes for g in played)), strict=True):
             if episode.status is Status.FAILED:

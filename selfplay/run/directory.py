@@ -17,6 +17,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from selfplay.config import compose
+from selfplay.credit.assigned import by_turn
 from selfplay.errors import RunError
 from selfplay.run import files
 from selfplay.run.json_lines import JsonLines
@@ -171,7 +172,7 @@ class Run:
             whole: False writes only the failed episodes of `groups`.
             evaluated: Groups of the step's evaluations; only their failed episodes are written.
         """
-        credited = {id(sample.turn): sample.advantage for sample in samples}
+        credited = by_turn(samples, groups)
         written = JsonLines()
         with reporting_disk(self.folder):
             kept = {EPISODES: groups if whole else (), FAILED: (*groups, *evaluated)}

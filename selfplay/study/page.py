@@ -15,13 +15,15 @@ from selfplay.study.result import Result, estimate_rows
 def write(result: Result, folder: Path, *, command: str) -> Path:
     """Write `<measure>.html`, `.json` and the pictures into a folder; return the page's path.
 
+    The pictures for print take the longest and come last, so that the JSON and the page are
+    complete if they are interrupted.
+
     Raises RunError if the folder cannot be written to.
     """
     with reporting_disk(folder):
         folder.mkdir(parents=True, exist_ok=True)
         content = {**result.to_json(), "command": command}
         write_atomic(folder / f"{result.measure}.json", json.dumps(content, indent=2) + "\n")
-    save(result.drawings, folder, result.measure)
     differing, equal = result.by_equality()
     page = render(
         "study.html.jinja",
@@ -32,4 +34,6 @@ def write(result: Result, folder: Path, *, command: str) -> Path:
         broad=ROWS_WIDTH,
         command=command,
     )
-    return write_page(folder / f"{result.measure}.html", page)
+    written = write_page(folder / f"{result.measure}.html", page)
+    save(result.drawings, folder, result.measure)
+    return written

@@ -11,19 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from selfplay.errors import ConfigError, RunError, nearest
 from selfplay.run.directory import Run
 from selfplay.run.record_reader import episodes_of, recorded_steps
 from selfplay.run.report.charts import MOST_SERIES
-from selfplay.study.plots import CurvePlot
-from selfplay.study.result import Cell, Table
-from selfplay.study.stats.bootstrap import Estimate
-from selfplay.study.stats.proportions import clopper_pearson, effective_trials
+from selfplay.study.plots import CurvePlot, Drawing
+from selfplay.study.result import Cell
 from selfplay.study.stats.text import shared_words
 from selfplay.study.stats.usage import (
-    SPEECH,
     WHOLE,
     Kind,
     UsageSummary,
@@ -34,11 +29,8 @@ from selfplay.study.stats.usage import (
     summary_of,
     usage_of,
 )
+from selfplay.study.usage_chances import ViewChances
 
-INVALID = "no valid action"
-"""Name of actions that did not parse, and of illegal moves."""
-MOST_VIEWS = 40
-"""Largest number of views in a table of the result."""
 LONGEST = 120
 """Largest number of characters of a view in a table; the JSON has the whole text."""
 
@@ -134,61 +126,6 @@ def _add(each: AgentUsage, step: int, table: UsageTable) -> None:
             word.add(step, times, share)
 
 
-def chance(
-    table: UsageTable, view: str, action: str | None, whole: UsageTable | None = None
-) -> Estimate:
-    """Return the probability of an action at a view, with its interval over episodes.
-
-    Uses in the same episode depend on each other, so the interval is that of Clopper and Pearson at
-    the effective number of uses. `whole` is the table of the texts if the action is one of their
-    words.
-    """
-    hits, trials = Counter(table.lines.get((view, action), ())), Counter[int]()
-    for (other, _), lines in (whole or table).lines.items():
-        if other == view:
-            trials.update(lines)
-    over = np.array([hits[line] for line in trials], dtype=float)
-    under = np.array(list(trials.values()), dtype=float)
-    count, single = float(under.sum()), bool((under <= 1).all())
-    value = float(over.sum()) / count if count else float("nan")
-    size = count if single else effective_trials(over, under)
-    low, high = clopper_pearson(value * size, size) if count else (float("nan"),) * 2
-    return Estimate(
-        name=f"{INVALID if action is None else action} | {view}",
-        value=value,
-        low=low,
-        high=high,
-        method="Clopper-Pearson" + ("" if single else " at the effective number of uses"),
-        unit="episode",
-        count=len(trials),
-    )
-
-
-ON_TERMINAL = 7
-"""Largest number of columns of a table of one step on a terminal: view, uses and five actions."""
-
-
-def table_of(usage: AgentUsage, step: int, whole: UsageTable | None, title: str) -> Table:
-    """Return the table of one step: a row per view, the probability of each action in per cent.
-
-    `whole` is the table of the texts if `usage` is about their words, see `chance`.
-    """
-    table = usage.chosen[step]
-    views, actions = _common(whole or table, part=0)[:MOST_VIEWS], _columns(table, usage.kind)
-    rows: list[list[Cell]] = []
-    for view in sorted(views):
-        cells: list[Cell] = []
-        for action in actions:
-            found = chance(table, view, action, whole)
-            cells.append(
-                f"{100 * found.value:.0f}% ({100 * found.low:.0f} to {100 * found.high:.0f})"
-            )
-        uses = sum(len(lines) for cell, lines in (whole or table).lines.items() if cell[0] == view)
-        rows.append([label(usage.kind, view), uses, *cells])
-    names = [INVALID if action is None else shortened(action) for action in actions]
-    return Table(title=title, columns=["view", "uses", *names], rows=rows, terminal=ON_TERMINAL)
-
-
 def label(kind: Kind, view: str) -> str:
     """Return a view in one short line."""
     return "first round" if kind == "answer" and not view else shortened(view)
@@ -232,30 +169,6 @@ def shortened(text: str) -> str:
     return line or "(empty)"
 
 
-def _common(table: UsageTable, *, part: int) -> list[Any]:
-    found: Counter[Any] = Counter()
-    for cell, lines in table.lines.items():
-        found[cell[part]] += len(lines)
-    return [each for each, _ in found.most_common()]
-
-
-MOST_ACTIONS = 12
-"""Largest number of actions in a table of the result."""
-
-
-def _columns(table: UsageTable, kind: Kind) -> list[str | None]:
-    """Return the actions of a table: legal moves in their order first, invalid actions last.
-
-    Messages and texts are in the order of their frequency, and those without a use are left out.
-    """
-    common = _common(table, part=1)
-    rows = [] if kind in SPEECH else table.legal.values()
-    legal = list(dict.fromkeys(move for row in rows for move in row))
-    listed = [*legal, *(action for action in common if action not in legal and action is not None)]
-    kept: list[str | None] = [action for action in listed if action in common or action in legal]
-    return [*kept[:MOST_ACTIONS], *([None] if None in common else [])]
-
-
 def to_json(usage: AgentUsage, whole: Mapping[str, AgentUsage]) -> dict[str, Any]:
     """Return plain data of one agent: numbers by step, counts of the frames, chosen tables.
 
@@ -297,12 +210,11 @@ def to_json(usage: AgentUsage, whole: Mapping[str, AgentUsage]) -> dict[str, Any
                         },
                     }
                     for (view, action), lines in table.lines.items()
-                    for found in [
-                        chance(table, view, action, texts.chosen[step] if texts else None)
-                    ]
+                    for found in [chances.of(view, action)]
                 ],
             }
             for step, table in usage.chosen.items()
+            for chances in [ViewChances(table, texts.chosen[step] if texts else None)]
         ],
     }
 
@@ -325,25 +237,65 @@ def word_rows(words: Sequence[Word], now: Mapping[str, float]) -> list[list[Cell
     ]
 
 
+MOST_PICTURES = 12
+"""Largest number of pictures of a study of recorded usage."""
+
+
+def pictures_of(ranked: Sequence[tuple[int, Drawing]]) -> tuple[list[Drawing], list[str]]:
+    """Return at most `MOST_PICTURES` of the pictures in their order, and a note about the others.
+
+    Each picture has a rank; the lowest ranks are kept, and of equal ranks the first ones.
+    """
+    order = sorted(range(len(ranked)), key=lambda place: ranked[place][0])
+    kept = [ranked[place][1] for place in sorted(order[:MOST_PICTURES])]
+    left = len(ranked) - len(kept)
+    if not left:
+        return kept, []
+    return kept, [
+        f"pictures left out: {left}, because a page has at most {MOST_PICTURES}; "
+        "--agent NAME draws more pictures of one agent"
+    ]
+
+
+def undrawn_views(usages: Sequence[AgentUsage], *, least: int) -> list[str]:
+    """Return a note with the number of situations without a curve; [] if all have one."""
+    every = sum(len({view for cells in u.frames.values() for view, _ in cells}) for u in usages)
+    drawn = sum(len(curve_views(usage, least=least)) for usage in usages)
+    if drawn == every:
+        return []
+    if not drawn:
+        return [f"no situation has a curve: none was seen at least {least} times in a step"]
+    return [
+        f"curves show {drawn:,} of {every:,} situations of all agents: the {MOST_SERIES} most "
+        f"frequent ones of an agent, in steps in which they were seen at least {least} times"
+    ]
+
+
 MOST_CURVES = 4
 """Largest number of actions with a picture of their own."""
 
 
-def curves_of(usage: AgentUsage) -> list[CurvePlot]:
-    """Return pictures of the probability of each frequent action over the steps, by view."""
-    by_view: Counter[str] = Counter()
-    by_action: Counter[str] = Counter()
-    for cells in usage.frames.values():
-        for (view, action), times in cells.items():
-            by_view[view] += times
-            by_action.update({} if action is None else {action: times})
+def curves_of(usage: AgentUsage, *, least: int) -> list[CurvePlot]:
+    """Return pictures of the probability of each frequent action over the steps, by view.
+
+    A point needs at least `least` uses of the view in its step. A view in which the action is not
+    legal has no curve. Without any point there is no picture.
+    """
+    views = curve_views(usage, least=least)
     totals = {step: Counter[str]() for step in usage.frames}
+    by_action: Counter[str | None] = Counter()
+    legal = {view: set[str | None]() for view in views}
     for step, cells in usage.frames.items():
-        for (view, _), times in cells.items():
+        for (view, action), times in cells.items():
             totals[step][view] += times
-    views = sorted(view for view, _ in by_view.most_common(MOST_SERIES))
+            if view in legal:
+                by_action[action] += times
+                legal[view].add(action)
+    for view in views:
+        listed = [table.legal[view] for table in usage.chosen.values() if view in table.legal]
+        legal[view].update(*listed) if listed else legal[view].update(by_action)
     shown = labels(usage.kind, views)
-    actions = [action for action, _ in by_action.most_common(MOST_CURVES)]
+    actions = [action for action, _ in by_action.most_common() if action is not None]
     return [
         CurvePlot(
             title=f"{usage.agent}: probability of {shortened(action)} by view",
@@ -351,17 +303,34 @@ def curves_of(usage: AgentUsage) -> list[CurvePlot]:
             series={
                 shown[view]: [
                     cells.get((view, action), 0) / totals[step][view]
-                    if totals[step][view]
+                    if totals[step][view] >= least
                     else math.nan
                     for step, cells in usage.frames.items()
                 ]
                 for view in views
+                if action in legal[view]
             },
             bands={},
             label="probability",
         )
-        for action in (actions[:1] if len(by_action) == 2 else actions)
+        for action in (actions[:1] if len(actions) == 2 else actions[:MOST_CURVES])
     ]
+
+
+def curve_views(usage: AgentUsage, *, least: int) -> list[str]:
+    """Return the most frequent views with a curve, at most `MOST_SERIES`, sorted by their text.
+
+    Each of them was seen at least `least` times in one of the steps.
+    """
+    by_view: Counter[str] = Counter()
+    frequent: set[str] = set()
+    for cells in usage.frames.values():
+        at: Counter[str] = Counter()
+        for (view, _), times in cells.items():
+            at[view] += times
+        by_view.update(at)
+        frequent.update(view for view, times in at.items() if times >= least)
+    return sorted([view for view, _ in by_view.most_common() if view in frequent][:MOST_SERIES])
 
 
 WORD_COLUMNS = ["", "first step", "last step", "uses", "peak", "at the last step"]

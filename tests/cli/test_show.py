@@ -67,6 +67,19 @@ def test_the_first_episode_of_the_last_step(run: Path, capsys: pytest.CaptureFix
     assert "middle" not in lines
 
 
+def test_stages_and_metrics_of_an_episode(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = Run.create(tmp_path / "run", {"roles": {}})
+    turns = [spoken("a_0", 1.0, "one", stage=0), spoken("b_0", 0.0, "two", stage=1)]
+    played = episode(*turns, metrics={"solved": 1.0, "length\n": 2.5})
+    made.record(1, {}, [group(played)], [])
+    lines = shown(capsys, tmp_path / "run").splitlines()
+    assert "--- a_0 (a), policy base, stage 0" in lines
+    assert "--- b_0 (b), policy base, stage 1" in lines
+    assert lines[-3:] == ["metrics: solved 1, length 2.50", "", "paid: a_0 1, b_0 0"]
+
+
 def test_the_text_of_a_model_is_no_heading_and_no_control_characters(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -21,6 +21,12 @@ DUAL = {"ratio": "token", "clip": "dual", "aggregate": "token_mean", "high": 0.2
 EIGHT = ("independent", {"group_size": 8})
 ONE = ("independent", {"group_size": 1})
 METHODS: dict[str, tuple[str, str, dict[str, Any], tuple[str, dict[str, Any]]]] = {
+    "advantage_alignment": (
+        "advantage_alignment",
+        "rloo",
+        SUM,
+        ("independent", {"group_size": 16}),
+    ),
     "arpo": ("arpo", "grpo", GRPO, ("branch", {"group_size": 16, "initial": 8})),
     "at_grpo": ("agent_turn", "grpo", GRPO, ("tree", {"go_on": "best"})),
     "cispo": ("grpo", "cispo", {"clip": "cispo", "low": 1.0, "high": 4.0}, EIGHT),

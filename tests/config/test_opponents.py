@@ -1,5 +1,7 @@
 """Tests of the config group of opponents: names, and the experiments that they fit."""
 
+from pathlib import Path
+
 import pytest
 
 from selfplay.config import compose
@@ -31,3 +33,16 @@ def test_a_wrong_name_gets_the_nearest() -> None:
         compose.load(["+experiment=tiny/kuhn", "+opponents=cfrs"])
     with pytest.raises(ConfigError, match=r"\+opponents"):
         compose.load(["+experiment=tiny/kuhn", "opponents=cfr"])
+
+
+@pytest.mark.parametrize(
+    ("group", "package"), [("opponents", "population.opponents"), ("recipe", "_global_")]
+)
+def test_a_file_without_its_package_is_named(tmp_path: Path, group: str, package: str) -> None:
+    file = tmp_path / group / "mine.yaml"
+    file.parent.mkdir()
+    file.write_text("learner: {lr: 0.1}\n")
+    choices = ["+experiment=tiny/kuhn", f"+{group}=mine"]
+    line = rf"\+{group}=mine: .*file {group}/mine.yaml must be '# @package {package}'; add"
+    with pytest.raises(ConfigError, match=line):
+        compose.load(choices, search=[str(tmp_path)])

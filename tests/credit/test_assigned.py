@@ -3,12 +3,13 @@
 import json
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from selfplay.credit.assigned import assigned, measured, saved
+from selfplay.credit.assigned import assigned, by_turn, measured, saved
 from selfplay.credit.base import (
     GroupRelative,
     StatelessCredit,
@@ -191,3 +192,19 @@ def test_a_method_with_another_signature_is_named() -> None:
     wrong: Any = OldSignature()
     with pytest.raises(ConfigError, match=r"credit: OldSignature\.assign raised TypeError"):
         assigned(wrong, GROUPS)
+
+
+def test_a_copy_of_a_turn_counts_as_the_turn_of_its_episode() -> None:
+    """Check a credit method that adds `info` to turns for an objective."""
+    siblings = group(
+        episode(turn("a_0", 1.0), turn("a_0", 2.0, prompt_ids=(7, 8))), episode(turn("a_0"))
+    )
+    turns = [each for played in siblings.episodes for each in played.turns]
+    made = samples(learnable_turns([siblings], own_return), [0.5, -1.0, 2.0])
+    copies = [replace(each, turn=replace(each.turn, info={"hint": "x"})) for each in made]
+    for given in (made, copies):
+        assert [by_turn(given, [siblings]).get(id(each)) for each in turns] == [0.5, -1.0, 2.0]
+    other = [replace(each, group="of an earlier step") for each in copies]
+    assert not {id(each) for each in turns} & {*by_turn(other, [siblings])}
+    moved = [replace(each, turn=replace(each.turn, completion_ids=(1, 2, 3))) for each in copies]
+    assert not {id(each) for each in turns} & {*by_turn(moved, [siblings])}

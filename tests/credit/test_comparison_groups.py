@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from selfplay.credit import Credit
+from selfplay.credit.advantage_alignment import AdvantageAlignment
 from selfplay.credit.base import (
     FloatVector,
     centred,
@@ -62,6 +63,7 @@ def plain_gae() -> Credit:
 
 
 RELATIVE: list[Callable[[], Credit]] = [
+    AdvantageAlignment,
     GRPO,
     DrGRPO,
     RLOO,

@@ -19,7 +19,7 @@ LONGEST_TASK = 500
 
 
 def text_of(record: Recorded, declared: RunMetrics) -> str:
-    """Return an episode as text: its task, its turns and the pay of each agent.
+    """Return an episode as text: its task, its turns, the arena's metrics and each agent's pay.
 
     Texts of models and arenas are indented, so that no line of them looks like a heading, and
     characters that a terminal would obey are made visible.
@@ -30,6 +30,9 @@ def text_of(record: Recorded, declared: RunMetrics) -> str:
     lines = [printable(head), printable(f"task {episode.task.id}: {_task(episode)}")]
     for turn, advantage in zip(episode.turns, advantages_of(record), strict=True):
         lines += ["", *_turn(show(turn, advantage, False, declared))]
+    measured = ", ".join(f"{name} {number(value)}" for name, value in episode.metrics.items())
+    if measured:
+        lines += ["", printable(f"metrics: {measured}")]
     paid = (f"{agent} {number(pay)}" for agent, pay in pay_by_agent(episode).items())
     return "\n".join([*lines, "", printable(f"paid: {', '.join(paid) or 'no agent'}")])
 
@@ -41,7 +44,8 @@ def _task(episode: Episode) -> str:
 def _turn(shown: TurnTranscript) -> Iterator[str]:
     turn = shown.turn
     who = turn.agent if turn.agent == turn.role else f"{turn.agent} ({turn.role})"
-    yield printable(f"--- {who}, policy {turn.policy}")
+    stage = "" if turn.stage < 0 else f", stage {turn.stage}"
+    yield printable(f"--- {who}, policy {turn.policy}{stage}")
     for speaker, text in shown.prompt:
         yield from _block(f"{speaker}:", text)
     yield from _block("completion:", shorten(turn.text))

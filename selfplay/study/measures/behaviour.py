@@ -16,7 +16,8 @@ any other text.
 
 **Limits.** The records are of training, at its temperature, against the opponents of that step. A
 game may have several equilibria, and only one is shown; a strategy far from it can be an
-equilibrium too: `exploitability` decides. A situation that no episode reached is not in the tables.
+equilibrium too: `exploitability` decides. A situation that no episode reached is not in the tables,
+and neither is one that was seen fewer than `--least` times in the step; a note counts the latter.
 Exact probabilities need a role that takes its whole text as its move, with memory=none.
 """
 
@@ -40,21 +41,30 @@ from selfplay.study.measure import Measure, Option
 from selfplay.study.measures.exploitability import known_game
 from selfplay.study.measures.language import AGENT, STEP
 from selfplay.study.players import places
-from selfplay.study.plots import CurvePlot, MatrixPlot
+from selfplay.study.plots import CurvePlot, Drawing, MatrixPlot
 from selfplay.study.policy_probs import read
 from selfplay.study.recorded_usage import (
     WORD_COLUMNS,
     AgentUsage,
-    chance,
     curves_of,
+    pictures_of,
     recorded_usage,
     shortened,
-    table_of,
     to_json,
+    undrawn_views,
     word_rows,
 )
 from selfplay.study.result import Cell, Result, Table
 from selfplay.study.stats.usage import PLAY, dying, newest, view_of
+from selfplay.study.usage_chances import ViewChances
+from selfplay.study.usage_tables import (
+    FEWEST_USES,
+    LEAST,
+    check_least,
+    left_out,
+    shown_views,
+    tables_of,
+)
 from selfplay.types import InformationSet, Status, role_of
 
 MOST_SITUATIONS = 400
@@ -86,10 +96,11 @@ def study(
     agent: str | None = None,
     exact: bool = False,
     every: bool = False,
+    least: int = FEWEST_USES,
 ) -> Result:
     """Count the moves of a run's records.
 
-    Raises ConfigError if no recorded turn lists legal moves.
+    Raises ConfigError if no recorded turn lists legal moves, or if `least` is below 1.
 
     Args:
         run: Run folder.
@@ -97,7 +108,9 @@ def study(
         agent: The only seat; None: all.
         exact: True: read the probabilities from the newest checkpoint too.
         every: True: read the probabilities from all checkpoints.
+        least: Smallest number of uses of a situation with a row.
     """
+    check_least(least)
     found = recorded_usage(run, PLAY, step=step, agent=agent)
     if not found:
         raise ConfigError(
@@ -110,21 +123,25 @@ def study(
     else:
         _solve(run, solved)
     moves = [each for each in found if each.kind == "move"]
+    counts, notes = left_out(found, least=least)
+    drawings, undrawn = _drawings(found, solved, least)
     return Result(
         measure="behaviour",
         title=f"Behaviour of {run.resolve().name}",
         definition="The probability of each move, given what the agent saw, from the recorded "
         "episodes; an illegal move counts as no valid action.",
         tables=[
-            *(table for each in found for table in _tables(each)),
-            *_compared(moves, solved),
+            *(table for each in found for table in _tables(each, least)),
+            *_compared(moves, solved, least),
+            *counts,
         ],
-        drawings=[
-            *(curve for each in found for curve in [*curves_of(each), _curve(each)]),
-            *(_matrix(each, solved) for each in moves if solved.equilibrium),
-        ],
-        params={"run": str(run), "step": "first, middle, last" if step is None else step},
-        notes=solved.notes,
+        drawings=drawings,
+        params={
+            "run": str(run),
+            "step": "first, middle, last" if step is None else step,
+            "least": least,
+        },
+        notes=[*solved.notes, *notes, *undrawn_views(found, least=least), *undrawn],
         more={
             "seats": [
                 {
@@ -139,16 +156,32 @@ def study(
     )
 
 
-def _tables(usage: AgentUsage) -> list[Table]:
+def _drawings(
+    found: Sequence[AgentUsage], solved: Solved, least: int
+) -> tuple[list[Drawing], list[str]]:
+    """Return the pictures, and a note if there are too many; entropies and matrices come first."""
+    ranked: list[tuple[int, Drawing]] = []
+    for usage in found:
+        ranked += enumerate(curves_of(usage, least=least), start=1)
+        ranked.append((0, _curve(usage)))
+    for usage in found:
+        if usage.kind == "move" and solved.equilibrium:
+            ranked += [(0, each) for each in _matrix(usage, solved, least)]
+    return pictures_of(ranked)
+
+
+def _tables(usage: AgentUsage, least: int) -> list[Table]:
     what = "move" if usage.kind == "move" else "move after the last moves (own / other)"
     tables = [
-        table_of(
+        table
+        for at in usage.chosen
+        for table in tables_of(
             usage,
             at,
             None,
             f"{usage.agent}, step {at}: probability of each {what}, with 95 % intervals",
+            least=least,
         )
-        for at in usage.chosen
     ]
     listed = newest(usage.vocabulary, min(usage.summaries))
     gone = dying(usage.vocabulary, usage.now)
@@ -159,20 +192,21 @@ def _tables(usage: AgentUsage) -> list[Table]:
     return tables
 
 
-def _compared(moves: Sequence[AgentUsage], solved: Solved) -> list[Table]:
+def _compared(moves: Sequence[AgentUsage], solved: Solved, least: int) -> list[Table]:
     """Return the tables with recorded, equilibrium and exact probabilities side by side."""
     tables = []
     for usage in moves:
         at = usage.last
         table = usage.chosen[at]
+        chances = ViewChances(table)
         rows: list[list[Cell]] = []
-        for view in sorted(table.legal):
+        for view in shown_views(table, least).views:
             place = (usage.agent, view)
             if place not in solved.equilibrium and place not in solved.exact:
                 continue
             newest_ = solved.exact.get(place, [])[-1:]
             for move in table.legal[view]:
-                recorded = chance(table, view, move)
+                recorded = chances.of(view, move)
                 rows.append(
                     [
                         shortened(view),
@@ -244,31 +278,40 @@ def _curve(usage: AgentUsage) -> CurvePlot:
     )
 
 
-def _matrix(usage: AgentUsage, solved: Solved) -> MatrixPlot:
-    """Return the picture of the recorded probabilities next to those of the equilibrium."""
+def _matrix(usage: AgentUsage, solved: Solved, least: int) -> list[MatrixPlot]:
+    """Return the picture of the recorded probabilities next to those of the equilibrium.
+
+    There is no picture if no solved situation was seen at least `least` times.
+    """
     table = usage.chosen[usage.last]
-    uses = dict.fromkeys(table.legal, 0)
-    for (view, _), lines in table.lines.items():
-        uses[view] = uses.get(view, 0) + len(lines)
-    common = [view for view in uses if (usage.agent, view) in solved.equilibrium]
-    views = sorted(sorted(common, key=lambda view: -uses[view])[:DRAWN])
+    chances = ViewChances(table)
+    common = [
+        view
+        for view in shown_views(table, least).views
+        if view in table.legal and (usage.agent, view) in solved.equilibrium
+    ]
+    if not common:
+        return []
+    views = sorted(sorted(common, key=lambda view: -chances.uses(view))[:DRAWN])
     moves = list(dict.fromkeys(move for view in views for move in table.legal[view]))
-    return MatrixPlot(
-        title=f"{usage.agent}, step {usage.last}: recorded, and in equilibrium",
-        rows=[shortened(view) for view in views],
-        columns=[f"{move}, {name}" for move in moves for name in ("recorded", "equilibrium")],
-        values=[
-            [
-                value
-                for move in moves
-                for value in (
-                    chance(table, view, move).value if move in table.legal[view] else math.nan,
-                    solved.equilibrium[usage.agent, view].get(move, math.nan),
-                )
-            ]
-            for view in views
-        ],
-    )
+    return [
+        MatrixPlot(
+            title=f"{usage.agent}, step {usage.last}: recorded, and in equilibrium",
+            rows=[shortened(view) for view in views],
+            columns=[f"{move}, {name}" for move in moves for name in ("recorded", "equilibrium")],
+            values=[
+                [
+                    value
+                    for move in moves
+                    for value in (
+                        chances.of(view, move).value if move in table.legal[view] else math.nan,
+                        solved.equilibrium[usage.agent, view].get(move, math.nan),
+                    )
+                ]
+                for view in views
+            ],
+        )
+    ]
 
 
 def _solve(run: Path, solved: Solved) -> None:
@@ -377,6 +420,7 @@ def from_options(options: argparse.Namespace) -> Result:
         agent=options.agent,
         exact=options.exact,
         every=options.all,
+        least=options.least,
     )
 
 
@@ -388,6 +432,7 @@ MEASURE = Measure(
     options=(
         STEP,
         AGENT,
+        LEAST,
         Option(name="exact", default=False, help="also read the newest checkpoint's probabilities"),
         Option(name="all", default=False, help="read those of all checkpoints"),
     ),

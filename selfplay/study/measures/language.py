@@ -23,50 +23,69 @@ episodes.
 **Limits.** A word that depends on the view need not be understood: measure `influence` and
 `ablate`. The information and its interval are about the views of the step: the episodes of a group
 share their deal, so a step of few groups shows few views, and the information of such a step is at
-most the logarithm of their number. Messages of one episode depend on each other, so the interval is
-too narrow where a speaker speaks several times. Texts that are all different carry no measurable
-information.
+most the logarithm of their number. A view that was seen fewer than `--least` times in a step has no
+row in the tables and is not drawn; a note counts these views. Messages of one episode depend on
+each other, so the interval is too narrow where a speaker speaks several times. Texts that are all
+different carry no measurable information.
 """
 
 import argparse
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from selfplay.errors import ConfigError
 from selfplay.study.measure import Measure, Option
-from selfplay.study.plots import CurvePlot, MatrixPlot
+from selfplay.study.plots import CurvePlot, Drawing, MatrixPlot
 from selfplay.study.recorded_usage import (
     WORD_COLUMNS,
     AgentUsage,
-    chance,
     curves_of,
+    pictures_of,
     recorded_usage,
     shortened,
-    table_of,
     to_json,
+    undrawn_views,
     word_rows,
 )
 from selfplay.study.result import Result, Table
 from selfplay.study.stats.bootstrap import Estimate
 from selfplay.study.stats.mutual_information import mutual_information
 from selfplay.study.stats.usage import SPEECH, WHOLE, UsageTable, Word, dying, newest
+from selfplay.study.usage_chances import INVALID, ViewChances
+from selfplay.study.usage_tables import (
+    FEWEST_USES,
+    LEAST,
+    check_least,
+    left_out,
+    shown_views,
+    tables_of,
+)
 
 DRAWN = 12
 """Largest number of views and of words in a picture."""
 
 
-def study(run: Path, *, step: int | None = None, agent: str | None = None) -> Result:
+def study(
+    run: Path,
+    *,
+    step: int | None = None,
+    agent: str | None = None,
+    least: int = FEWEST_USES,
+) -> Result:
     """Count the words of a run's records.
 
     Args:
         run: Run folder.
         step: Step whose tables are shown; None: the first, middle and last recorded step.
         agent: The only speaker; None: all.
+        least: Smallest number of uses of a view with a row.
     Raises:
-        ConfigError: If the records have no messages and no texts.
+        ConfigError: If the records have no messages and no texts, or if `least` is below 1.
     """
+    check_least(least)
     found = recorded_usage(run, SPEECH, step=step, agent=agent)
     spoken = any(each.kind == "message" for each in found)
     kept = [each for each in found if each.kind.startswith("message" if spoken else "text")]
@@ -79,6 +98,8 @@ def study(run: Path, *, step: int | None = None, agent: str | None = None) -> Re
     kept = [each for each in kept if each.kind not in WHOLE or _has_words(each, whole)]
     measured = [each for each in kept if each.kind not in WHOLE]
     notes = [] if spoken else ["no turn on record is a message: the texts of other turns count"]
+    counts, rare = left_out(measured, least=least)
+    drawings, undrawn = _drawings(measured, least)
     return Result(
         measure="language",
         title=f"Language of {run.resolve().name}",
@@ -87,14 +108,14 @@ def study(run: Path, *, step: int | None = None, agent: str | None = None) -> Re
         estimates=[
             _information(each, at, table) for each in measured for at, table in each.chosen.items()
         ],
-        tables=[table for each in kept for table in _tables(each, whole)],
-        drawings=[
-            *_curves(measured),
-            *(curve for each in measured for curve in curves_of(each)),
-            *(_matrix(each) for each in measured),
-        ],
-        params={"run": str(run), "step": "first, middle, last" if step is None else step},
-        notes=notes,
+        tables=[*(table for each in kept for table in _tables(each, whole, least)), *counts],
+        drawings=drawings,
+        params={
+            "run": str(run),
+            "step": "first, middle, last" if step is None else step,
+            "least": least,
+        },
+        notes=[*notes, *rare, *undrawn_views(measured, least=least), *undrawn],
         more={
             "speakers": [
                 {
@@ -128,17 +149,28 @@ def _newest(usage: AgentUsage) -> list[Word]:
     return newest(usage.vocabulary, min(usage.summaries))
 
 
-def _tables(usage: AgentUsage, whole: Mapping[str, AgentUsage]) -> list[Table]:
+def _drawings(measured: Sequence[AgentUsage], least: int) -> tuple[list[Drawing], list[str]]:
+    """Return the pictures, and a note if there are too many; those of all speakers come first."""
+    ranked: list[tuple[int, Drawing]] = [(0, each) for each in _curves(measured)]
+    for usage in measured:
+        ranked += enumerate(curves_of(usage, least=least), start=1)
+    ranked += [(0, each) for usage in measured for each in _matrix(usage, least)]
+    return pictures_of(ranked)
+
+
+def _tables(usage: AgentUsage, whole: Mapping[str, AgentUsage], least: int) -> list[Table]:
     what = "words" if usage.kind in WHOLE else f"{usage.kind}s"
     texts = whole[usage.agent].chosen if usage.kind in WHOLE else {}
     tables = [
-        table_of(
+        table
+        for at in usage.chosen
+        for table in tables_of(
             usage,
             at,
             texts.get(at),
             f"{usage.agent}, step {at}: probability of {what} by view, with 95 % intervals",
+            least=least,
         )
-        for at in usage.chosen
     ]
     for title, listed in (
         (f"{usage.agent}: newest {what}", newest(usage.vocabulary, min(usage.summaries))),
@@ -183,28 +215,32 @@ def _curves(measured: Sequence[AgentUsage]) -> list[CurvePlot]:
     ]
 
 
-def _matrix(usage: AgentUsage) -> MatrixPlot:
-    """Return the picture of the latest chosen step."""
+def _matrix(usage: AgentUsage, least: int) -> list[MatrixPlot]:
+    """Return the picture of the latest chosen step; none if no view was seen often enough."""
     table = usage.chosen[usage.last]
-    counts = table.counts()
-    by_view: dict[str, int] = {}
-    by_action: dict[str | None, int] = {}
-    for (view, action), times in counts.items():
-        by_view[view] = by_view.get(view, 0) + times
-        by_action[action] = by_action.get(action, 0) + times
-    views = sorted(sorted(by_view, key=lambda view: -by_view[view])[:DRAWN])
-    actions = sorted(by_action, key=lambda action: -by_action[action])[:DRAWN]
-    return MatrixPlot(
-        title=f"{usage.agent}, step {usage.last}: probability by view",
-        rows=[shortened(view) for view in views],
-        columns=["no valid action" if each is None else shortened(each) for each in actions],
-        values=[[chance(table, view, action).value for action in actions] for view in views],
-    )
+    chances = ViewChances(table)
+    common = shown_views(table, least).views
+    if not common:
+        return []
+    views = sorted(sorted(common, key=lambda view: -chances.uses(view))[:DRAWN])
+    by_action = Counter[str | None]()
+    for (view, action), lines in table.lines.items():
+        if view in views:
+            by_action[action] += len(lines)
+    actions = [action for action, _ in by_action.most_common(DRAWN)]
+    return [
+        MatrixPlot(
+            title=f"{usage.agent}, step {usage.last}: probability by view",
+            rows=[shortened(view) for view in views],
+            columns=[INVALID if each is None else shortened(each) for each in actions],
+            values=[[chances.of(view, action).value for action in actions] for view in views],
+        )
+    ]
 
 
 def from_options(options: argparse.Namespace) -> Result:
     """Compute the measure from the options of the command line."""
-    return study(options.run, step=options.step, agent=options.agent)
+    return study(options.run, step=options.step, agent=options.agent, least=options.least)
 
 
 STEP = Option(
@@ -217,7 +253,7 @@ MEASURE = Measure(
     help="records of a run: words of each speaker by what it sees, over the steps",
     target="run",
     run=from_options,
-    options=(STEP, AGENT),
+    options=(STEP, AGENT, LEAST),
     comparable=False,
 )
 """The measure `language` of the command line."""

@@ -70,6 +70,26 @@ def test_a_round_without_a_legal_move_has_no_outcome(text: str | None) -> None:
     assert play(begun(shared_reward=True), text, text) == [-1, -1]
 
 
+@pytest.mark.parametrize("text", HOSTILE)
+def test_an_illegal_move_can_count_as_an_action(text: str | None) -> None:
+    arena = begun(malformed_move="defect", rounds=2)
+    assert play(arena, text, "cooperate") == [5, 0]
+    assert arena.notes == {"player_0": {"verdict": "illegal"}}
+    assert arena.view("player_1").text == "1 move cooperate/defect"
+    assert play(arena, text, text) == [5 + 1, 0 + 1]
+    assert arena.metrics["illegal"] == 0.75 and arena.metrics["share_defect"] == 0.75
+    assert play(begun(malformed_move="defect", shared_reward=True), text, "cooperate") == [2.5, 2.5]
+    assert "2 rounds. A text that is no action counts as defect." in arena.explain()
+
+
+def test_the_action_of_an_illegal_move_is_one_of_both_players() -> None:
+    columns = ["left", "defect"]
+    assert raw_env(columns=columns, malformed_move="defect").malformed_move == "defect"
+    for move in ("left", "cooperate", "bogus"):
+        with pytest.raises(ValueError, match=f"malformed_move: '{move}' is not an action of both"):
+            raw_env(columns=columns, malformed_move=move)
+
+
 @pytest.mark.parametrize(
     ("payoffs", "shared", "paid"),
     [

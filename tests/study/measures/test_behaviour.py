@@ -13,6 +13,7 @@ from selfplay.study.equilibrium import solve
 from selfplay.study.measures import behaviour
 from selfplay.study.measures.behaviour import Solved, _add_equilibrium
 from selfplay.study.measures.exploitability import known_game
+from selfplay.study.plots import CurvePlot
 from selfplay.types import Status
 from tests.helpers.planted_usage import code, episode, repeated, turn, write_step
 
@@ -108,3 +109,42 @@ def test_the_last_stage_of_a_truncated_episode_is_not_played_again(tmp_path: Pat
     assert [each.agent for each in found.values()] == ["player_0", "player_1"]
     write_step(tmp_path, 2, [episode(turns[:2], 0, status=Status.TRUNCATED)])
     assert len(behaviour._reached(tmp_path, arena, {"player": Player(game="matrix")})) == 2
+
+
+def test_a_situation_seen_rarely_has_no_row_and_no_picture(tmp_path: Path, unsolved: None) -> None:
+    """One view has 30 uses, and 90 views have one use each, as in games with many facts."""
+    seen = ["Round 1."] * 30 + [f"Round 2, you gave {number}." for number in range(90)]
+    for step in (1, 2):
+        turns = [
+            episode([turn("a_0", saw, "xy"[n % 2], 0, legal=("x", "y", "z"))], n)
+            for n, saw in enumerate(seen)
+        ]
+        write_step(tmp_path, step, turns)
+    found = behaviour.study(tmp_path)
+    first, second, counts = found.tables
+    assert [row[:2] for row in first.rows] == [row[:2] for row in second.rows] == [["Round 1.", 30]]
+    assert list(first.columns) == ["view", "uses", "x", "y"]
+    assert [row[3:5] for row in counts.rows] == [[90, 90], [90, 90]]
+    assert any("180 situations with 180 turns, seen fewer than 20 times" in n for n in found.notes)
+    curves = [each for each in found.drawings if "by view" in each.title]
+    assert isinstance(curves[0], CurvePlot) and list(curves[0].series) == ["Round 1."]
+    assert len(found.more["seats"][0]["tables"][0]["cells"]) == 92, "the JSON has all situations"
+    assert len(behaviour.study(tmp_path, least=1).tables[0].rows) == 40
+    none = behaviour.study(tmp_path, least=31)
+    assert any(n.startswith("no situation was seen at least 31 times") for n in none.notes)
+    assert not any("by view" in each.title for each in none.drawings)
+
+
+def test_games_of_many_seats_have_at_most_twelve_pictures(tmp_path: Path, unsolved: None) -> None:
+    legal = ("x", "y", "z")
+    turns = [
+        turn(f"seat_{seat}", "Go:", legal[(n + seat) % 3], seat, legal=legal)
+        for n in range(20)
+        for seat in range(5)
+    ]
+    write_step(tmp_path, 1, [episode(turns, 0)])
+    found = behaviour.study(tmp_path)
+    assert len(found.drawings) == 12
+    titles = [each.title for each in found.drawings]
+    assert sum("entropy" in title for title in titles) == 5, "each seat keeps its first pictures"
+    assert any("pictures left out: 8" in note for note in found.notes)

@@ -8,6 +8,7 @@ import pytest
 
 from selfplay.errors import ConfigError, RunError
 from selfplay.study.measures.language import study
+from selfplay.study.plots import MatrixPlot
 from tests.helpers.planted_usage import code, episode, turn, write_step
 
 NOISE = {"north": {"x": 0.5, "y": 0.5}, "south": {"x": 0.5, "y": 0.5}}
@@ -133,3 +134,28 @@ def test_records_that_cannot_be_measured_are_refused(run: Path, tmp_path: Path) 
     (tmp_path / "empty/config.yaml").write_text("seed: 0\n")
     with pytest.raises(RunError, match="recorded no episodes"):
         study(tmp_path / "empty")
+
+
+def test_a_view_seen_rarely_has_no_row_and_no_picture(tmp_path: Path) -> None:
+    seen = ["Say:"] * 24 + [f"You gave {number}. Say:" for number in range(60)]
+    write_step(
+        tmp_path,
+        1,
+        [
+            episode([turn("scout_0", saw, "xy"[n % 2], 0, spoken=True)], n)
+            for n, saw in enumerate(seen)
+        ],
+    )
+    found = study(tmp_path)
+    table, counts = found.tables
+    assert [row[:2] for row in table.rows] == [["Say:", 24]]
+    assert list(counts.rows) == [["scout_0, message, step 1", 1, 24, 60, 60, 0, 0]]
+    assert any("60 situations with 60 turns, seen fewer than 20 times" in n for n in found.notes)
+    (matrix,) = [each for each in found.drawings if isinstance(each, MatrixPlot)]
+    assert list(matrix.rows) == ["Say:"]
+    assert found.params["least"] == 20
+    assert len(found.more["speakers"][0]["tables"][0]["cells"]) == 62, "the JSON has all views"
+    assert len(study(tmp_path, least=1).tables[0].rows) == 40
+    none = study(tmp_path, least=25)
+    assert any("--least 24 or less" in note for note in none.notes)
+    assert not any(isinstance(each, MatrixPlot) for each in none.drawings)
