@@ -42,6 +42,14 @@ def test_a_text_is_no_column_and_no_link() -> None:
     assert make_docs.cell("a|b  of\n[0][2]") == r"a\|b of [0]\[2]"
 
 
+def test_a_credit_method_has_its_formula_without_markup() -> None:
+    page = make_docs.page()
+    section = page.partition("\n`selfplay.credit.gigpo.GiGPO`\n")[2].partition("\n| key |")[0]
+    assert section.strip().startswith("A = A_episode + weight \\* A_step (2505.10978).")
+    assert "Failure mode: " in section and 'and `group_by="agent"`' in section
+    assert "Args:" not in section
+
+
 def test_parameters_that_the_program_fills_in_are_not_required() -> None:
     page = make_docs.page()
 

@@ -24,6 +24,7 @@ from selfplay.errors import ConfigError
 from selfplay.experiment.experiment import check
 from selfplay.role import Role
 from selfplay.run.sweep import plan
+from selfplay.types import Observation
 from tests.helpers.repository import ROOT
 from tests.helpers.sandbox_attacks import isolated
 
@@ -116,6 +117,49 @@ def test_the_printed_task_with_a_verifier_is_trained(tmp_path: Path) -> None:
     trained = run("train", *words, *short, cwd=tmp_path)
     assert trained.code == 0, trained.err
     assert metrics(tmp_path / "runs/short")[-1]["role/proposer/valid"] > 0
+
+
+def test_the_printed_warm_start_makes_examples(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (DOCS / "curricula.md").read_text(encoding="utf-8")
+    section = text.partition("## A warm start for your arena")[2].partition("\n## ")[0]
+    printed_files = FILE.findall(section)
+    assert len(printed_files) == 2
+    for name, content in printed_files:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content)
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(folder)
+    played = next(line for line in commands("new_arena.md") if "arena=rock_paper_scissors" in line)
+    left_out = ("--config-dir", "my_configs", "warmstart")  # settings of the other warm start too
+    chosen = [each for each in played[2:] if not each.startswith(left_out)]
+    config = load([*chosen, "warmstart=favourites"], search=["my_configs"])
+    check(config)
+    roles = {name: build(node, where=name) for name, node in config["roles"].items()}
+    made = build(config["warmstart"]["demonstrations"], where="warmstart.demonstrations")
+    shown = [each for each, _ in zip(made.stream(Random(0), 0.5), range(40), strict=False)]
+    assert {each.completion for each in shown} == {"rock", "paper", "hello"}
+    for each in shown:
+        assert roles[each.role].prompt(each.observation)[0]["content"]
+        legal = each.observation.fields["legal"]
+        assert each.completion in legal or not legal
+
+
+def test_the_printed_script_of_an_opponent_answers(tmp_path: Path) -> None:
+    text = (DOCS / "league.md").read_text(encoding="utf-8")
+    (script,) = [block for block in PYTHON.findall(text) if "def first_legal" in block]
+    (node,) = [block for block in YAML.findall(text) if "my_games.opponents.first_legal" in block]
+    assert node.startswith("# @package population.opponents\n")
+    read: dict[str, Any] = {}
+    exec(script, read)
+    seen = Observation(fields={"legal": ["rock", "paper"]})
+    assert read["first_legal"]("player_0", seen, Random(0)) == "rock"
+    (tmp_path / "opponents").mkdir()
+    (tmp_path / "opponents/fixed.yaml").write_text(node)
+    words = ["+experiment=tiny/kuhn", "+opponents=fixed", "league=anchors"]
+    opponents = load(words, search=[str(tmp_path)])["population"]["opponents"]
+    assert opponents["always_first"]["script"] == "my_games.opponents.first_legal"
 
 
 def test_the_printed_arena_that_runs_programs_holds(
