@@ -61,7 +61,7 @@ MORE = {
     "league": ("selfplay.league.ratings.Elo",),
 }
 """Further classes of a group, which no config of the group names by `_target_`."""
-MARKUP = re.compile(r"[*<\[\]]|(?<![A-Za-z0-9])_")
+MARKUP = re.compile(r"[*\[\]]|(?<![A-Za-z0-9])_")
 """Characters of a docstring that Markdown would read as markup."""
 PLAIN = ("str", "int", "float", "bool")
 """Types of parameters that no service has."""
@@ -163,18 +163,21 @@ def documentation(docstring: str) -> dict[str, str]:
     return found
 
 
-def method(target: str) -> Iterator[str]:
-    """Yield the paragraphs of a class's docstring: a method's formula, source and failure mode."""
+def described(target: str) -> Iterator[str]:
+    """Yield the lines of a class's docstring up to `Args:`, as Markdown."""
     found = definition(target)
     written = ast.get_docstring(found[1]) if found else None
     for paragraph in (written or "").split("\n\n"):
         if paragraph.startswith("Args:"):
             return
         pieces = re.split(r"(`[^`]*`)", " ".join(paragraph.split()))
-        yield "".join(
-            piece if piece.startswith("`") else MARKUP.sub(r"\\\g<0>", piece) for piece in pieces
-        )
+        yield "".join(piece if piece.startswith("`") else escaped(piece) for piece in pieces)
         yield ""
+
+
+def escaped(text: str) -> str:
+    """Return a text with its markup characters as plain characters of Markdown."""
+    return MARKUP.sub(r"\\\g<0>", text).replace("<", "&lt;")
 
 
 def cell(text: str) -> str:
@@ -240,10 +243,10 @@ def group(name: str, seen: set[str]) -> Iterator[str]:
         if each in seen:
             continue
         seen.add(each)
-        described = list(method(each)) if name == "credit" else []
+        about_it = list(described(each)) if name == "credit" else []
         found = parameters(each)
-        if described or found:
-            yield from (f"`{each}`", "", *described)
+        if about_it or found:
+            yield from (f"`{each}`", "", *about_it)
         if found:
             yield from (*table(found, name), "")
 

@@ -67,8 +67,8 @@ class Matrix(Arena):
             It may not be above the smallest reward of a legal move, and with `shared_reward` not
             above twice this reward. If None, it is 1 less than the largest such number, and at
             most -1.
-        malformed_move: Action of both players that counts in place of a move that is not one of
-            its actions; `malformed` is not paid then. None: such a round has no outcome.
+        malformed_move: Action of both players that is played in place of a text that is no action;
+            `malformed` is not paid then. None: a round with such a text has no outcome.
         """
         names = list(players)
         super().__init__(dict.fromkeys(names, 1) if names[0] != names[1] else {names[0]: 2})
@@ -97,7 +97,11 @@ class Matrix(Arena):
         self.shared_reward = shared_reward
         self.malformed = self._least(malformed)
         if malformed_move is not None and not all(malformed_move in legal for legal in self.moves):
-            raise ValueError(f"malformed_move: {malformed_move!r} is not an action of both players")
+            common = [move for move in self.moves[0] if move in self.moves[1]]
+            raise ValueError(
+                f"malformed_move: {malformed_move!r} is not an action of both players; choose one "
+                f"of {[*common, None]}"
+            )
         self.malformed_move = malformed_move
 
     def _table(self, table: Any, where: str) -> dict[tuple[str, str], Pay]:

@@ -354,7 +354,8 @@ def _add_files(add: Add, parser: argparse.ArgumentParser) -> None:
     created = add(
         "new",
         new.new,
-        help="write a new part: selfplay new arena|role|credit|curriculum|sampler|measure NAME",
+        help="write a new part: selfplay new "
+        "arena|role|credit|objective|curriculum|sampler|measure NAME",
         description="Write the code, the config and the test of a new arena, role, credit method, "
         "curriculum, sampler or study measure into the current folder, ready to run. It overwrites "
         "no file.",

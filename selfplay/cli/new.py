@@ -22,8 +22,10 @@ TAKEN = frozenset(
         "AgentSpec",
         "Any",
         "Arena",
+        "BatchCounts",
         "ByteRenderer",
         "ClassVar",
+        "Clip",
         "Curriculum",
         "Episode",
         "EpisodeSpec",
@@ -32,10 +34,12 @@ TAKEN = frozenset(
         "Group",
         "GroupRelative",
         "InvalidAction",
+        "LossInputs",
         "Mapping",
         "Metric",
         "Observation",
         "Path",
+        "PolicyLoss",
         "Random",
         "Reference",
         "Result",
@@ -49,6 +53,7 @@ TAKEN = frozenset(
         "StudyMatches",
         "StudyPlayer",
         "Task",
+        "Tensor",
         "Turn",
     ]
 )
@@ -83,6 +88,11 @@ KINDS = {
         groups=("credit",),
         command="selfplay train --config-dir @configs@ +experiment=tiny/kuhn credit=@name@ "
         "run.steps=20",
+    ),
+    "objective": Kind(
+        groups=("objective",),
+        command="selfplay train --config-dir @configs@ +experiment=tiny/kuhn objective=@name@ "
+        "learner.mini_batches=4 run.steps=20",
     ),
     "curriculum": Kind(
         groups=("curriculum",),

@@ -90,9 +90,10 @@ def _refuse_without_package(loader: ConfigLoaderImpl, name: str, overrides: Sequ
         group, _, config = path.partition("/")
         if package != group or group in KEYS or not (wanted := package_of(group)):
             continue
+        choice = f"{group}={config}"
+        typed = next((each for each in overrides if each.lstrip("+") == choice), choice)
         raise ConfigError(
-            f"+{group}={config}: the first line of its file {path}.yaml must be "
-            f"'# @package {wanted}'; add this line"
+            f"{typed}: its file {path}.yaml must begin with the line '# @package {wanted}'"
         )
 
 

@@ -1,8 +1,8 @@
-"""Advantage Alignment: credits a turn also for its effect on the other agents, by the past."""
+"""Advantage Alignment: a turn is also credited for its effect on the other agents."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from functools import partial
-from itertools import groupby
 
 from selfplay.credit.base import (
     GroupRelative,
@@ -21,24 +21,22 @@ class AdvantageAlignment(GroupRelative):
 
     A_t is the advantage of the agent's turn t: its discounted return to go minus the mean of the
     siblings' at their turn t (the group-relative baseline of 2511.19405); if no sibling has such a
-    turn, minus 0. B_t is the sum of the other agents' advantages at this stage; an agent that does
-    not act at it counts with its last turn before. An agent that gained so far is paid for helping
-    the others, and one that lost is paid for harming them: in a repeated dilemma it learns to
-    cooperate with players that cooperate, and to retaliate.
+    turn, minus 0. B_t is the other agent's advantage at this stage. The paper has two agents that
+    act at once; here several others count together, and one that does not act at this stage counts
+    with its last turn. An agent whose past advantages add up to more than 0 is credited for helping
+    the others, and one below 0 for harming them: in a repeated dilemma it learns reciprocity.
 
     Turns of opponents and frozen policies are part of the sums, but are no samples. With beta 0 and
-    discount 1 the expected gradient is exactly the policy gradient; with another beta it is not the
-    gradient of the agent's return. The second term is a product of two advantages: for rewards c
-    times as large, divide beta by c. Failure mode: a move that costs the agent little and the
-    others much stays as a punishment, such as an illegal move that ends a round without an outcome.
+    discount 1 the expected gradient is exactly the policy gradient; with another beta it is not
+    that of the agent's return. The second term is a product of advantages: for rewards c times as
+    large, divide beta by c. Failure mode: a move that costs the agent little and harms the others
+    much remains as a punishment, such as an illegal move that ends a round without outcome.
     """
 
     def __init__(self, *, beta: float = 0.5, discount: float = 0.9) -> None:
         """Args:
-            beta: Weight of the second term, in 1 / reward.
-            discount: gamma per turn of the agent, in [0, 1], of returns and of past advantages.
-
-        Raises ValueError for a discount outside [0, 1].
+        beta: Weight of the second term, in 1 / reward.
+        discount: gamma in [0, 1]: per turn (also a tool call) of returns, per move of the past.
         """
         super().__init__(group_by="agent")
         if not 0.0 <= discount <= 1.0:
@@ -46,8 +44,12 @@ class AdvantageAlignment(GroupRelative):
         self.beta, self.discount = beta, discount
         self._share = 0.0
 
+    def has_signal(self, group: Group) -> bool:
+        """Return True if an advantage of the group is not 0."""
+        return any(sample.advantage for sample in self.assign([group]))
+
     def assign(self, groups: Sequence[Group]) -> list[Sample]:
-        """Return advantages of all turns."""
+        """Return the samples of the turns to learn from."""
         returns = partial(own_return_to_go, discount=self.discount)
         turns = learnable_turns(groups, returns, frozen=True)
         own = group_advantages(
@@ -56,29 +58,30 @@ class AdvantageAlignment(GroupRelative):
             advantage=leave_one_out,
             absent=lambda credited, sibling: 0.0,
         )
-        added = []
-        values = iter(own)
-        for _, episode in groupby(turns, lambda credited: (credited.group.id, credited.episode)):
-            added += self._added([credited.turn for credited in episode], values)
-        size = sum(abs(advantage) for advantage in own)
-        self._share = sum(abs(term) for term in added) / size if size else 0.0
+        episodes: dict[tuple[str, int], list[int]] = defaultdict(list)
+        for row, credited in enumerate(turns):
+            episodes[credited.group.id, credited.episode].append(row)
+        added: list[float] = []
+        for rows in episodes.values():
+            added += self._added([turns[row].turn for row in rows], [own[row] for row in rows])
+        self._share = sum(map(abs, added)) / size if (size := sum(map(abs, own))) else 0.0
         learns = [row for row, credited in enumerate(turns) if credited.turn.trainable]
         return samples([turns[row] for row in learns], [own[row] + added[row] for row in learns])
 
-    def _added(self, turns: Sequence[Turn], values: Iterator[float]) -> list[float]:
-        """Return the second term of each turn of an episode; `values` yields their advantages."""
+    def _added(self, turns: Sequence[Turn], advantages: Sequence[float]) -> list[float]:
+        """Return the second term of each turn of an episode."""
         latest: dict[str, float] = {}  # advantage of an agent's last turn
-        past: dict[str, float] = {}  # discounted sum of an agent's advantages before this stage
-        added = []
+        past: dict[str, float] = defaultdict(float)  # sum of an agent's advantages before a stage
+        added: list[float] = []
         for acting in by_stage(turns):
-            own = [next(values) for _ in acting]
+            own = advantages[len(added) : len(added) + len(acting)]
             latest |= {turn.agent: value for turn, value in zip(acting, own, strict=True)}
             for turn in acting:
                 others = sum(value for agent, value in latest.items() if agent != turn.agent)
-                added.append(self.beta * self.discount * past.get(turn.agent, 0.0) * others)
+                added.append(self.beta * self.discount * past[turn.agent] * others)
             for turn, value in zip(acting, own, strict=True):
                 if turn.final:
-                    past[turn.agent] = self.discount * (past.get(turn.agent, 0.0) + value)
+                    past[turn.agent] = self.discount * (past[turn.agent] + value)
         return added
 
     def metrics(self) -> Mapping[str, float]:

@@ -50,7 +50,7 @@ def by_turn(
 
     A sample usually holds a turn of its episode itself. A credit method may also return a copy, for
     instance with more `info` for an objective; it counts as the turn with the same agent, stage and
-    tokens.
+    tokens, and copies of equal turns in their order.
     """
     given = {id(sample.turn): sample.advantage for sample in samples}
     played = [
@@ -62,11 +62,13 @@ def by_turn(
     known = {id(turn) for _, _, turn in played}
     copies = [sample for sample in samples if id(sample.turn) not in known]
     if copies:
-        originals = {_place(*row): id(row[-1]) for row in played}
+        originals: dict[Hashable, list[int]] = {}
+        for row in played:
+            originals.setdefault(_place(*row), []).append(id(row[-1]))
         for sample in copies:
-            original = originals.get(_place(sample.group, sample.episode, sample.turn))
-            if original is not None:
-                given[original] = sample.advantage
+            same = originals.get(_place(sample.group, sample.episode, sample.turn))
+            if same:
+                given[same.pop(0)] = sample.advantage
     return given
 
 

@@ -257,7 +257,11 @@ def _with_absent(
         for index, episode in enumerate(siblings)
         if index not in present
         and episode.status is not Status.FAILED
-        and all(turn.trainable for turn in episode.turns if turn.agent == credited.turn.agent)
+        and all(
+            turn.trainable if credited.turn.trainable else turn.policy == credited.turn.policy
+            for turn in episode.turns
+            if turn.agent == credited.turn.agent
+        )
     ]
     if absent is None or not away or any(e.branch_of is not None for e in siblings):
         return advantage(values)

@@ -15,8 +15,8 @@ from selfplay.study.result import Result, estimate_rows
 def write(result: Result, folder: Path, *, command: str) -> Path:
     """Write `<measure>.html`, `.json` and the pictures into a folder; return the page's path.
 
-    The pictures for print take the longest and come last, so that the JSON and the page are
-    complete if they are interrupted.
+    The pictures for print are written last, because they take the longest: an interrupt then loses
+    neither the page nor the JSON.
 
     Raises RunError if the folder cannot be written to.
     """

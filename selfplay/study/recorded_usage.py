@@ -260,14 +260,18 @@ def pictures_of(ranked: Sequence[tuple[int, Drawing]]) -> tuple[list[Drawing], l
 def undrawn_views(usages: Sequence[AgentUsage], *, least: int) -> list[str]:
     """Return a note with the number of situations without a curve; [] if all have one."""
     every = sum(len({view for cells in u.frames.values() for view, _ in cells}) for u in usages)
-    drawn = sum(len(curve_views(usage, least=least)) for usage in usages)
+    drawn = sum(
+        len({view for curve in curves_of(usage, least=least) for view in curve.series})
+        for usage in usages
+    )
     if drawn == every:
         return []
     if not drawn:
         return [f"no situation has a curve: none was seen at least {least} times in a step"]
     return [
-        f"curves show {drawn:,} of {every:,} situations of all agents: the {MOST_SERIES} most "
-        f"frequent ones of an agent, in steps in which they were seen at least {least} times"
+        f"curves show {drawn:,} of {every:,} situations of all agents in the drawn steps: the "
+        f"{MOST_SERIES} most frequent ones of an agent, in steps in which they were seen at least "
+        f"{least} times"
     ]
 
 
@@ -279,7 +283,8 @@ def curves_of(usage: AgentUsage, *, least: int) -> list[CurvePlot]:
     """Return pictures of the probability of each frequent action over the steps, by view.
 
     A point needs at least `least` uses of the view in its step. A view in which the action is not
-    legal has no curve. Without any point there is no picture.
+    legal has no curve, nor one whose legal moves are not known and in which it was not chosen.
+    Without any point there is no picture.
     """
     views = curve_views(usage, least=least)
     totals = {step: Counter[str]() for step in usage.frames}
@@ -291,11 +296,17 @@ def curves_of(usage: AgentUsage, *, least: int) -> list[CurvePlot]:
             if view in legal:
                 by_action[action] += times
                 legal[view].add(action)
+    lists_moves = any(table.legal for table in usage.chosen.values())
     for view in views:
         listed = [table.legal[view] for table in usage.chosen.values() if view in table.legal]
-        legal[view].update(*listed) if listed else legal[view].update(by_action)
+        if listed:
+            legal[view].update(*listed)
+        elif not lists_moves:  # words
+            legal[view].update(by_action)
     shown = labels(usage.kind, views)
     actions = [action for action, _ in by_action.most_common() if action is not None]
+    # The picture of one of two actions shows the other one too, if every view has both.
+    one = len(actions) == 2 and all(legal[view].issuperset(actions) for view in views)
     return [
         CurvePlot(
             title=f"{usage.agent}: probability of {shortened(action)} by view",
@@ -313,7 +324,7 @@ def curves_of(usage: AgentUsage, *, least: int) -> list[CurvePlot]:
             bands={},
             label="probability",
         )
-        for action in (actions[:1] if len(actions) == 2 else actions[:MOST_CURVES])
+        for action in (actions[:1] if one else actions[:MOST_CURVES])
     ]
 
 

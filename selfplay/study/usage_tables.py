@@ -180,7 +180,12 @@ def left_out(usages: Iterable[AgentUsage], *, least: int) -> tuple[list[Table], 
     table = Table(
         title=f"Situations without a row: seen fewer than {least} times in the step, or after the "
         f"{MOST_VIEWS} most frequent ones",
-        columns=["", "with a row", "turns", "too rare", "turns", "too many", "turns"],
+        columns=[
+            "",
+            *("with a row", "turns with a row"),
+            *("too rare", "turns too rare"),
+            *("after the most frequent", "turns after them"),
+        ],
         rows=[
             [
                 name,

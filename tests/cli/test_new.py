@@ -16,11 +16,12 @@ PARTS = {
     "arena": "same_side",
     "role": "thinker",
     "credit": "above_median",
+    "objective": "square_penalty",
     "curriculum": "growing_sums",
     "sampler": "both_ends",
     "measure": "wordiness",
 }
-TESTS = 30
+TESTS = 34
 """Number of tests of these parts."""
 
 
@@ -48,6 +49,7 @@ def test_the_files_of_each_part(folder: Path) -> None:
         "my_configs/evaluations/same_side.yaml",
         "my_configs/roles/thinker.yaml",
         "my_configs/credit/above_median.yaml",
+        "my_configs/objective/square_penalty.yaml",
         "my_configs/curriculum/growing_sums.yaml",
         "my_configs/sampler/both_ends.yaml",
     }
@@ -84,6 +86,8 @@ def test_the_written_configs_work(
         assert "evaluations.same_side: task game" in printed
     if kind == "credit":
         assert "my_games.above_median.AboveMedian" in printed
+    if kind == "objective":
+        assert "my_games.square_penalty.SquarePenalty" in printed
     if kind in ("curriculum", "sampler"):
         name = PARTS[kind]
         assert main(["check", *words[1:3], "+experiment=tiny/tools", f"{kind}={name}"]) == 0
@@ -114,6 +118,8 @@ def test_the_written_code_has_the_style_of_the_library(check: list[str], folder:
         (["arena", "kuhn"], "the library has arena=kuhn"),
         (["curriculum", "kuhn"], "the library has curriculum=kuhn"),
         (["sampler", "dynamic"], "the library has sampler=dynamic"),
+        (["objective", "dapo"], "the library has objective=dapo"),
+        (["objective", "loss_inputs"], "'loss_inputs' is the name of a class of the library"),
         (["sampler", "rollout_fn"], "'rollout_fn' is the name of a class of the library"),
         (["arena", "rollout"], "'rollout' is the name of a class of the library"),
         (["arenas", "rock"], "no kind 'arenas'; did you mean 'arena'?"),

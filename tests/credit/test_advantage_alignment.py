@@ -97,6 +97,30 @@ def test_turns_of_an_opponent_count_and_are_no_samples() -> None:
     assert advantages(samples) == pytest.approx(wanted, abs=1e-12)
 
 
+@pytest.mark.parametrize("trainable", [True, False])
+def test_a_turn_of_an_opponent_that_no_sibling_has_is_compared_with_0(trainable: bool) -> None:
+    def played(*paid: tuple[float, float]) -> Episode:
+        return episode(
+            *(
+                turn(agent, reward, stage=stage, trainable=trainable or agent == "x_0")
+                for stage, pair in enumerate(paid)
+                for agent, reward in zip(("x_0", "y_0"), pair, strict=True)
+            )
+        )
+
+    siblings = group(played((1, 0), (2, 3)), played((0, 0)))
+    samples = AdvantageAlignment(beta=1.0, discount=1.0).assign([siblings])
+    found = [sample.advantage for sample in samples if sample.turn.agent == "x_0"]
+    # The advantages of x are 3 and 2 (compared with 0), that of y in the second round is 3.
+    assert found == pytest.approx([3, 2 + 3 * 3, -3], abs=1e-12)
+
+
+def test_a_group_of_equal_totals_at_different_times_has_a_signal() -> None:
+    siblings = group(rounds((1, 0), (0, 0)), rounds((0, 0), (1, 0)))
+    assert AdvantageAlignment(discount=0.5).has_signal(siblings)
+    assert not AdvantageAlignment().has_signal(group(FIRST, FIRST))
+
+
 SIDES: list[tuple[str, dict[str, Any]]] = [
     ("x_0", {}),
     ("y_0", {"policy": "old", "trainable": False}),

@@ -204,6 +204,10 @@ def test_a_copy_of_a_turn_counts_as_the_turn_of_its_episode() -> None:
     copies = [replace(each, turn=replace(each.turn, info={"hint": "x"})) for each in made]
     for given in (made, copies):
         assert [by_turn(given, [siblings]).get(id(each)) for each in turns] == [0.5, -1.0, 2.0]
+    equal = group(episode(turn("a_0", 1.0), turn("a_0", 2.0)))
+    twice = [replace(each, group=equal.id) for each in copies[:1] * 2]
+    values = by_turn([replace(twice[0], advantage=3.0), twice[1]], [equal])
+    assert [values[id(each)] for each in equal.episodes[0].turns] == [3.0, 0.5]
     other = [replace(each, group="of an earlier step") for each in copies]
     assert not {id(each) for each in turns} & {*by_turn(other, [siblings])}
     moved = [replace(each, turn=replace(each.turn, completion_ids=(1, 2, 3))) for each in copies]

@@ -48,6 +48,7 @@ def test_a_credit_method_has_its_formula_without_markup() -> None:
     assert section.strip().startswith("A = A_episode + weight \\* A_step (2505.10978).")
     assert "Failure mode: " in section and 'and `group_by="agent"`' in section
     assert "Args:" not in section
+    assert "sum over k &lt; t of" in page and "\\<" not in page
 
 
 def test_parameters_that_the_program_fills_in_are_not_required() -> None:

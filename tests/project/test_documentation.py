@@ -269,8 +269,12 @@ def test_the_printed_arena_is_trained(folder: Path) -> None:
     line = metrics(folder / "runs/mine")[-1]
     assert line["episodes/count"] == 64 and line["episodes/failed"] == 0
     assert line["policy/base/gradient_norm"] > 0
-    first = PYTHON.findall((DOCS / "quickstart.md").read_text(encoding="utf-8"))[0]
+    first, *others = PYTHON.findall((DOCS / "quickstart.md").read_text(encoding="utf-8"))
+    (plain,) = [block for block in others if "json.loads" in block]
     read: dict[str, Any] = {}
+    exec(plain.replace("runs/kuhn/episodes/000020", f"{folder}/runs/mine/episodes/000002"), read)
+    assert len(read["first"]["advantages"]) == len(read["first"]["episode"]["turns"]) > 0
+    assert read["advantage"] == read["first"]["advantages"][-1] is not None
     exec(first.replace("runs/kuhn", str(folder / "runs/mine")), read)
     assert list(read["rewards"])[-2:] == [1, 2] and read["rewards"][2] is not None
     assert read["turn"].agent == "player_1" and read["model"].num_parameters() > 0

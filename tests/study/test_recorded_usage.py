@@ -83,6 +83,42 @@ def test_a_curve_has_only_views_in_which_its_move_is_legal() -> None:
     }
 
 
+def test_two_moves_of_different_phases_have_a_picture_each() -> None:
+    table = UsageTable()
+    for line in range(10):
+        table.add("Give:", "all", line, ("all", "half"))
+        table.add("Fine:", "left", line, ("left", "right"))
+    curves = {curve.title: list(curve.series) for curve in curves_of(usage("move", table), least=9)}
+    assert curves == {
+        "player_0: probability of all by view": ["Give:"],
+        "player_0: probability of left by view": ["Fine:"],
+    }
+
+
+def test_a_view_outside_the_chosen_steps_has_no_curve_of_a_move_that_it_never_had() -> None:
+    early, late = UsageTable(), UsageTable()
+    for line in range(10):
+        early.add("Fine:", "left" if line % 2 else "right", line, ("left", "right"))
+        late.add("Give:", "all" if line % 2 else "half", line, ("all", "half"))
+    made = usage("move", early, late)
+    del made.chosen[min(made.chosen)]
+    curves = {curve.title: list(curve.series) for curve in curves_of(made, least=9)}
+    assert all(len(views) == 1 for views in curves.values())
+    assert curves["player_0: probability of left by view"] == ["Fine:"]
+    assert undrawn_views([made], least=9) == []
+
+
+def test_a_view_whose_moves_are_all_rare_has_no_curve_and_is_counted() -> None:
+    table = UsageTable()
+    for line in range(30):
+        for move in ("a", "b", "c", "d"):
+            table.add("Give:", move, line, ("a", "b", "c", "d"))
+    for line in range(10):
+        table.add("Fine:", "e", line, ("e",))
+    (note,) = undrawn_views([usage("move", table)], least=9)
+    assert note.startswith("curves show 1 of 2 situations of all agents in the drawn steps")
+
+
 def test_the_pictures_with_the_lowest_ranks_are_kept_in_their_order() -> None:
     def picture(name: str) -> CurvePlot:
         return CurvePlot(title=name, x=[1], series={}, bands={}, label="")

@@ -205,7 +205,7 @@ def _compared(moves: Sequence[AgentUsage], solved: Solved, least: int) -> list[T
             if place not in solved.equilibrium and place not in solved.exact:
                 continue
             newest_ = solved.exact.get(place, [])[-1:]
-            for move in table.legal[view]:
+            for move in table.legal.get(view, ()):
                 recorded = chances.of(view, move)
                 rows.append(
                     [
