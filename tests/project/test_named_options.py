@@ -23,7 +23,7 @@ QUOTED = re.compile(rf"`({'|'.join(GROUPS)}): ([a-z][\w/]*)`")
 """`group: option`, as in a YAML file."""
 READERS = {
     *("rock_paper_scissors", "thinking_player", "median", "brief", "letters", "growing_sums"),
-    *("both_ends", "soft_gate", "squares"),
+    *("both_ends", "soft_gate", "squares", "fixed", "favourites"),
 }
 """Options that a reader of the walk-throughs writes."""
 REFUSED = {("docs/configs.md", "kuhn")}
