@@ -357,8 +357,8 @@ def _add_files(add: Add, parser: argparse.ArgumentParser) -> None:
         help="write a new part: selfplay new "
         "arena|role|credit|objective|curriculum|sampler|measure NAME",
         description="Write the code, the config and the test of a new arena, role, credit method, "
-        "curriculum, sampler or study measure into the current folder, ready to run. It overwrites "
-        "no file.",
+        "objective, curriculum, sampler or study measure into the current folder, ready to run. It "
+        "overwrites no file.",
     )
     created.add_argument("kind", metavar="KIND", help=", ".join(new.KINDS))
     created.add_argument("part", metavar="NAME", help="such as rock_paper_scissors")
