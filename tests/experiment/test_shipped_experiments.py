@@ -18,6 +18,7 @@ CHOICES = [
     for name in compose.choices(group)
 ]
 EXTRA = {
+    "credit=advantage_alignment": ["sampler.group_size=2"],
     "credit=agent_turn": ["sampler=tree"],
     "credit=arpo": ["sampler=branch"],
     "credit=magrpo": ["sampler.group_size=2"],

@@ -26,8 +26,12 @@ games: Any = script("bakeoff_games")
 bakeoff: Any = script("game_bakeoff")
 GAMES = games.GAMES
 ROAD = GAMES["long_road"]
-APART = {"by_role", "experience", "learning_progress", "majority", "preference"}
-"""Credit methods that need other rewards or another objective, or that combine methods."""
+APART = {
+    *("advantage_alignment", "by_role", "experience", "learning_progress"),
+    *("majority", "preference"),
+}
+"""Credit methods that need other rewards (such as rewards that differ between the agents) or
+another objective, or that combine methods."""
 
 
 @cache
