@@ -243,10 +243,10 @@ def group(name: str, seen: set[str]) -> Iterator[str]:
         if each in seen:
             continue
         seen.add(each)
-        about_it = list(described(each)) if name == "credit" else []
+        paragraphs = list(described(each)) if name == "credit" else []
         found = parameters(each)
-        if about_it or found:
-            yield from (f"`{each}`", "", *about_it)
+        if paragraphs or found:
+            yield from (f"`{each}`", "", *paragraphs)
         if found:
             yield from (*table(found, name), "")
 

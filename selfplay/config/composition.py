@@ -16,7 +16,7 @@ from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from selfplay.config.plain_data import KEYS, SHARED, check_text
-from selfplay.config.shipped_configs import package_of
+from selfplay.config.shipped_configs import package_of, without_package_line
 from selfplay.errors import ConfigError, first_line
 
 LONGEST = 100_000
@@ -88,13 +88,10 @@ def _refuse_without_package(loader: ConfigLoaderImpl, name: str, overrides: Sequ
     its file lacks the first line that the shipped configs of this group have."""
     for path, package in _chosen(loader, name, overrides):
         group, _, config = path.partition("/")
-        if package != group or group in KEYS or not (wanted := package_of(group)):
-            continue
-        choice = f"{group}={config}"
-        typed = next((each for each in overrides if each.lstrip("+") == choice), choice)
-        raise ConfigError(
-            f"{typed}: its file {path}.yaml must begin with the line '# @package {wanted}'"
-        )
+        if package == group and group not in KEYS and package_of(group):
+            choice = f"{group}={config}"
+            typed = next((each for each in overrides if each.lstrip("+") == choice), choice)
+            raise ConfigError(without_package_line(typed, group, f"{path}.yaml"))
 
 
 def search_path(folders: Sequence[Path]) -> list[str]:

@@ -13,6 +13,7 @@ from selfplay.config.group_choices import ALGORITHM
 from selfplay.config.instantiate import TARGET
 from selfplay.config.node_classes import signature_of
 from selfplay.config.plain_data import ADDED, GROUPS_WITH_PLUS, KEYS
+from selfplay.config.shipped_configs import package_of, without_package_line
 from selfplay.errors import closest, nearest
 
 Composed: TypeAlias = Callable[[Sequence[str]], DictConfig]
@@ -87,11 +88,10 @@ def refused(error: Exception, overrides: Sequence[str], composed: Composed) -> s
     text = str(error)
     if isinstance(error, InterpolationKeyError):
         return _unset(error)
-    if found := re.search(r"@(experiment|recipe|algorithm)\b", text):
-        group = found.group(1)
+    if (found := re.search(r"@(\w+)", text)) and package_of(group := found.group(1)):
         chosen = [text for text in overrides if text.lstrip("+").startswith(f"{group}=")][-1:]
         named = "".join(chosen) or f"the {group}"
-        return f"{named}: its file must begin with the line '# @package _global_'"
+        return without_package_line(named, group)
     full = re.search(r"full_key: (\S+)", text)
     found = full or re.search(r"Could not override '([^']+)'", text)
     if found and found.group(1) in GROUPS_WITH_PLUS:

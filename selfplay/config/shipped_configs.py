@@ -22,6 +22,18 @@ def with_keys(group: str, needed: Collection[str]) -> list[str]:
     return [name for _, name in sorted(found)]
 
 
+def without_package_line(choice: str, group: str, file: str = "") -> str:
+    """Return the error for a choice whose file lacks the first line that names its package.
+
+    Args:
+        choice: The choice, as it was typed.
+        group: Its group, which has such a line in every shipped config.
+        file: Path of the file in the folder of configs, if it is known.
+    """
+    named = f"its file {file}".rstrip()
+    return f"{choice}: {named} must begin with the line '# @package {package_of(group)}'"
+
+
 def package_of(group: str) -> str:
     """Return the package that the first lines of a group's configs name, such as
     population.opponents of opponents; "" if the group is not shipped, or a config has no such line.

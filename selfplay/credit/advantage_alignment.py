@@ -22,15 +22,14 @@ class AdvantageAlignment(GroupRelative):
     A_t is the advantage of the agent's turn t: its discounted return to go minus the mean of the
     siblings' at their turn t (the group-relative baseline of 2511.19405); if no sibling has such a
     turn, minus 0. B_t is the other agent's advantage at this stage. The paper has two agents that
-    act at once; here several others count together, and one that does not act at this stage counts
-    with its last turn. An agent whose past advantages add up to more than 0 is credited for helping
-    the others, and one below 0 for harming them: in a repeated dilemma it learns reciprocity.
+    act at once; here several others count together, and one that does not act counts with its last
+    turn. An agent whose past advantages add up to more than 0 is credited for helping the others,
+    and one below 0 for harming them: in a repeated dilemma it learns reciprocity.
 
-    Turns of opponents and frozen policies are part of the sums, but are no samples. With beta 0 and
-    discount 1 the expected gradient is exactly the policy gradient; with another beta it is not
-    that of the agent's return. The second term is a product of advantages: for rewards c times as
-    large, divide beta by c. Failure mode: a move that costs the agent little and harms the others
-    much remains as a punishment, such as an illegal move that ends a round without outcome.
+    Turns of opponents and frozen policies count, but are no samples. With beta 0 and discount 1 the
+    expected gradient is exactly the policy gradient; with another beta it is not that of the
+    agent's return. For rewards c times as large, divide beta by c. Failure mode: a move that costs
+    the agent little and harms the others much remains as a punishment, such as an illegal move.
     """
 
     def __init__(self, *, beta: float = 0.5, discount: float = 0.9) -> None:
@@ -46,10 +45,15 @@ class AdvantageAlignment(GroupRelative):
 
     def has_signal(self, group: Group) -> bool:
         """Return True if an advantage of the group is not 0."""
-        return any(sample.advantage for sample in self.assign([group]))
+        return any(sample.advantage for sample in self._credited([group])[0])
 
     def assign(self, groups: Sequence[Group]) -> list[Sample]:
         """Return the samples of the turns to learn from."""
+        made, self._share = self._credited(groups)
+        return made
+
+    def _credited(self, groups: Sequence[Group]) -> tuple[list[Sample], float]:
+        """Return the samples, and the size of the second term relative to the first."""
         returns = partial(own_return_to_go, discount=self.discount)
         turns = learnable_turns(groups, returns, frozen=True)
         own = group_advantages(
@@ -64,9 +68,9 @@ class AdvantageAlignment(GroupRelative):
         added: list[float] = []
         for rows in episodes.values():
             added += self._added([turns[row].turn for row in rows], [own[row] for row in rows])
-        self._share = sum(map(abs, added)) / size if (size := sum(map(abs, own))) else 0.0
         learns = [row for row, credited in enumerate(turns) if credited.turn.trainable]
-        return samples([turns[row] for row in learns], [own[row] + added[row] for row in learns])
+        made = samples([turns[row] for row in learns], [own[row] + added[row] for row in learns])
+        return made, sum(map(abs, added)) / size if (size := sum(map(abs, own))) else 0.0
 
     def _added(self, turns: Sequence[Turn], advantages: Sequence[float]) -> list[float]:
         """Return the second term of each turn of an episode."""
@@ -85,5 +89,5 @@ class AdvantageAlignment(GroupRelative):
         return added
 
     def metrics(self) -> Mapping[str, float]:
-        """Return `alignment`: the size of the second term relative to the first."""
+        """Return `alignment`: that size in the last batch."""
         return {"alignment": self._share}

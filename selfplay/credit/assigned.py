@@ -1,5 +1,6 @@
 """The calls of a credit method, which may be an author's own, and the checks of their results."""
 
+from collections import defaultdict, deque
 from collections.abc import Hashable, Sequence
 from math import isfinite
 from numbers import Real
@@ -53,22 +54,18 @@ def by_turn(
     tokens, and copies of equal turns in their order.
     """
     given = {id(sample.turn): sample.advantage for sample in samples}
-    played = [
-        (group.id, index, turn)
-        for group in groups
-        for index, episode in enumerate(group.episodes)
-        for turn in episode.turns
-    ]
-    known = {id(turn) for _, _, turn in played}
-    copies = [sample for sample in samples if id(sample.turn) not in known]
-    if copies:
-        originals: dict[Hashable, list[int]] = {}
-        for row in played:
-            originals.setdefault(_place(*row), []).append(id(row[-1]))
-        for sample in copies:
-            same = originals.get(_place(sample.group, sample.episode, sample.turn))
-            if same:
-                given[same.pop(0)] = sample.advantage
+    played = {id(turn) for group in groups for each in group.episodes for turn in each.turns}
+    copies = [sample for sample in samples if id(sample.turn) not in played]
+    if not copies:
+        return given
+    originals: dict[Hashable, deque[int]] = defaultdict(deque)
+    for group in groups:
+        for index, episode in enumerate(group.episodes):
+            for turn in episode.turns:
+                originals[_place(group.id, index, turn)].append(id(turn))
+    for sample in copies:
+        if same := originals[_place(sample.group, sample.episode, sample.turn)]:
+            given[same.popleft()] = sample.advantage
     return given
 
 

@@ -103,8 +103,11 @@ class Replay:
         ]
         for what, total in (("reward", self.rewards), ("advantage", self.advantages)):
             same = total - self.different(what)
-            none = f"no {what} is recorded, so none was compared"
-            found.append(f"{what}s as recorded: {same} of {total}" if total else none)
+            found.append(
+                f"{what}s as recorded: {same} of {total}"
+                if total
+                else f"no {what} is recorded, so none was compared"
+            )
         if self.sign_changes:
             found.append(f"advantages of another sign: {self.sign_changes}")
         if self.different("reward"):

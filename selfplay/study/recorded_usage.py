@@ -257,17 +257,22 @@ def pictures_of(ranked: Sequence[tuple[int, Drawing]]) -> tuple[list[Drawing], l
     ]
 
 
-def undrawn_views(usages: Sequence[AgentUsage], *, least: int) -> list[str]:
-    """Return a note with the number of situations without a curve; [] if all have one."""
+def undrawn_views(
+    usages: Sequence[AgentUsage], curves: Sequence[Sequence[CurvePlot]], *, least: int
+) -> list[str]:
+    """Return a note with the number of situations without a curve; [] if all have one.
+
+    `curves` are those that `curves_of` returned for each usage.
+    """
     every = sum(len({view for cells in u.frames.values() for view, _ in cells}) for u in usages)
-    drawn = sum(
-        len({view for curve in curves_of(usage, least=least) for view in curve.series})
-        for usage in usages
-    )
+    drawn = sum(len({view for curve in each for view in curve.series}) for each in curves)
     if drawn == every:
         return []
     if not drawn:
-        return [f"no situation has a curve: none was seen at least {least} times in a step"]
+        return [
+            f"no situation has a curve: none was seen at least {least} times in a step and had a "
+            "valid action"
+        ]
     return [
         f"curves show {drawn:,} of {every:,} situations of all agents in the drawn steps: the "
         f"{MOST_SERIES} most frequent ones of an agent, in steps in which they were seen at least "

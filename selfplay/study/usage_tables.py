@@ -182,9 +182,9 @@ def left_out(usages: Iterable[AgentUsage], *, least: int) -> tuple[list[Table], 
         f"{MOST_VIEWS} most frequent ones",
         columns=[
             "",
-            *("with a row", "turns with a row"),
-            *("too rare", "turns too rare"),
-            *("after the most frequent", "turns after them"),
+            *("with a row", "uses with a row"),
+            *("too rare", "uses too rare"),
+            *("after the most frequent", "uses after them"),
         ],
         rows=[
             [
@@ -223,4 +223,4 @@ def _note(
 
 
 def _situations(uses: Sequence[int]) -> str:
-    return f"{counted(len(uses), 'situation')} with {counted(sum(uses), 'turn')}"
+    return f"{counted(len(uses), 'situation')} with {counted(sum(uses), 'use')}"

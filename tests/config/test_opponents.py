@@ -31,9 +31,7 @@ def test_opponents_are_chosen_by_name(choices: list[str], names: list[str] | Non
 
 
 def test_the_package_of_each_shipped_group_is_known() -> None:
-    assert [package_of(group) for group in ("experiment", "recipe", "algorithm")] == [
-        "_global_"
-    ] * 3
+    assert {package_of(group) for group in ("experiment", "recipe", "algorithm")} == {"_global_"}
     assert package_of("opponents") == "population.opponents" and package_of("credit") == ""
 
 

@@ -54,14 +54,21 @@ def commands(page: str) -> list[list[str]]:
     return [shlex.split(line) for line in lines]
 
 
+def write_printed(text: str, folder: Path) -> int:
+    """Write the files that a text prints into a folder, and return their number."""
+    printed_files = FILE.findall(text)
+    for name, content in printed_files:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content, encoding="utf-8")
+    return len(printed_files)
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder outside of the repository with the files that these pages print."""
     made = tmp_path_factory.mktemp("reader")
     for page in PAGES:
-        for name, text in files(page).items():
-            (made / name).parent.mkdir(parents=True, exist_ok=True)
-            (made / name).write_text(text, encoding="utf-8")
+        write_printed((DOCS / page).read_text(encoding="utf-8"), made)
     return made
 
 
@@ -105,11 +112,7 @@ def test_the_printed_task_with_a_verifier_is_trained(tmp_path: Path) -> None:
 
     text = (DOCS / "curricula.md").read_text(encoding="utf-8")
     section = text.partition("## A task and a verifier of your own")[2].partition("\n## ")[0]
-    printed_files = FILE.findall(section)
-    assert len(printed_files) == 4
-    for name, content in printed_files:
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(content)
+    assert write_printed(section, tmp_path) == 4
     words = ("--config-dir", "my_configs", "+experiment=letters")
     checked = run("check", *words, cwd=tmp_path)
     assert checked.code == 0 and "no faults" in checked.out, checked.out
@@ -124,11 +127,7 @@ def test_the_printed_warm_start_makes_examples(
 ) -> None:
     text = (DOCS / "curricula.md").read_text(encoding="utf-8")
     section = text.partition("## A warm start for your arena")[2].partition("\n## ")[0]
-    printed_files = FILE.findall(section)
-    assert len(printed_files) == 2
-    for name, content in printed_files:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(content)
+    assert write_printed(section, folder) == 2
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(folder)
     played = next(line for line in commands("new_arena.md") if "arena=rock_paper_scissors" in line)
@@ -167,11 +166,7 @@ def test_the_printed_arena_that_runs_programs_holds(
 ) -> None:
     with isolated():  # skips the test if programs cannot run here
         text = (DOCS / "sandbox.md").read_text(encoding="utf-8").replace("my_games", "my_programs")
-    printed_files = FILE.findall(text)
-    assert len(printed_files) == 2
-    for name, content in printed_files:
-        (tmp_path / name).parent.mkdir(parents=True)
-        (tmp_path / name).write_text(content)
+    assert write_printed(text, tmp_path) == 2
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     _, tested = PYTHON.findall(text)

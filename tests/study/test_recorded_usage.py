@@ -25,6 +25,10 @@ def usage(kind: Kind, *tables: UsageTable) -> AgentUsage:
     )
 
 
+def undrawn(made: AgentUsage, *, least: int) -> list[str]:
+    return undrawn_views([made], [curves_of(made, least=least)], least=least)
+
+
 def bets(**chosen: int) -> UsageTable:
     """Return a table of ten moves with each card, of which the given number are bets."""
     table = UsageTable()
@@ -63,10 +67,10 @@ def test_a_point_of_a_curve_needs_enough_uses_of_its_view() -> None:
     (curve,) = curves_of(made, least=2)
     (jack, king) = curve.series.values()
     assert jack[0] == 0.0 and math.isnan(jack[1]) and king[0] == 1.0
-    assert undrawn_views([made], least=2) == []
+    assert undrawn(made, least=2) == []
     assert curves_of(made, least=11) == []
-    (note,) = undrawn_views([made], least=11)
-    assert note == "no situation has a curve: none was seen at least 11 times in a step"
+    (note,) = undrawn(made, least=11)
+    assert note.startswith("no situation has a curve: none was seen at least 11 times in a step")
 
 
 def test_a_curve_has_only_views_in_which_its_move_is_legal() -> None:
@@ -105,7 +109,7 @@ def test_a_view_outside_the_chosen_steps_has_no_curve_of_a_move_that_it_never_ha
     curves = {curve.title: list(curve.series) for curve in curves_of(made, least=9)}
     assert all(len(views) == 1 for views in curves.values())
     assert curves["player_0: probability of left by view"] == ["Fine:"]
-    assert undrawn_views([made], least=9) == []
+    assert undrawn(made, least=9) == []
 
 
 def test_a_view_whose_moves_are_all_rare_has_no_curve_and_is_counted() -> None:
@@ -115,7 +119,7 @@ def test_a_view_whose_moves_are_all_rare_has_no_curve_and_is_counted() -> None:
             table.add("Give:", move, line, ("a", "b", "c", "d"))
     for line in range(10):
         table.add("Fine:", "e", line, ("e",))
-    (note,) = undrawn_views([usage("move", table)], least=9)
+    (note,) = undrawn(usage("move", table), least=9)
     assert note.startswith("curves show 1 of 2 situations of all agents in the drawn steps")
 
 

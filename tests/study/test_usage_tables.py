@@ -36,7 +36,7 @@ def test_situations_below_the_number_have_no_row_and_are_counted() -> None:
     assert [(row[0], row[1]) for row in table.rows] == [("enough", 20), ("often", 30)]
     (counts,), (note,) = left_out([made], least=20)
     assert list(counts.rows) == [["member_0, move, step 3", 2, 50, 2, 20, 0, 0]]
-    assert "2 situations with 20 turns, seen fewer than 20 times in a step" in note
+    assert "2 situations with 20 uses, seen fewer than 20 times in a step" in note
     assert "of 4 situations" in note and "--least" in note
     assert left_out([made], least=1) == ([], [])
 
@@ -46,7 +46,7 @@ def test_a_long_table_keeps_the_most_frequent_situations_and_counts_the_others()
     (table,) = tables_of(made, 3, None, "moves", least=20)
     assert len(table.rows) == MOST_VIEWS and table.rows[0][0] == "view 03"
     _, (note,) = left_out([made], least=20)
-    assert "3 situations with 63 turns, after the 40 most frequent ones" in note
+    assert "3 situations with 63 uses, after the 40 most frequent ones" in note
 
 
 def test_one_line_says_what_to_do_if_no_situation_was_seen_often_enough() -> None:
@@ -54,7 +54,7 @@ def test_one_line_says_what_to_do_if_no_situation_was_seen_often_enough() -> Non
     assert tables_of(made, 3, None, "moves", least=20) == []
     _, (note,) = left_out([made], least=20)
     assert note.startswith("no situation was seen at least 20 times in a step")
-    assert "2 situations with 10 turns" in note and "--least 7 or less" in note
+    assert "2 situations with 10 uses" in note and "--least 7 or less" in note
     assert shown_views(made.chosen[3], 7).views == ["a"]
 
 

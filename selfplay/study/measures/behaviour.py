@@ -141,7 +141,7 @@ def study(
             "step": "first, middle, last" if step is None else step,
             "least": least,
         },
-        notes=[*solved.notes, *notes, *undrawn_views(found, least=least), *undrawn],
+        notes=[*solved.notes, *notes, *undrawn],
         more={
             "seats": [
                 {
@@ -159,15 +159,17 @@ def study(
 def _drawings(
     found: Sequence[AgentUsage], solved: Solved, least: int
 ) -> tuple[list[Drawing], list[str]]:
-    """Return the pictures, and a note if there are too many; entropies and matrices come first."""
+    """Return the pictures, and notes about what is not drawn; entropies and matrices come first."""
+    curves = [curves_of(usage, least=least) for usage in found]
     ranked: list[tuple[int, Drawing]] = []
-    for usage in found:
-        ranked += enumerate(curves_of(usage, least=least), start=1)
+    for usage, drawn in zip(found, curves, strict=True):
+        ranked += enumerate(drawn, start=1)
         ranked.append((0, _curve(usage)))
     for usage in found:
         if usage.kind == "move" and solved.equilibrium:
             ranked += [(0, each) for each in _matrix(usage, solved, least)]
-    return pictures_of(ranked)
+    kept, notes = pictures_of(ranked)
+    return kept, [*undrawn_views(found, curves, least=least), *notes]
 
 
 def _tables(usage: AgentUsage, least: int) -> list[Table]:

@@ -115,7 +115,7 @@ def study(
             "step": "first, middle, last" if step is None else step,
             "least": least,
         },
-        notes=[*notes, *rare, *undrawn_views(measured, least=least), *undrawn],
+        notes=[*notes, *rare, *undrawn],
         more={
             "speakers": [
                 {
@@ -150,12 +150,13 @@ def _newest(usage: AgentUsage) -> list[Word]:
 
 
 def _drawings(measured: Sequence[AgentUsage], least: int) -> tuple[list[Drawing], list[str]]:
-    """Return the pictures, and a note if there are too many; those of all speakers come first."""
+    """Return the pictures, and notes about what is not drawn; those of all speakers come first."""
+    curves = [curves_of(usage, least=least) for usage in measured]
     ranked: list[tuple[int, Drawing]] = [(0, each) for each in _curves(measured)]
-    for usage in measured:
-        ranked += enumerate(curves_of(usage, least=least), start=1)
+    ranked += [row for drawn in curves for row in enumerate(drawn, start=1)]
     ranked += [(0, each) for usage in measured for each in _matrix(usage, least)]
-    return pictures_of(ranked)
+    kept, notes = pictures_of(ranked)
+    return kept, [*undrawn_views(measured, curves, least=least), *notes]
 
 
 def _tables(usage: AgentUsage, whole: Mapping[str, AgentUsage], least: int) -> list[Table]:

@@ -125,7 +125,7 @@ def test_a_situation_seen_rarely_has_no_row_and_no_picture(tmp_path: Path, unsol
     assert [row[:2] for row in first.rows] == [row[:2] for row in second.rows] == [["Round 1.", 30]]
     assert list(first.columns) == ["view", "uses", "x", "y"]
     assert [row[3:5] for row in counts.rows] == [[90, 90], [90, 90]]
-    assert any("180 situations with 180 turns, seen fewer than 20 times" in n for n in found.notes)
+    assert any("180 situations with 180 uses, seen fewer than 20 times" in n for n in found.notes)
     curves = [each for each in found.drawings if "by view" in each.title]
     assert isinstance(curves[0], CurvePlot) and list(curves[0].series) == ["Round 1."]
     assert len(found.more["seats"][0]["tables"][0]["cells"]) == 92, "the JSON has all situations"

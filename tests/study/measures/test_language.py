@@ -150,7 +150,7 @@ def test_a_view_seen_rarely_has_no_row_and_no_picture(tmp_path: Path) -> None:
     table, counts = found.tables
     assert [row[:2] for row in table.rows] == [["Say:", 24]]
     assert list(counts.rows) == [["scout_0, message, step 1", 1, 24, 60, 60, 0, 0]]
-    assert any("60 situations with 60 turns, seen fewer than 20 times" in n for n in found.notes)
+    assert any("60 situations with 60 uses, seen fewer than 20 times" in n for n in found.notes)
     (matrix,) = [each for each in found.drawings if isinstance(each, MatrixPlot)]
     assert list(matrix.rows) == ["Say:"]
     assert found.params["least"] == 20
