@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import groupby
 
 from selfplay.credit.base import (
     GroupRelative,
@@ -19,17 +20,15 @@ from selfplay.types import Group, Sample, Turn
 class AdvantageAlignment(GroupRelative):
     """A*_t = A_t + beta * discount * (sum over k < t of discount^(t-k) A_k) * B_t (2406.14662).
 
-    A_t is the advantage of the agent's turn t: its discounted return to go minus the mean of the
-    siblings' at their turn t (the group-relative baseline of 2511.19405); if no sibling has such a
-    turn, minus 0. B_t is the other agent's advantage at this stage. The paper has two agents that
-    act at once; here several others count together, and one that does not act counts with its last
-    turn. An agent whose past advantages add up to more than 0 is credited for helping the others,
-    and one below 0 for harming them: in a repeated dilemma it learns reciprocity.
-
-    Turns of opponents and frozen policies count, but are no samples. With beta 0 and discount 1 the
-    expected gradient is exactly the policy gradient; with another beta it is not that of the
-    agent's return. For rewards c times as large, divide beta by c. Failure mode: a move that costs
-    the agent little and harms the others much remains as a punishment, such as an illegal move.
+    A_t is the agent's discounted return to go at its turn t minus the mean of the siblings' at
+    their turn t (baseline of 2511.19405), or minus 0 if no sibling has such a turn. B_t is the
+    other agent's advantage at this stage. The paper has two agents that act at once; here several
+    others count together, and one that does not act counts with its last turn. An agent whose past
+    advantages add up to more than 0 is credited for helping the others, and one below 0 for harming
+    them: in a repeated dilemma it learns reciprocity. Turns of opponents and frozen policies count,
+    but are no samples. Only with beta 0 and discount 1 is the expected gradient exactly the policy
+    gradient. For rewards c times as large, divide beta by c. Failure mode: a move that costs the
+    agent little and harms the others much remains as a punishment, such as an illegal move.
     """
 
     def __init__(self, *, beta: float = 0.5, discount: float = 0.9) -> None:
@@ -60,26 +59,23 @@ class AdvantageAlignment(GroupRelative):
             turns,
             key=lambda credited: (self.among(credited), credited.number),
             advantage=leave_one_out,
-            absent=lambda credited, sibling: 0.0,
+            absent=lambda *_: 0.0,
         )
-        episodes: dict[tuple[str, int], list[int]] = defaultdict(list)
-        for row, credited in enumerate(turns):
-            episodes[credited.group.id, credited.episode].append(row)
         added: list[float] = []
-        for rows in episodes.values():
-            added += self._added([turns[row].turn for row in rows], [own[row] for row in rows])
+        for _, episode in groupby(turns, lambda credited: (credited.group.id, credited.episode)):
+            added += self._added([credited.turn for credited in episode], own[len(added) :])
         learns = [row for row, credited in enumerate(turns) if credited.turn.trainable]
         made = samples([turns[row] for row in learns], [own[row] + added[row] for row in learns])
         return made, sum(map(abs, added)) / size if (size := sum(map(abs, own))) else 0.0
 
     def _added(self, turns: Sequence[Turn], advantages: Sequence[float]) -> list[float]:
-        """Return the second term of each turn of an episode."""
+        """Return the second term of an episode's turns, whose advantages come first."""
         latest: dict[str, float] = {}  # advantage of an agent's last turn
         past: dict[str, float] = defaultdict(float)  # sum of an agent's advantages before a stage
         added: list[float] = []
         for acting in by_stage(turns):
             own = advantages[len(added) : len(added) + len(acting)]
-            latest |= {turn.agent: value for turn, value in zip(acting, own, strict=True)}
+            latest |= dict(zip([turn.agent for turn in acting], own, strict=True))
             for turn in acting:
                 others = sum(value for agent, value in latest.items() if agent != turn.agent)
                 added.append(self.beta * self.discount * past[turn.agent] * others)
@@ -89,5 +85,5 @@ class AdvantageAlignment(GroupRelative):
         return added
 
     def metrics(self) -> Mapping[str, float]:
-        """Return `alignment`: that size in the last batch."""
+        """Return `alignment`: the size of the second term over the first's in the last batch."""
         return {"alignment": self._share}
