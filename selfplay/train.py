@@ -419,7 +419,8 @@ class Trainer:
             unmeasured = missing_signals.unmeasured(parts, played)
             unbranched = missing_signals.unbranched(experiment.sampler, played)
             zero_sum = missing_signals.zero_sum(experiment.sampler, played)
-            for line in (*unmeasured, *unbranched, *zero_sum):
+            opposed = missing_signals.opposed_roles(experiment.credit, groups)
+            for line in (*unmeasured, *unbranched, *zero_sum, *opposed):
                 self.progress.note(line)
 
 

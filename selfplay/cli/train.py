@@ -139,7 +139,7 @@ def _resume(folder: Path, overrides: Sequence[str]) -> None:
     from selfplay.experiment.setting_changes import changes, check_changes
     from selfplay.learner import checkpoint
     from selfplay.learner.checkpoint_writer import CheckpointWriter
-    from selfplay.run.directory import Run
+    from selfplay.run.directory import Run, spans
     from selfplay.run.run_folder import step_of
 
     run = Run.open(folder)
@@ -170,6 +170,11 @@ def _resume(folder: Path, overrides: Sequence[str]) -> None:
                 experiment.step, experiment.settings.keep_checkpoints, experiment.collapse.spare()
             )
             note(f"all {steps} steps of {folder} are done; to train longer, add run.steps=N")
+        elif place is not None:
+            again = run.repeated(experiment.step)
+            also = f"; it repeats step{'s' * (len(again) > 1)} {spans(again)}" if again else ""
+            done = f"continues after the checkpoint of step {experiment.step}"
+            stage.progress.note(done + also)
         _go(experiment, stage, rewind=-1 if place is None else experiment.step)
 
 
@@ -261,6 +266,8 @@ class _Stage:
         command = shlex.join(["selfplay", "train", f"resume={self.run.folder}", *trusted])
         if step is None:
             return f"there is no checkpoint yet, so {command} begins the run again"
+        if step >= int(self._settings["run"]["steps"]):
+            return f"all steps are done; {command} makes what is left, such as the report"
         return f"{command} continues after the checkpoint of step {step}"
 
 

@@ -119,6 +119,9 @@ def call(target: Any, values: Mapping[str, Any], *, where: str) -> Any:
     except SettingError as error:
         raise ConfigError(join(where, error)) from error
     except ValueError as error:
+        # A subclass, such as JSONDecodeError, is no message of the class that is made.
+        if type(error) is not ValueError and raised_by_author(error):
+            raise ConfigError(f"{where}: {_title(target)}: {with_place(error)}") from error
         named = str(error).startswith(f"{where}: ")  # the message says it for users in Python
         raise ConfigError(str(error) if named else f"{where}: {error}") from error
     except Exception as error:

@@ -1,6 +1,6 @@
-"""Warnings about missing learning signals: steps in which all advantages are 0, games that are cut
-off, metrics that a setting names but no episode has, branches where nothing can branch, and
-samplers that look for successes in a zero-sum game."""
+"""Warnings about missing or wrong learning signals: steps in which all advantages are 0, games that
+are cut off, metrics that a setting names but no episode has, branches where nothing can branch,
+samplers that look for successes in a zero-sum game, and team credit for opposed sides."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -207,6 +207,43 @@ def zero_sum(sampler: object, groups: Sequence[Group]) -> Iterator[str]:
             "and this sampler cannot tell a success from a failure; choose sampler=independent or "
             "dynamic"
         )
+
+
+OPPOSED = -0.5
+"""Correlation of a role's pay with the team's return below which `opposed_roles` has a line."""
+LEAST_EPISODES = 8
+"""Number of finished episodes from which `opposed_roles` computes a correlation."""
+
+
+def opposed_roles(credit: Credit, groups: Sequence[Group]) -> Iterator[str]:
+    """Return a line for each learning role that a credit by the team's return rewards for losing:
+    its agents are paid less in the episodes in which the mean return of all agents is higher.
+    """
+    finished = [e for g in groups for e in g.episodes if e.status is Status.FINISHED]
+    learning = {turn.role: None for e in finished for turn in e.turns if turn.trainable}
+    for role in learning:
+        method = method_of(credit, role)
+        if not getattr(method, "team", False):
+            continue
+        agents = [dict.fromkeys(t.agent for t in e.turns if t.role == role) for e in finished]
+        pairs = np.array(
+            [
+                (np.mean([own_pay(episode, agent) for agent in its]), team_return(episode))
+                for episode, its in zip(finished, agents, strict=True)
+                if its
+            ]
+        )
+        if len(pairs) < LEAST_EPISODES or np.ptp(pairs, axis=0).min() <= 1e-12:
+            continue
+        correlation = float(np.corrcoef(pairs.T)[0, 1])
+        if correlation < OPPOSED:
+            yield (
+                f"credit: {type(method).__name__} judges turns by the mean return of all agents, "
+                f"and agents of the role {role!r} are paid less where this mean is higher "
+                f"(correlation {correlation:.2f} in {len(pairs)} episodes), so that they learn to "
+                "lower their own reward; in a game of opposed sides choose a credit that judges by "
+                "each agent's own return, such as credit=rloo"
+            )
 
 
 def _compared(episode: Episode, group_by: str) -> bool:

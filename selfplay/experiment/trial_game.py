@@ -67,6 +67,26 @@ class CheckedGame:
     """One line per metric that is probably misspelt."""
 
 
+def policies(config: Mapping[str, Any]) -> str:
+    """Return the policies and opponents of a config, each with the roles that it plays.
+
+    `config` is one that `selfplay.experiment.experiment.check` has accepted.
+    """
+    players = RolloutSetup(config)
+    try:
+        population = players.population
+        playing: dict[str, list[str]] = {}
+        for role in players.roles:
+            playing.setdefault(population.policy_of(role), []).append(role)
+        return ", ".join(
+            f"{name} ({', '.join(roles)})"
+            + ("" if name in population.learning else " does not learn")
+            for name, roles in playing.items()
+        )
+    finally:
+        players.close()
+
+
 def games(config: Mapping[str, Any], *, seed: int) -> Iterator[CheckedGame]:
     """Play one game of the first training task, and one of the first task of each evaluation.
 

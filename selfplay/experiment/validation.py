@@ -5,6 +5,7 @@ checked its own settings. The remaining faults are objects that do not fit each 
 calls the checks in the order in which this module defines them.
 """
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -15,7 +16,7 @@ from selfplay.config.run_config import RunSettings
 from selfplay.credit import Credit
 from selfplay.credit.by_role import ByRole
 from selfplay.credit.majority_pairs import MajorityPairs
-from selfplay.credit.nested_methods import methods_of
+from selfplay.credit.nested_methods import method_of, methods_of
 from selfplay.credit.preference_pairs import PreferencePairs
 from selfplay.credit.shaping import CosineLength, Overlong
 from selfplay.curriculum import Curriculum
@@ -33,6 +34,7 @@ from selfplay.runtime import Runtime
 from selfplay.runtime.local import Local
 from selfplay.sampler import Sampler
 from selfplay.sampler.prefetch import overlap_problem
+from selfplay.types import role_of
 
 
 def validate(
@@ -73,6 +75,7 @@ def validate(
             require_peft(f"{players.population.where(name)}.lora")
     notes = [each.warmup_note(settings.steps) for each in players.learner_settings.values()]
     notes += policy_notes(players.population)
+    notes += lone_role_notes(players, credit, sampler)
     notes += sampler_notes(credit, sampler)
     notes += shaping_notes(credit, shaping)
     notes += pair_notes(credit, objective)
@@ -139,6 +142,32 @@ def check_sampler_supports_credit(credit: Credit, sampler: Sampler) -> None:
                 f"is {size}, so that every advantage would be zero; set sampler.group_size to "
                 f"{least} or more{others}"
             )
+
+
+def lone_role_notes(players: RolloutSetup, credit: Credit, sampler: Sampler) -> list[str]:
+    """Return a line for each learning role whose only agent is compared with no other.
+
+    A method with `group_by=role` or `prompt` compares the agents of a role in one group. With one
+    episode per group and one agent of the role, every advantage of the role is 0.
+    """
+    if getattr(sampler, "group_size", None) != 1:
+        return []
+    counts = Counter(role_of(agent) for agent in players.arena().possible_agents)
+    population, notes = players.population, []
+    for role in players.roles:
+        method = method_of(credit, role)
+        by = getattr(method, "group_by", "agent")
+        if by == "agent" or getattr(method, "compares", None) != "group" or counts[role] != 1:
+            continue
+        if population.policy_of(role) in population.learning:
+            notes.append(
+                f"credit: {type(method).__name__} with group_by={by} compares the agents of a role "
+                f"in one group; a group has one agent of the role {role!r}, because "
+                "sampler.group_size is 1, so every advantage of the role is 0; set "
+                "sampler.group_size to 2 or more, or credit the role by another method "
+                "(credit=by_role)"
+            )
+    return notes
 
 
 def sampler_notes(credit: Credit, sampler: Sampler) -> list[str]:

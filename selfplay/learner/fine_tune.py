@@ -17,6 +17,7 @@ import torch
 from transformers import PreTrainedModel
 
 from selfplay.arena.demonstrations import DemonstrationStream, optional_members
+from selfplay.author_code import naming
 from selfplay.errors import ConfigError, DivergedError
 from selfplay.learner.base_learner import check_sample
 from selfplay.learner.batch import computed_count
@@ -230,9 +231,11 @@ class FineTune:
             shown = self._shown(rng, step / self.steps, self.batch)
             yield [self._example(each) for each in shown]
 
-    def _shown(self, rng: Random, progress: float, count: int) -> Iterator[Demonstration]:
+    def _shown(self, rng: Random, progress: float, count: int) -> list[Demonstration]:
+        """Return up to `count` demonstrations; raise ConfigError for an error of their author."""
         assert isinstance(self.source, DemonstrationStream)
-        return islice(self.source.stream(rng, progress), count)
+        with naming(f"warmstart.examples: {type(self.source).__name__}.stream", self.source):
+            return list(islice(self.source.stream(rng, progress), count))
 
     def _example(self, shown: Demonstration) -> RoleExample:
         return RoleExample(

@@ -20,6 +20,7 @@ from torch.nn import functional
 
 from selfplay import __version__
 from selfplay.arena.demonstrations import Demonstrations, optional_members
+from selfplay.author_code import naming
 from selfplay.config.instantiate import build, call
 from selfplay.errors import ConfigError, DivergedError
 from selfplay.models.bfloat16 import fast_products
@@ -220,10 +221,11 @@ class WarmStart:
 
     def _shown(self, rng: Random, progress: float, count: int) -> list[Demonstration]:
         """Return up to `count` demonstrations; raise ConfigError if there are none."""
-        found = list(islice(self.demonstrations.stream(rng, progress), count))
+        where = f"warmstart.demonstrations: {type(self.demonstrations).__name__}.stream"
+        with naming(where, self.demonstrations):
+            found = list(islice(self.demonstrations.stream(rng, progress), count))
         if not found:
-            source = type(self.demonstrations).__name__
-            raise ConfigError(f"warmstart.demonstrations: {source}.stream yields no demonstration")
+            raise ConfigError(f"{where} yields no demonstration")
         return found
 
     def try_out(self, model: Any, renderer: ChatRenderer) -> str:
@@ -359,18 +361,21 @@ def make(
         report: Function that shows lines of progress.
         base: Name or folder of the model that it begins with, if it begins with one.
         chat: Settings of the model's prompts in a run.
+
+    Raises ConfigError, in one line, for an error of an author's arena, role or examples.
     """
     warm: ModelMaker = build(config, where="warmstart")
-    warm.prepare(report)
-    place = _place(warm, config, base, chat)
-    if is_complete(place):
-        ACTIVITY.note(f"warm start: from the cache, {place}")
-        return place
-    with alone(place, what="warm start", report=report):
+    with naming("warmstart: an arena, a role or the examples", warm):
+        warm.prepare(report)
+        place = _place(warm, config, base, chat)
         if is_complete(place):
-            report(f"warm start: another run has made it, {place}")
-        else:
-            _train(warm, place, report, base, chat)
+            ACTIVITY.note(f"warm start: from the cache, {place}")
+            return place
+        with alone(place, what="warm start", report=report):
+            if is_complete(place):
+                report(f"warm start: another run has made it, {place}")
+            else:
+                _train(warm, place, report, base, chat)
     return place
 
 

@@ -226,6 +226,12 @@ class Run:
         known = self._lines(step).steps if path.exists() else set()
         return [number for number in range(step + 1) if number not in known]
 
+    def repeated(self, step: int) -> list[int]:
+        """Return the recorded steps after `step`, the step of a checkpoint; a resume repeats
+        them."""
+        path = self.folder / METRICS
+        return sorted(self._lines(step).later) if path.exists() else []
+
     def check_complete(self) -> None:
         """Raise RunError if steps are recorded: the run then had checkpoints, which are missing."""
         path = self.folder / METRICS

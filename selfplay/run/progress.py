@@ -252,6 +252,9 @@ class Progress:
                     for metric in metrics[:most]
                     if (key := f"{prefix}/{row}/{metric}") in self._history
                 ]
+                illegal = f"{prefix}/{row}/verdict/illegal"
+                if self._latest.get(illegal) == self.done and self._history[illegal][-1]:
+                    shown.append(f"illegal {self._newest(illegal)}")
                 parts.append(f"{row} " + " ".join(shown))
         return " | ".join(parts)
 

@@ -198,12 +198,12 @@ def _written(value: object, depth: int, budget: list[int]) -> str:
         if type(value) is tuple:
             return "(" + ", ".join(texts) + ("," if len(texts) == 1 else "") + ")"
         return "{" + ", ".join(sorted(texts)) + "}" if texts else "set()"
-    raise LiteralError(f"{_name(kind)} is not plain data")
+    raise LiteralError(f"a value of the class {_name(kind)} is not plain data")
 
 
 def _name(kind: type) -> str:
     # A program can override the name of a class, but not the slot of `type` itself.
-    return ascii(type.__dict__["__name__"].__get__(kind))[1:61]
+    return ascii(type.__dict__["__name__"].__get__(kind))[1:-1][:60]
 
 
 def _integer(value: int, budget: list[int]) -> str:

@@ -1,5 +1,6 @@
 """Tests of objects built from config nodes; all keys and types are checked before."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -224,12 +225,16 @@ class Torn:
     def __init__(self, *, how: str) -> None:
         if how == "type":
             self.size = how < 2  # type: ignore[operator]
+        if how == "json":
+            json.loads("{}\n{")
         raise FileNotFoundError(2, "No such file", "/torn")
 
 
 def test_an_error_of_an_authors_constructor_is_one_line_with_the_place() -> None:
     with pytest.raises(ConfigError, match=r"^a: \S+\.Torn: TypeError: '<' .*\.py, line \d+\)$"):
         build({"_target_": f"{HERE}.Torn", "how": "type"}, where="a")
+    with pytest.raises(ConfigError, match=r"^a: \S+\.Torn: JSONDecodeError: .*\.py, line \d+\)$"):
+        build({"_target_": f"{HERE}.Torn", "how": "json"}, where="a")
     with pytest.raises(FileNotFoundError):
         build({"_target_": f"{HERE}.Torn", "how": "file"}, where="a")
 

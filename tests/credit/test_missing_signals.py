@@ -14,6 +14,7 @@ from selfplay.credit.missing_signals import (
     Unfinished,
     UnpaidPolicies,
     ZeroAdvantages,
+    opposed_roles,
     unbranched,
     unmeasured,
     zero_fraction,
@@ -26,7 +27,7 @@ from selfplay.sampler.adaptive import Adaptive
 from selfplay.sampler.independent import Independent
 from selfplay.sampler.resample import Resample
 from selfplay.sampler.tree import Branch
-from selfplay.types import Group, Status, StopReason
+from selfplay.types import Episode, Group, Status, StopReason
 from tests.helpers.builders import episode, group, sample, single_turn_group, turn
 
 
@@ -46,6 +47,25 @@ def test_a_team_credit_in_a_zero_sum_game_is_named(credit: Credit) -> None:
     message = line(credit, [match(0.3), match(1.0)])
     assert message and "step 1: all 8 advantages are 0" in message
     assert "zero-sum" in message and "credit=rloo" in message
+
+
+def hunt(wolf_wins: bool, villagers: int = 4) -> Episode:
+    paid = 1.0 if wolf_wins else -1.0
+    sides = [turn("wolf_0", paid), *(turn(f"villager_{n}", -paid) for n in range(villagers))]
+    return episode(*sides)
+
+
+def test_a_team_credit_that_rewards_a_side_for_losing_is_named() -> None:
+    games = [group(hunt(False), hunt(True)) for _ in range(4)]
+    (message,) = opposed_roles(MAGRPO(), games)
+    assert "MAGRPO judges turns by the mean return of all agents" in message
+    assert "role 'wolf' are paid less where this mean is higher (correlation -1.00 in 8" in message
+    nested = ByRole(methods={"wolf": RLOO(), "default": MAGRPO()})
+    assert list(opposed_roles(nested, games)) == []  # its own return judges the wolf
+    assert list(opposed_roles(RLOO(), games)) == []
+    assert list(opposed_roles(MAGRPO(), games[:3])) == []  # too few to tell
+    friends = [group(episode(turn("a_0", x), turn("b_0", 2 * x))) for x in range(8)]
+    assert list(opposed_roles(MAGRPO(), friends)) == []
 
 
 def test_other_reasons_are_not_called_a_zero_sum_game() -> None:

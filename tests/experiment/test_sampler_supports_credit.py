@@ -156,3 +156,14 @@ def test_a_credit_method_that_misjudges_turns_of_the_sampler_is_noted() -> None:
         (TRR(), Independent()),
     ):
         assert sampler_notes(credit, sampler) == []
+
+
+def test_a_role_whose_only_agent_is_compared_with_no_other_has_a_note() -> None:
+    proposer = "+credit.methods.proposer={_target_: selfplay.credit.rloo.RLOO}"
+    config = ["credit=by_role", proposer]
+    (note,) = [each for each in check(load(*config)) if "every advantage" in each]
+    assert note.startswith("credit: RLOO with group_by=role compares the agents of a role")
+    assert "one agent of the role 'proposer'" in note and "sampler.group_size to 2" in note
+    frozen = ["population=separate", "+population.overrides.proposer.learn=false"]
+    for others in (["sampler.group_size=2"], frozen):
+        assert not [each for each in check(load(*config, *others)) if "every advantage" in each]

@@ -170,6 +170,7 @@ def test_a_finished_run_goes_on_with_more_steps_and_another_rate(tmp_path: Path)
     assert refused.code == 2 and "seed: cannot change" in one_line(refused.err)
     outcome = run("train", "resume=runs/copy", "run.steps=4", "learner.lr=1e-4", cwd=tmp_path)
     assert outcome.code == 0, outcome.err
+    assert "copy: continues after the checkpoint of step 3\n" in outcome.out
     (line,) = [each for each in outcome.err.splitlines() if "from step 4 on" in each]
     assert "run.steps=4 (was 3)" in line and "learner.lr=0.0001 (was 0.001)" in line
     rates = {row["step"]: row.get("policy/base/lr") for row in metrics(place)}

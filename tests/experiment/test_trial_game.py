@@ -20,7 +20,7 @@ from selfplay.config import compose
 from selfplay.curriculum.fixed import FixedTasks
 from selfplay.errors import ConfigError
 from selfplay.experiment.experiment import check
-from selfplay.experiment.trial_game import _seen, games
+from selfplay.experiment.trial_game import _seen, games, policies
 from selfplay.role import Role
 from selfplay.types import InvalidAction, Message, Metric, Observation, Task
 from tests.helpers.builders import turn
@@ -161,11 +161,20 @@ def checked(configs: str, *overrides: str) -> int:
     return main(["check", "--config-dir", configs, *game, "warmstart=random_play", *overrides])
 
 
+def test_policies_are_named_with_their_roles() -> None:
+    words = ["arena=prisoners_dilemma", "arena.players=[first, second]", "roles=dilemma"]
+    mine = "+population.roles={first: hawk, second: dove}"
+    frozen = "+population.overrides.dove.learn=false"
+    config = compose.load([*words, "curriculum=matrix", "evaluations=none", mine, frozen])
+    assert policies(config) == "hawk (first), dove (second) does not learn"
+
+
 def test_observations_actions_and_rewards_are_printed(
     configs: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert checked(configs) == 0
     captured = capsys.readouterr()
+    assert captured.out.startswith("policies: base (player)\n")
     assert "arena: task game, 2 turns, finished" in captured.out and captured.err == ""
     assert "player_0 (player) sees   heads or tails?" in captured.out
     assert "paid in all   player_0 1, player_1 1" in captured.out and "no faults" in captured.out

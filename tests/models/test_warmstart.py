@@ -49,6 +49,13 @@ class Mute(Parrot):
         return iter(())
 
 
+class Torn(Parrot):
+    """A source whose code has a fault."""
+
+    def stream(self, rng: Random, progress: float) -> Iterator[Demonstration]:
+        yield dict[str, Demonstration]()["bird"]
+
+
 def parrot(words: str = "yes", **settings: Any) -> dict[str, Any]:
     """Return the config of a short warm start."""
     return {
@@ -170,6 +177,10 @@ def test_a_slow_warm_start_reports_its_progress(
         ({"lr": float("inf")}, "lr: inf does not fit"),
         ({"final_lr": float("inf")}, "final_lr: inf does not fit"),
         ({"demonstrations": {"_target_": f"{__name__}.Mute"}}, "Mute.stream yields no demonstr"),
+        (
+            {"demonstrations": {"_target_": f"{__name__}.Torn"}},
+            r"Torn\.stream raised KeyError: 'bird' \(.*test_warmstart\.py, line \d+\)",
+        ),
         ({"seed": 2**64}, "a seed has at most 64 bits"),
         ({"model": {"hidden": 15}}, "hidden: 15 does not fit: 4 heads need"),
         ({"model": {"heads": 0}}, "heads: 0 does not fit: 1 to "),

@@ -96,6 +96,17 @@ def test_pipe_gets_plain_lines_every_n_steps() -> None:
     assert lines[-1] == "zero: finished at step 40/40 after 2 min 00 s"
 
 
+def test_a_plain_line_has_the_illegal_moves_of_its_step() -> None:
+    console, raw = pipe()
+    with Progress(3, "zero", console, every=1) as progress:
+        for step, illegal in enumerate([0.25, 0.0], start=1):
+            progress.step({**metrics(step), "role/solver/verdict/illegal": illegal})
+        progress.step(metrics(3))
+    first, second, third = [line for line in raw.getvalue().decode().splitlines() if "| " in line]
+    assert "solver reward 0.500 parsed 98.0% illegal 25.0%" in first
+    assert "illegal" not in second + third
+
+
 def test_ascii_pipe_gets_only_ascii() -> None:
     console, raw = pipe("ascii")
     with Progress(2, "caf\u00e9\x1b[2J\n", console) as progress:

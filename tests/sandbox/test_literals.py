@@ -316,3 +316,11 @@ def test_a_text_with_a_syntax_warning_is_parsed_without_output() -> None:
     code = "from selfplay.sandbox.literals import parse_program as p; p('1if 2 else 3')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr == ""
+
+
+def test_a_value_of_another_class_is_named() -> None:
+    class Point:
+        pass
+
+    with pytest.raises(LiteralError, match=r"^a value of the class Point is not plain data$"):
+        canonical(Point())
