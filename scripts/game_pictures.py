@@ -210,6 +210,20 @@ COOPERATION: list[TablePicture] = [
         },
     ),
     SeedDots(
+        name="lasting_cooperation_smollm2",
+        title="Prisoner's dilemma: SmolLM2 with Advantage Alignment and without it",
+        label="fraction of moves that cooperate",
+        sources=[TableSource(section="A real language model cooperates")],
+        rows={
+            "Advantage Alignment": "SmolLM2, Advantage Alignment",
+            "own return alone": "SmolLM2, own return alone",
+        },
+        sets={
+            "after 25 steps": SeedValues(columns=["step 25"]),
+            "after 100 steps": SeedValues(columns=["step 100"]),
+        },
+    ),
+    SeedDots(
         name="collaboration",
         title="Two agents that write one program: trained together or apart",
         label="held-out return, % of the maximum",
