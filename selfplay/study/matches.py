@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from selfplay.experiment.experiment import Experiment
 
 RETURN = "return"
-"""Name of the metric that every arena has: the mean return over its agents."""
+"""Name of the metric that every arena has: the mean return over the agents of the task."""
 DEFAULT_EPISODES = 200
 """Number of episodes of a cell (one seating of the players) if neither an evaluation nor the user
 sets it."""
@@ -195,14 +195,16 @@ class StudyMatches:
     def scores(self, episodes: Sequence[Episode], metric: str | None = None) -> np.ndarray:
         """Return [N] values of a metric (None: the main one); NaN if an episode failed or lacks it.
 
-        The return of a truncated episode is what was paid. As in evaluations, a truncated episode
+        `return` is the mean over the agents that take part in the task (`Arena.agents_of`). The
+        return of a truncated episode is what was paid. As in evaluations, a truncated episode
         without a metric of the arena counts as 0 if the arena declares that more of it is better:
         an answer that was never given is not right. `record` counts those that are left out.
         """
         name = metric or self.metrics[0]
         agents = self._paid(name)
         if agents:
-            return np.array([_mean_return(episode, agents) for episode in episodes])
+            arena = self.arena()
+            return np.array([_mean_return(episode, agents, arena) for episode in episodes])
         self._counts.ask(name, episodes)
         found = []
         for episode in episodes:
@@ -318,7 +320,8 @@ class StudyMatches:
         return player
 
     def _paid(self, metric: str) -> list[str]:
-        """Return the agents whose mean return the metric is; [] for a metric of the arena."""
+        """Return the agents whose mean return the metric is, of all tasks; [] for a metric of the
+        arena."""
         first, _, who = metric.partition("/")
         if first != RETURN:
             return []
@@ -424,7 +427,13 @@ def _games(
     )
 
 
-def _mean_return(episode: Episode, agents: Sequence[str]) -> float:
+def _mean_return(episode: Episode, agents: Sequence[str], arena: Arena) -> float:
+    """Return the mean return over those of the agents that take part in the episode's task.
+
+    It is 0 if none of them does, because they are paid nothing, and NaN for a failed episode.
+    """
     if episode.status is Status.FAILED:
         return math.nan
-    return sum(own_pay(episode, agent) for agent in agents) / len(agents)
+    there = set(arena.agents_of(episode.task))
+    paid = [own_pay(episode, agent) for agent in agents if agent in there]
+    return sum(paid) / max(len(paid), 1)

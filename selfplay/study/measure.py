@@ -5,7 +5,7 @@ Each module of `selfplay.study.measures` that assigns `MEASURE` declares one mea
 """
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,6 +66,9 @@ class Measure:
     """Options besides --json, --trust and --out."""
     comparable: bool = True
     """True if the measure can be computed for a single run, as `compare` does for each run."""
+    shared: Callable[[Sequence[Path]], Mapping[str, Any]] | None = None
+    """Function that returns further attributes of the options for each of the runs that `compare`
+    measures, from the folders of all of them; None: there are none."""
     extra: str = ""
     """Extra of this library that the measure always needs, such as "games"; the help names it."""
 

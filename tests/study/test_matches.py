@@ -109,3 +109,25 @@ def test_a_wrong_metric_is_refused_after_one_trial_game() -> None:
     with pytest.raises(ConfigError, match="a trial game lacks it; did you mean 'illegal'"):
         wrong.check_metric()
     assert len(asked) == 1 and wrong.cells == 0
+
+
+class Partial(Kuhn):
+    """The game of two of six agents: those at the places of the task."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.possible_agents = [f"player_{number}" for number in range(6)]
+
+    def agents_of(self, task: Task) -> list[str]:
+        return [self.possible_agents[place] for place in task.payload["places"]]
+
+
+def test_the_return_is_the_mean_over_the_agents_of_the_task() -> None:
+    made = games(Partial, {"team": constant("pass")})
+    turns = [turn(f"player_{number}", reward=float(number)) for number in range(1, 5)]
+    few = episode(*turns, task=Task(id="few", payload={"places": [1, 2, 3, 4]}))
+    more = episode(*turns, task=Task(id="more", payload={"places": [0, 1, 2, 3, 4]}))
+    assert made.scores([few, more]).tolist() == [2.5, 2.0]
+    assert made.scores([few, more], "return/player").tolist() == [2.5, 2.0]
+    assert made.scores([few, more], "return/player_4").tolist() == [4.0, 4.0]
+    assert made.scores([few, more], "return/player_5").tolist() == [0.0, 0.0]

@@ -412,10 +412,14 @@ def from_options(options: argparse.Namespace) -> Result:
         if given and option is not ONLY and measure.option(option.name) is None:
             raise ConfigError(f"--{option.name}: {options.of} has no such option")
 
+    sets = parse_sets(options.run)
+    runs = [reference.run for references in sets.values() for reference in references]
+    shared = measure.shared(runs) if measure.shared else {}
+
     def measure_run(reference: Reference) -> Result:
         run = {"run": reference.run, "player": str(reference), "players": [str(reference)]}
         defaults = {option.name: option.default for option in measure.options}
-        given = {**defaults, **vars(options), "run": run[measure.target]}
+        given = {**defaults, **vars(options), **shared, "run": run[measure.target]}
         if measure.target == "run" and (step := step_of(reference, measure)) is not None:
             given["step"] = step
         try:
@@ -424,9 +428,7 @@ def from_options(options: argparse.Namespace) -> Result:
             where = "" if str(reference.run) in str(error) else f"{reference}: "
             raise ConfigError(f"{where}{error}") from error
 
-    return study(
-        options.of, measure_all(parse_sets(options.run), measure_run), only=options.only or ()
-    )
+    return study(options.of, measure_all(sets, measure_run), only=options.only or ())
 
 
 MEASURE = Measure(

@@ -30,7 +30,7 @@ as different. Drift is measured on the sampled tokens at their sampling temperat
 
 import argparse
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -39,12 +39,11 @@ from typing import TYPE_CHECKING
 from selfplay.errors import ConfigError, nearest
 from selfplay.run.declarations import read_declared
 from selfplay.run.formatting import counted
-from selfplay.run.record_reader import read_metrics
-from selfplay.run.run_folder import METRICS
 from selfplay.study.measure import METRIC, SEED, Measure
 from selfplay.study.players import untrained
 from selfplay.study.plots import CurvePlot
 from selfplay.study.recorded_episodes import PROPOSED, recorded_episodes
+from selfplay.study.recorded_metrics import recorded_metrics
 from selfplay.study.result import Cell, Result, Table
 from selfplay.study.stats.text import (
     ARCHIVE,
@@ -105,7 +104,7 @@ def study(
     Raises:
         ConfigError: If the record has no such metric.
     """
-    metrics = read_metrics(run / METRICS)
+    metrics = recorded_metrics(run)
     name = chief(metrics, metric, read_declared(run).arena.chief)
     on_record = [(step, metrics[step][name]) for step in metrics if name in metrics[step]]
     pairs = [(step, measurable(value)) for step, value in on_record if abs(step) <= LARGEST]
@@ -143,6 +142,7 @@ def study(
         notes=[
             "intervals are about the steps of this run: other seeds are other series",
             "diversity uses the same number of words and of actions at every step",
+            *_unmeasured(rows, proposers_of(episodes)),
             *(
                 [f"{name}: {lost} of {len(on_record)} values are not finite or too large: left out"]
                 if lost
@@ -190,7 +190,7 @@ def by_role(
 ) -> dict[str, dict[int, dict[str, float]]]:
     """Return the metrics of each role at each step; diversity uses equal sizes at all steps."""
     turns: dict[str, dict[int, list[Turn]]] = {}
-    proposers = set()
+    proposers = proposers_of(steps)
     for step, episodes in steps:
         kept = [episode for episode in episodes if episode.status is not Status.FAILED]
         learning = learning_agents(kept)
@@ -198,8 +198,6 @@ def by_role(
             for turn in episode.turns[episode.shared_turns :]:
                 if turn.final and (turn.trainable or turn.agent not in learning):
                     turns.setdefault(turn.role, {}).setdefault(step, []).append(turn)
-            if PROPOSED in episode.metrics:
-                proposers |= {turn.role for turn in episode.turns[:1]}
     found: dict[str, dict[int, dict[str, float]]] = {}
     for role, at in turns.items():
         count = min(len(each) for each in at.values())
@@ -216,6 +214,20 @@ def by_role(
         for step, row in alike.items():
             found[role][step] |= row
     return found
+
+
+def proposers_of(steps: Steps) -> set[str]:
+    """Return the roles that make proposals.
+
+    A proposal is the first turn of an episode with the metric `PROPOSED`.
+    """
+    return {
+        turn.role
+        for _, episodes in steps
+        for episode in episodes
+        if episode.status is not Status.FAILED and PROPOSED in episode.metrics
+        for turn in episode.turns[:1]
+    }
 
 
 def metrics_of(
@@ -249,6 +261,39 @@ def metrics_of(
         "drift k3": k3,
         "surprisal under base": surprisal,
     }
+
+
+def _unmeasured(rows: Rows, proposers: Collection[str]) -> list[str]:
+    """Return notes that say why roles have no value of a metric of texts at any step."""
+
+    def lacking(kind: str) -> list[str]:
+        return [
+            role
+            for role, found in rows.items()
+            if not any(math.isfinite(row[kind]) for row in found.values())
+        ]
+
+    old = lacking("novelty")
+    reasons = [
+        (
+            "distinct-2",
+            lacking("distinct-2"),
+            "no turn has two words among those that count, which are equally many at every step",
+        ),
+        ("Vendi score and self-BLEU", lacking("Vendi score"), "no action has two words"),
+        (
+            "novelty",
+            [role for role in old if role not in proposers],
+            "no proposals on record; a proposal is the first turn of an episode with the metric "
+            f"{PROPOSED}, which an arena measures where an agent proposes a task",
+        ),
+        (
+            "novelty",
+            [role for role in old if role in proposers],
+            "too few earlier proposals, or no proposal has two words",
+        ),
+    ]
+    return [f"no {kind} of {', '.join(roles)}: {why}" for kind, roles, why in reasons if roles]
 
 
 def _ends(role: str, rows: Mapping[int, Mapping[str, float]]) -> Table:

@@ -32,7 +32,7 @@ different carry no measurable information.
 import argparse
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -86,7 +86,7 @@ def study(
         ConfigError: If the records have no messages and no texts, or if `least` is below 1.
     """
     check_least(least)
-    found = recorded_usage(run, SPEECH, step=step, agent=agent)
+    found = recorded_usage(run, (*SPEECH, "move"), step=step, agent=agent)
     spoken = any(each.kind == "message" for each in found)
     kept = [each for each in found if each.kind.startswith("message" if spoken else "text")]
     if not kept:
@@ -98,6 +98,7 @@ def study(
     kept = [each for each in kept if each.kind not in WHOLE or _has_words(each, whole)]
     measured = [each for each in kept if each.kind not in WHOLE]
     notes = [] if spoken else ["no turn on record is a message: the texts of other turns count"]
+    notes += _silent(found, {each.agent for each in kept}, spoken=spoken)
     counts, rare = left_out(measured, least=least)
     drawings, undrawn = _drawings(measured, least)
     return Result(
@@ -143,6 +144,27 @@ def _has_words(usage: AgentUsage, whole: Mapping[str, AgentUsage]) -> bool:
     """Return True if there are at least half as many uses of words in this table as texts."""
     texts = sum(each.uses for each in whole[usage.agent].summaries.values())
     return sum(each.uses for each in usage.summaries.values()) >= texts / 2
+
+
+def _silent(found: Sequence[AgentUsage], shown: Collection[str], *, spoken: bool) -> list[str]:
+    """Return notes on the agents that are left out: those with moves, and those with texts.
+
+    Args:
+        found: Usage of all kinds.
+        shown: Agents that the study shows.
+        spoken: True if the study shows messages.
+    """
+    out = {each.agent: None for each in found if each.agent not in shown}
+    moving = [agent for agent in out if any((e.agent, e.kind) == (agent, "move") for e in found)]
+    notes = []
+    if moving:
+        notes.append(
+            f"left out: {', '.join(moving)}; turns whose view lists legal moves are measured by "
+            "selfplay study behaviour"
+        )
+    if writing := [agent for agent in out if spoken and agent not in moving]:
+        notes.append(f"left out: {', '.join(writing)}; no turn of theirs is a message")
+    return notes
 
 
 def _newest(usage: AgentUsage) -> list[Word]:

@@ -10,8 +10,11 @@ points.
 
 **Source.** The record of training; nothing is played or computed again.
 
-**Estimator.** The recorded values. One run has no interval; `compare` gives the mean over the runs
-of a set with Student's interval, and curves with a band from the lowest to the highest run.
+**Estimator.** The recorded values. An outcome, such as a verdict of a role, is on record from the
+step on at which it first occurred; it is 0 at the earlier steps at which the role moved. With
+`compare`, it is 0 too in a run in which only the outcome is missing. One run has no interval;
+`compare` gives the mean over the runs of a set with Student's interval, and curves with a band from
+the lowest to the highest run.
 
 **Limits.** A metric of training is about the episodes of one step, so its latest value is noisy; an
 evaluation is not. Long curves are thinned to every k-th point.
@@ -28,14 +31,13 @@ from selfplay.errors import ConfigError, nearest
 from selfplay.run.declarations import RunMetrics, read_declared
 from selfplay.run.directory import Run
 from selfplay.run.formatting import counted, words
-from selfplay.run.record_reader import read_metrics
 from selfplay.run.report.charts import running_mean, smoothing
 from selfplay.run.report.repeated_metrics import repeated
-from selfplay.run.run_folder import METRICS
 from selfplay.run.step_range import step_range
 from selfplay.study.derived_metrics import DerivedMetric
 from selfplay.study.measure import DERIVED, ONLY, RANGES, Measure
 from selfplay.study.plots import CurvePlot
+from selfplay.study.recorded_metrics import outcomes_of, recorded_metrics
 from selfplay.study.result import Result
 from selfplay.study.stats.bootstrap import Estimate
 from selfplay.study.stats.time_series import LARGEST, measurable
@@ -52,6 +54,7 @@ def study(
     only: Sequence[str] = (),
     ranges: Sequence[str] = (),
     derived: Sequence[DerivedMetric] = (),
+    outcomes: Sequence[str] = (),
 ) -> Result:
     """Return the curves of metrics of a run.
 
@@ -61,12 +64,14 @@ def study(
             chief metrics, see `RunMetrics.order`.
         ranges: Ranges of steps, such as 1:10, over which means are given.
         derived: Metrics that are computed from recorded ones.
+        outcomes: Outcomes that could have occurred, besides those on record; see
+            `recorded_metrics`.
     Raises:
         ConfigError: If the record has no such metric, no step, or no value in a range.
         RunError: If the record is damaged.
     """
     declared = read_declared(run)
-    rows: Mapping[int, Mapping[str, float]] = read_metrics(run / METRICS)
+    rows: Mapping[int, Mapping[str, float]] = recorded_metrics(run, outcomes=outcomes)
     if not rows:
         raise ConfigError(
             f"{run}: no training step is recorded; `selfplay evaluate {run}` measures a checkpoint"
@@ -277,6 +282,7 @@ def from_options(options: argparse.Namespace) -> Result:
         only=options.only or (),
         ranges=options.steps or (),
         derived=[DerivedMetric.parse(text) for text in options.derive or ()],
+        outcomes=getattr(options, "outcomes", ()),
     )
 
 
@@ -286,5 +292,6 @@ MEASURE = Measure(
     target="run",
     run=from_options,
     options=(ONLY, RANGES, DERIVED),
+    shared=lambda runs: {"outcomes": outcomes_of(runs)},
 )
 """The measure `metrics` of the command line."""

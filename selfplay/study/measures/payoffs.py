@@ -36,7 +36,7 @@ from selfplay.league.empirical_game import (
     nash,
     solvers,
 )
-from selfplay.run.formatting import number
+from selfplay.run.formatting import counted, number
 from selfplay.study.matches import RETURN, StudyMatches
 from selfplay.study.measure import (
     CHANGES,
@@ -70,10 +70,7 @@ def study(games: StudyMatches, players: Sequence[StudyPlayer]) -> Result:
     """
     sides = games.sides(players)
     if len(sides) != 2:
-        raise ConfigError(
-            f"payoffs: {games.arena().name} has {len(sides)} side(s){except_fixed_roles(players)}, "
-            "and payoffs needs two; measure roleswap, or crossplay for a team"
-        )
+        raise ConfigError(_not_two(games.arena().name, list(sides), except_fixed_roles(players)))
     if len(players) < 2:
         raise ConfigError(
             "payoffs: one player has no opponent; name several: runs, checkpoints as RUN@STEP, or "
@@ -128,6 +125,21 @@ def study(games: StudyMatches, players: Sequence[StudyPlayer]) -> Result:
         drawings=[*_drawings(found, gains, ranks, mixture, order), sweep],
         params={**games.record(), "metric": "half the difference of pay"},
         notes=[*games.notes, *notes, settled(shares), *undrawn([sweep])],
+    )
+
+
+def _not_two(arena: str, sides: Sequence[str], besides: str) -> str:
+    """Return the error about games that do not have two sides."""
+    names = f": {', '.join(sides)}" if sides else ""
+    advice = (
+        "measure roleswap, or crossplay for a team, or name a run of a game of two sides"
+        if len(sides) > 2
+        else "name a run of a game of two sides"
+    )
+    return (
+        f"payoffs: {arena} has {counted(len(sides), 'side')}{besides}{names}; payoffs needs two "
+        "(a side is a role, whose agents play together, or one agent if all have the same role); "
+        f"{advice}"
     )
 
 

@@ -216,9 +216,11 @@ def study(
         raise ConfigError(
             f"hacking: {name} has no proposals recorded up to {players[0].label}, no agent that "
             f"answers again after hearing others and has the verdict {RIGHT!r} if it is right, no "
-            "judge of others, and there is a single run; "
-            "name a run of arena=absolute_zero or arena=debate or arena=judged_debate, or several "
-            "runs of a game of two roles"
+            "judge of others, and no two roles that meet, played by several runs; "
+            f"an arena needs the metric {PROPOSED} for proposed tasks (as arena=absolute_zero), or "
+            f"messengers() and the note verdict={RIGHT!r} for each right answer (as arena=debate), "
+            "or judged(), accepts() and saying() for a judge (as arena=judged_debate); for a game "
+            "of two roles, name several runs"
         )
     drawings.append(
         IntervalPlot(

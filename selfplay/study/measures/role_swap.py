@@ -28,7 +28,7 @@ as random play, gives other values.
 """
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import compress, product
 from math import factorial
@@ -45,6 +45,9 @@ from selfplay.study.stats.bootstrap import Draws, Estimate, mean
 
 MOST_CELLS = 64
 """Largest number of assignments."""
+
+ROUNDING = 1e-12
+"""Largest size of rounding noise in a difference of scores, relative to the largest score."""
 
 Assignment = tuple[int, ...]
 """Index of the player of each side."""
@@ -156,27 +159,53 @@ def contrasts(
     """
     everyone = range(len(sides))
     trained, base = scores[(0,) * len(sides)], scores[(1,) * len(sides)]
+    largest = _largest(scores.values())
+
+    def effect(name: str, values: np.ndarray) -> Estimate:
+        return _effect(name, values, draws, largest=largest)
+
     alone = [scores[tuple(0 if s == side else 1 for s in everyone)] - base for side in everyone]
     without = [
         trained - scores[tuple(1 if s == side else 0 for s in everyone)] for side in everyone
     ]
     first, second = labels[:2]
     found = [
-        draws.mean(f"joint gain, {first} over {second}", trained - base, null=0.0),
+        effect(f"joint gain, {first} over {second}", trained - base),
+        *(effect(f"gain of {side} alone", gain) for side, gain in zip(sides, alone, strict=True)),
         *(
-            draws.mean(f"gain of {side} alone", gain, null=0.0)
-            for side, gain in zip(sides, alone, strict=True)
-        ),
-        *(
-            draws.mean(f"lost with {second} as {side}", lost, null=0.0)
+            effect(f"lost with {second} as {side}", lost)
             for side, lost in zip(sides, without, strict=True)
         ),
     ]
-    found.append(draws.mean("co-adaptation", trained - base - sum(alone), null=0.0))
+    found.append(effect("co-adaptation", trained - base - sum(alone)))
     return found + [
-        draws.mean(f"part of {side} in the joint gain (Shapley value)", part, null=0.0)
+        effect(f"part of {side} in the joint gain (Shapley value)", part)
         for side, part in zip(sides, shapley(scores, len(sides)), strict=True)
     ]
+
+
+def _largest(scores: Iterable[np.ndarray]) -> float:
+    """Return the largest absolute value of the finite scores; 0 if none is finite."""
+    return float(max(np.nanmax(np.abs(each), initial=0.0) for each in scores))
+
+
+def _effect(name: str, values: np.ndarray, draws: Draws, *, largest: float) -> Estimate:
+    """Return the mean of differences of scores, without rounding noise.
+
+    A value that is no larger than `ROUNDING` times the largest score is 0.
+
+    Args:
+        name: Name of the estimate.
+        values: [N] difference of each episode.
+        draws: Resampling of the episodes.
+        largest: Largest absolute score.
+    """
+    noise = ROUNDING * largest
+    found = draws.mean(name, np.where(np.abs(values) <= noise, 0.0, values), null=0.0)
+    low, value, high = (
+        0.0 if abs(each) <= noise else each for each in (found.low, found.value, found.high)
+    )
+    return replace(found, low=low, value=value, high=high)
 
 
 def shapley(worth: Mapping[Assignment, np.ndarray], count: int) -> list[np.ndarray]:
@@ -206,7 +235,8 @@ def role_effect(returns: Sequence[Mapping[Assignment, np.ndarray]], draws: Draws
     if not _zero_sum(returns):
         return []
     pairs = [pay for (i, j), pay in returns[0].items() if i != j]
-    return [draws.mean("role effect, pay of the first side", np.mean(pairs, axis=0), null=0.0)]
+    name, largest = "role effect, pay of the first side", _largest(returns[0].values())
+    return [_effect(name, np.mean(pairs, axis=0), draws, largest=largest)]
 
 
 def _zero_sum(returns: Sequence[Mapping[Assignment, np.ndarray]]) -> bool:
@@ -245,6 +275,7 @@ def _skill(
         return []
     matrix = _matrix(returns[0], len(labels))
     skill = (matrix - matrix.T) / 2
+    skill[np.abs(skill) <= ROUNDING * _largest(returns[0].values())] = 0.0
     return [
         Table(
             title="Skill without the role effect: pay against each other, averaged over the roles",

@@ -319,3 +319,30 @@ def test_the_trend_of_a_random_walk_notes_that_its_interval_is_too_narrow() -> N
     assert "too narrow" in trend("x", range(40), walk.tolist()).notes
     rng = np.random.default_rng(0)
     assert trend("x", range(100), rng.normal(size=100).tolist()).notes == "per 100 steps"
+
+
+def test_metrics_of_texts_without_a_value_are_in_notes(tmp_path: Path) -> None:
+    said = turn("player_0", action="bet", text="bet")
+    asked = turn("proposer_0", action="two words", text="two words")
+    proposal = episode(asked, metrics={"valid_proposal": 1.0})
+    place = folder(tmp_path / "run")
+    steps = [(1, [episode(said)] * 4), (2, [proposal, proposal, episode(said)])]
+    notes = study(place, steps, {}).notes
+    assert [note for note in notes if note.startswith("no ")] == [
+        "no distinct-2 of player: no turn has two words among those that count, which are equally "
+        "many at every step",
+        "no Vendi score and self-BLEU of player: no action has two words",
+        "no novelty of player: no proposals on record; a proposal is the first turn of an episode "
+        "with the metric valid_proposal, which an arena measures where an agent proposes a task",
+        "no novelty of proposer: too few earlier proposals, or no proposal has two words",
+    ]
+
+
+def test_an_outcome_is_tested_for_cycles_from_the_first_step_of_its_role(tmp_path: Path) -> None:
+    place = folder(tmp_path / "run")
+    valid, raised = {"role/injector/valid": 1.0}, {"role/injector/verdict/raised": 0.5}
+    lines = [{"step": n, **valid, **(raised if n > 29 else {})} for n in range(40)]
+    (place / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    result = study(place, recorded_episodes(place), {}, metric="role/injector/verdict/raised")
+    (found,) = [each for each in result.estimates if each.name.startswith("trend of role")]
+    assert found.count == 40 and found.value > 0

@@ -159,3 +159,31 @@ def test_a_view_seen_rarely_has_no_row_and_no_picture(tmp_path: Path) -> None:
     none = study(tmp_path, least=25)
     assert any("--least 24 or less" in note for note in none.notes)
     assert not any(isinstance(each, MatrixPlot) for each in none.drawings)
+
+
+def test_agents_that_are_left_out_are_in_a_note(tmp_path: Path) -> None:
+    def step(run: Path, *, spoken: bool) -> Path:
+        made = [
+            episode(
+                [
+                    turn("scout_0", "go", "x", 0, spoken=spoken),
+                    turn("hunter_0", "go", "stay", 1, legal=("stay", "go")),
+                    turn("writer_0", "go", "text", 2),
+                ],
+                number,
+            )
+            for number in range(24)
+        ]
+        write_step(run, 1, made)
+        return run
+
+    moves = "left out: hunter_0; turns whose view lists legal moves are measured by selfplay study"
+    notes = study(step(tmp_path / "texts", spoken=False)).notes
+    assert [note for note in notes if "left out" in note] == [f"{moves} behaviour"]
+    said = study(step(tmp_path / "messages", spoken=True)).notes
+    assert [note for note in said if "left out" in note] == [
+        f"{moves} behaviour",
+        "left out: writer_0; no turn of theirs is a message",
+    ]
+    alone = study(step(tmp_path / "alone", spoken=True), agent="scout_0").notes
+    assert not [note for note in alone if "left out" in note]

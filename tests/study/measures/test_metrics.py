@@ -334,3 +334,43 @@ def test_a_whole_name_keeps_first_value_gain_and_mean_in_sets(
     assert main(["study", "compare", "metrics", *sets, "--only", ACCURACY, "--json"]) == 0
     names = [each["name"] for each in json.loads(capsys.readouterr().out)["estimates"]]
     assert f"{ACCURACY}, gain: a" in names and not any(longer in name for name in names)
+
+
+RAISED, VALID = "role/injector/verdict/raised", "role/injector/valid"
+
+
+def test_the_mean_of_a_rare_outcome_is_over_all_steps_at_which_its_role_moved(
+    tmp_path: Path,
+) -> None:
+    rows: list[dict[str, Any]] = [{}, *[{VALID: 1.0}] * 3, {VALID: 1.0, RAISED: 0.5}]
+    run = recorded(tmp_path / "a", rows)
+    doubled = DerivedMetric.parse(f"doubled={{{RAISED}}} * 2")
+    result = study(run, only=["raised", "doubled"], derived=[doubled], ranges=["1:2"])
+    found = {each.name: (each.value, each.notes) for each in result.estimates}
+    # The area of the last triangle is 1/4, over three steps.
+    assert found[f"{RAISED}, mean"] == (pytest.approx(0.25 / 3), "steps 1 to 4")
+    assert found[f"{RAISED}, steps 1:2"] == (0.0, "mean of 2 values")
+    assert found["doubled, mean"] == (pytest.approx(0.5 / 3), "steps 1 to 4")
+    assert curves(result)[0].x == [1, 2, 3, 4]
+
+
+def test_an_outcome_that_never_occurred_in_one_run_is_compared_as_0(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorded(tmp_path / "learning-0", [{VALID: 1.0}, {VALID: 1.0, RAISED: 0.5, REWARD: 1.0}])
+    recorded(tmp_path / "frozen-0", [{VALID: 1.0}] * 2)
+    sets = [f"{name}={tmp_path}/{name}-*" for name in ("learning", "frozen")]
+    words = ["study", "compare", "metrics", *sets, "--json", "--only"]
+    assert main([*words, RAISED]) == 0
+    found = {
+        each["name"]: each["value"] for each in json.loads(capsys.readouterr().out)["estimates"]
+    }
+    assert found[f"{RAISED}, mean: learning"] == 0.25
+    assert found[f"{RAISED}, mean: frozen"] == 0.0
+    assert found[f"{RAISED}, latest: frozen less learning"] == -0.5
+    for name, run in (("role/injector/verdict/rised", "learning-0"), (REWARD, "frozen-0")):
+        assert main([*words, name]) == 2
+        assert f"{run}: --only {name}: no such metric" in capsys.readouterr().err
+    recorded(tmp_path / "idle-0", [{REWARD: 1.0}] * 2)
+    assert main([*words[:3], *sets, f"idle={tmp_path}/idle-0", "--only", RAISED]) == 2
+    assert f"idle-0: --only {RAISED}: no such metric" in capsys.readouterr().err

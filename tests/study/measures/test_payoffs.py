@@ -249,9 +249,17 @@ def test_games_without_two_sides_are_refused_with_advice() -> None:
         made = games(arena, {"a": constant("x"), "b": constant("x")})
         study(made, [player("a", arena), player("b", arena)])
 
-    with pytest.raises(ConfigError, match=r"idle_v0 has 3 side.*measure roleswap, or crossplay"):
+    with pytest.raises(ConfigError, match="idle_v0 has 3 sides: player_0, player_1, player_2;"):
         study_of(player=3)
-    with pytest.raises(ConfigError, match="idle_v0 has 1 side"):
+    with pytest.raises(ConfigError) as caught:
+        study_of(seer=1, villager=2, wolf=1)
+    assert str(caught.value) == (
+        "payoffs: idle_v0 has 3 sides: seer, villager, wolf; payoffs needs two (a side is a role, "
+        "whose agents play together, or one agent if all have the same role); measure roleswap, or "
+        "crossplay for a team, or name a run of a game of two sides"
+    )
+    one = r"idle_v0 has 1 side: solver_0; payoffs needs two .*; name a run of a game of two sides$"
+    with pytest.raises(ConfigError, match=one):
         study_of(solver=1)
     with pytest.raises(ConfigError, match="proposer never moves in these games"):
         study_of(proposer=1, solver=1)

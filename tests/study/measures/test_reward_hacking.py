@@ -3,6 +3,7 @@
 import argparse
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -242,5 +243,7 @@ def test_collusion_is_reported_by_pair_and_by_seat() -> None:
 
 def test_games_without_anything_to_probe_are_refused() -> None:
     arena = levers([1, 1])
-    with pytest.raises(ConfigError, match="has no proposals recorded up to x, no agent that"):
+    with pytest.raises(ConfigError, match="has no proposals recorded up to x, no agent that") as no:
         study(games(arena, {"x": constant("lever0")}), [player("x", arena)], [])
+    needed = "an arena needs the metric valid_proposal .*, or messengers.. and .*, or judged.., "
+    assert re.search(needed, str(no.value))

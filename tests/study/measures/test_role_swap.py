@@ -289,3 +289,24 @@ def test_single_players_and_unknown_agents_are_refused() -> None:
         study(made, [player("c", arena)])
     with pytest.raises(ConfigError, match="no such agent; did you mean 'player_"):
         made.scores([], "return/player_7")
+
+
+def test_rounding_noise_of_gains_is_0() -> None:
+    """0.3 - 0.2 - 0.1 is -2.8e-17, and means of thirds are not exactly 0 either."""
+    tenths = by_name(swap([[[0.3, 0.3], [0.2, 0.2]], [[0.1, 0.1], [0.0, 0.0]]]))
+    assert tenths["co-adaptation"].value == 0 == tenths["co-adaptation"].low
+    assert "the interval has no width" in tenths["co-adaptation"].notes
+    assert tenths["gain of row alone"].value == pytest.approx(0.2)
+
+    def paid(number: int, row: str, column: str) -> float:
+        trained = (row == "new") * (0.1, 0.7, -0.8)[number % 3]
+        return trained / 3 + (column == "new") * 0.1
+
+    found = by_name(gaps(paid))
+    part = found["part of row in the joint gain (Shapley value)"]
+    assert part.value == 0 and part.low < -0.01 < 0.01 < part.high
+
+
+def test_small_gains_are_not_rounding_noise() -> None:
+    found = by_name(swap([[[1e-9, 1e-9], [0, 0]], [[0, 0], [0, 0]]]))
+    assert found["joint gain, trained over base"].value == pytest.approx(1e-9)
