@@ -20,7 +20,7 @@ from selfplay.config import compose
 from selfplay.curriculum.fixed import FixedTasks
 from selfplay.errors import ConfigError
 from selfplay.experiment.experiment import check
-from selfplay.experiment.trial_game import _seen, games, policies
+from selfplay.experiment.trial_game import _seen, games
 from selfplay.role import Role
 from selfplay.types import InvalidAction, Message, Metric, Observation, Task
 from tests.helpers.builders import turn
@@ -159,14 +159,6 @@ def configs(tmp_path: Path) -> str:
 def checked(configs: str, *overrides: str) -> int:
     game = ["arena=coin", "roles=coin", "curriculum=games", "services=none", "evaluations=none"]
     return main(["check", "--config-dir", configs, *game, "warmstart=random_play", *overrides])
-
-
-def test_policies_are_named_with_their_roles() -> None:
-    words = ["arena=prisoners_dilemma", "arena.players=[first, second]", "roles=dilemma"]
-    mine = "+population.roles={first: hawk, second: dove}"
-    frozen = "+population.overrides.dove.learn=false"
-    config = compose.load([*words, "curriculum=matrix", "evaluations=none", mine, frozen])
-    assert policies(config) == "hawk (first), dove (second) does not learn"
 
 
 def test_observations_actions_and_rewards_are_printed(

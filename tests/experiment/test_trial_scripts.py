@@ -4,7 +4,7 @@ from random import Random
 from typing import Any
 
 from selfplay.config import compose
-from selfplay.experiment.trial_game import CheckedGame, games
+from selfplay.experiment.trial_game import CheckedGame, games, policies
 
 HERE = __name__
 
@@ -35,3 +35,11 @@ def test_a_script_plays_its_role() -> None:
     assert "the script of judge_0 speaks" in shown and "the script of debater" not in shown
     (fault,) = game(f"{HERE}.broken").faults
     assert "opponent 'fixed'" in fault and "KeyError" in fault
+
+
+def test_policies_are_named_with_their_roles() -> None:
+    words = ["arena=prisoners_dilemma", "arena.players=[first, second]", "roles=dilemma"]
+    mine = "+population.roles={first: hawk, second: dove}"
+    frozen = "+population.overrides.dove.learn=false"
+    config = compose.load([*words, "curriculum=matrix", "evaluations=none", mine, frozen])
+    assert policies(config) == "hawk (first), dove (second) does not learn"
