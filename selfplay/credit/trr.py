@@ -18,10 +18,10 @@ class TRR(StatelessCredit):
     R is the sum of the agent's rewards in the whole episode. Three task types and two roles make
     Absolute Zero's six baselines. A proposer makes one proposal per prompt, so it has no siblings
     within its group and is compared with the whole batch. The std has ddof 1. Statistics are per
-    trajectory; the released code whitens over response tokens, so that longer answers weigh more. Biased: each
-    return is part of its own mean and standard deviation. Failure mode: the baseline knows the type
-    but not the task, so all answers to easy tasks get positive advantages, and the variance is that
-    of the whole batch.
+    trajectory; the released code whitens over response tokens, so that longer answers weigh more.
+    Biased: each return is part of its own mean and standard deviation. Failure mode: the baseline
+    knows the type but not the task, so all answers to easy tasks get positive advantages, and the
+    variance is that of the whole batch.
     """
 
     compares = "batch"
