@@ -318,7 +318,7 @@ def test_exploitability_is_printed_as_a_table(folder: Path) -> None:
         (["ablate", "runs/hand"], "no move is a message to others; measure a game with messages"),
         (["dynamics", "runs/hand", "--metric=role/player/valid"], "recorded no episodes; train"),
         (["dynamics", "runs/foot"], "not a run folder"),
-        (["hacking", "runs/hand"], "name a run of arena=absolute_zero or arena=debate"),
+        (["hacking", "runs/hand"], "an arena needs the metric valid_proposal for proposed tasks"),
         (["compare", "a=runs/hand"], "name a measure before 'a=runs/hand'; choose from: ablate"),
         (["runs/hand"], "name a measure before 'runs/hand'"),
         (
