@@ -7,7 +7,7 @@ from selfplay.types import Group, Sample
 
 
 class DrGRPO(GroupRelative):
-    """A = R - mean within the group (2503.20783).
+    """A = R - mean within the group, corrected for siblings without the agent (2503.20783).
 
     R is the sum of the agent's rewards in the whole episode. The expected gradient is (G-1)/G times
     the policy gradient with `group_by="agent"`, because each return is part of its own baseline. An

@@ -13,7 +13,7 @@ from selfplay.types import Group, Sample
 
 
 class RLOO(GroupRelative):
-    """A_i = R_i - mean of R_j over j != i in the group (2402.14740).
+    """A_i = R_i - mean of the other returns in the group, of agents with a turn (2402.14740).
 
     R is the sum of the agent's rewards in the whole episode. An agent that has no turn in some
     siblings is compared with the siblings in which it has one; if there is no such sibling, with

@@ -22,7 +22,9 @@ class TeamGRPO(StatelessCredit):
     With `std=False` the expected gradient is (G-1)/G times that of the team's return, also if
     agents come late or never: the other episodes are independent of the turn. Failure mode: a turn
     gets the noise of all other turns of its episode, so that a right worker is blamed for a wrong
-    planner; and a group of equal returns has no signal.
+    planner; and a group of equal returns has no signal. Do not use it with opposing interests: the
+    mean over all agents rewards some of them for losing. One wolf with +1 against four villagers
+    with -1 has the team mean -0.6 when it wins.
     """
 
     compares = "group"
