@@ -2,6 +2,7 @@
 
 import os
 import pkgutil
+import sys
 import sysconfig
 import traceback
 from collections.abc import Iterable
@@ -22,6 +23,8 @@ INSTALLED = tuple(sysconfig.get_path(name) + os.sep for name in ("purelib", "pla
 """Folders of installed packages."""
 PYTHON = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib"))
 """Folders of Python's own code; those of installed packages may be inside."""
+ELSEWHERE = (*PYTHON, *INSTALLED)
+"""Folders of code that neither this library nor an author wrote, except `LIBRARY` and `SHIPPED`."""
 
 
 class SelfplayError(Exception):
@@ -207,6 +210,18 @@ def with_place(error: BaseException) -> str:
     file, here = Path(calls[-1].filename), Path.cwd()
     shown = file.relative_to(here) if file.is_relative_to(here) else file
     return f"{one_line(error)} ({shown}, line {calls[-1].lineno})"
+
+
+def states_a_fault(error: ValueError) -> bool:
+    """Return True if the message of an error is a sentence of this library or of an author.
+
+    That is so for a ValueError itself, and for a class that this library or an author defines. A
+    class of Python or of an installed package, such as JSONDecodeError, does not say what is wrong
+    in a config.
+    """
+    file = getattr(sys.modules.get(type(error).__module__), "__file__", None) or ""
+    own = file.startswith((*LIBRARY, *SHIPPED))
+    return type(error) is ValueError or own or not (file == "" or file.startswith(ELSEWHERE))
 
 
 def raised_by_author(error: BaseException) -> bool:

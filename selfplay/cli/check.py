@@ -15,13 +15,12 @@ def check(options: argparse.Namespace, overrides: list[str]) -> int:
     settings = load(options, overrides)
     from selfplay.config.run_config import run_folder
     from selfplay.experiment import experiment
-    from selfplay.experiment.trial_game import games, policies
+    from selfplay.experiment.trial_game import games
     from selfplay.run.report.html import visible
 
     notes = experiment.check(settings)
     run_folder(settings["run"])
     print_notes(notes)
-    print(visible(f"policies: {policies(settings)}"))
     faults = 0
     for played in games(settings, seed=options.seed):
         print(visible("\n".join(played.shown)))

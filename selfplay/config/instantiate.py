@@ -28,6 +28,7 @@ from selfplay.errors import (
     nearest_module,
     one_line,
     raised_by_author,
+    states_a_fault,
     with_place,
 )
 
@@ -118,14 +119,12 @@ def call(target: Any, values: Mapping[str, Any], *, where: str) -> Any:
         return target(**values)
     except SettingError as error:
         raise ConfigError(join(where, error)) from error
-    except ValueError as error:
-        # A subclass, such as JSONDecodeError, is no message of the class that is made.
-        if type(error) is not ValueError and raised_by_author(error):
-            raise ConfigError(f"{where}: {_title(target)}: {with_place(error)}") from error
-        named = str(error).startswith(f"{where}: ")  # the message says it for users in Python
-        raise ConfigError(str(error) if named else f"{where}: {error}") from error
     except Exception as error:
-        if isinstance(error, SelfplayError | OSError | ImportError) or not raised_by_author(error):
+        authored = raised_by_author(error)
+        if isinstance(error, ValueError) and (states_a_fault(error) or not authored):
+            named = str(error).startswith(f"{where}: ")  # the message says it for users in Python
+            raise ConfigError(str(error) if named else f"{where}: {error}") from error
+        if isinstance(error, SelfplayError | OSError | ImportError) or not authored:
             raise
         raise ConfigError(f"{where}: {_title(target)}: {with_place(error)}") from error
 

@@ -1,7 +1,7 @@
 """Advantage Alignment: a turn is also credited for its effect on the other agents."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 
@@ -26,9 +26,9 @@ class AdvantageAlignment(GroupRelative):
     others count together, and one that does not act counts with its last turn. An agent whose past
     advantages add up to more than 0 is credited for helping the others, and one below 0 for harming
     them: in a repeated dilemma it learns reciprocity. Turns of opponents and frozen policies count,
-    but are no samples. Only with beta 0 and discount 1 is the expected gradient exactly the policy
-    gradient. For rewards c times as large, divide beta by c. Failure mode: a move that costs the
-    agent little and harms the others much remains as a punishment, such as an illegal move.
+    but are no samples. The expected gradient is the policy gradient with beta 0 and discount 1, and
+    a biased one otherwise. For rewards c times as large, divide beta by c. Failure mode: a move
+    that costs its agent little and others much, such as an illegal one, remains as a punishment.
     """
 
     def __init__(self, *, beta: float = 0.5, discount: float = 0.9) -> None:
@@ -61,20 +61,20 @@ class AdvantageAlignment(GroupRelative):
             advantage=leave_one_out,
             absent=lambda *_: 0.0,
         )
-        added: list[float] = []
+        added, values = list[float](), iter(own)
         for _, episode in groupby(turns, lambda credited: (credited.group.id, credited.episode)):
-            added += self._added([credited.turn for credited in episode], own[len(added) :])
+            added += self._added([credited.turn for credited in episode], values)
         learns = [row for row, credited in enumerate(turns) if credited.turn.trainable]
         made = samples([turns[row] for row in learns], [own[row] + added[row] for row in learns])
         return made, sum(map(abs, added)) / size if (size := sum(map(abs, own))) else 0.0
 
-    def _added(self, turns: Sequence[Turn], advantages: Sequence[float]) -> list[float]:
-        """Return the second term of an episode's turns, whose advantages come first."""
+    def _added(self, turns: Sequence[Turn], advantages: Iterator[float]) -> list[float]:
+        """Return the second term of each turn of an episode, whose advantages come next."""
         latest: dict[str, float] = {}  # advantage of an agent's last turn
         past: dict[str, float] = defaultdict(float)  # sum of an agent's advantages before a stage
         added: list[float] = []
         for acting in by_stage(turns):
-            own = advantages[len(added) : len(added) + len(acting)]
+            own = [next(advantages) for _ in acting]
             latest |= dict(zip([turn.agent for turn in acting], own, strict=True))
             for turn in acting:
                 others = sum(value for agent, value in latest.items() if agent != turn.agent)

@@ -2,7 +2,7 @@
 
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isclose, isfinite
 from random import Random
 from typing import Any
@@ -60,31 +60,11 @@ class CheckedGame:
     title: str
     """Config key of the arena, such as arena or evaluations.held_out."""
     shown: Sequence[str] = ()
-    """Lines about observations, completions and rewards."""
+    """Lines about observations, completions and rewards; the first part also names the policies."""
     faults: Sequence[str] = ()
     """One line per fault."""
     notes: Sequence[str] = ()
     """One line per metric that is probably misspelt."""
-
-
-def policies(config: Mapping[str, Any]) -> str:
-    """Return the policies and opponents of a config, each with the roles that it plays.
-
-    `config` is one that `selfplay.experiment.experiment.check` has accepted.
-    """
-    players = RolloutSetup(config)
-    try:
-        population = players.population
-        playing: dict[str, list[str]] = {}
-        for role in players.roles:
-            playing.setdefault(population.policy_of(role), []).append(role)
-        return ", ".join(
-            f"{name} ({', '.join(roles)})"
-            + ("" if name in population.learning else " does not learn")
-            for name, roles in playing.items()
-        )
-    finally:
-        players.close()
 
 
 def games(config: Mapping[str, Any], *, seed: int) -> Iterator[CheckedGame]:
@@ -108,12 +88,13 @@ def games(config: Mapping[str, Any], *, seed: int) -> Iterator[CheckedGame]:
             metrics_of(curriculum)
             saved_state(curriculum, "curriculum")
         except SelfplayError as error:
-            yield CheckedGame(title="curriculum", faults=[str(error)])
+            yield CheckedGame(title="curriculum", shown=[_policies(players)], faults=[str(error)])
         else:
             if isinstance(curriculum, DefaultTasks) and tasks_of(curriculum, 1) != tasks:
                 fault = f"default_task makes other tasks of an equal rng; {NOT_REPRODUCIBLE_TASK}"
                 yield CheckedGame(title="arena", faults=[f"arena: {fault}"])
-            yield _game("arena", players.arena, lambda: tasks[0], players, seed)
+            game = _game("arena", players.arena, lambda: tasks[0], players, seed)
+            yield replace(game, shown=[_policies(players), *game.shown])
         for name, each in players.evaluations.items():
             title = f"evaluations.{name}"
             yield _game(title, each.arena, lambda: each.tasks[0], players, seed, each)  # noqa: B023
@@ -166,6 +147,18 @@ def _game(
         faults=[f"{title}: {fault}" for fault in faults],
         notes=notes,
     )
+
+
+def _policies(players: RolloutSetup) -> str:
+    """Return a line with the policies and opponents, each with the roles that it plays."""
+    population, playing = players.population, dict[str, list[str]]()
+    for role in players.roles:
+        playing.setdefault(population.policy_of(role), []).append(role)
+    named = (
+        f"{name} ({', '.join(roles)})" + " does not learn" * (name not in population.learning)
+        for name, roles in playing.items()
+    )
+    return f"policies: {', '.join(named)}"
 
 
 def _scripts(players: RolloutSetup) -> Mapping[str, str]:

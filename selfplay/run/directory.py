@@ -234,8 +234,7 @@ class Run:
 
     def check_complete(self) -> None:
         """Raise RunError if steps are recorded: the run then had checkpoints, which are missing."""
-        path = self.folder / METRICS
-        last = max(self._lines(0).later, default=0) if path.exists() else 0
+        last = max(self.repeated(0), default=0)
         if last:
             raise RunError(
                 f"run {self.folder} has a record up to step {last} and no checkpoint to continue "

@@ -221,10 +221,16 @@ def test_an_error_of_a_target_is_one_line() -> None:
         build({"_target_": "selfplay.learner.objective.PolicyLoss", "kl": -1.0}, where="objective")
 
 
+class Unfit(ValueError):
+    """An author's error, whose message says what is wrong."""
+
+
 class Torn:
     def __init__(self, *, how: str) -> None:
         if how == "type":
             self.size = how < 2  # type: ignore[operator]
+        if how == "own":
+            raise Unfit("how: too torn")
         if how == "json":
             json.loads("{}\n{")
         raise FileNotFoundError(2, "No such file", "/torn")
@@ -235,6 +241,8 @@ def test_an_error_of_an_authors_constructor_is_one_line_with_the_place() -> None
         build({"_target_": f"{HERE}.Torn", "how": "type"}, where="a")
     with pytest.raises(ConfigError, match=r"^a: \S+\.Torn: JSONDecodeError: .*\.py, line \d+\)$"):
         build({"_target_": f"{HERE}.Torn", "how": "json"}, where="a")
+    with pytest.raises(ConfigError, match=r"^a: how: too torn$"):
+        build({"_target_": f"{HERE}.Torn", "how": "own"}, where="a")
     with pytest.raises(FileNotFoundError):
         build({"_target_": f"{HERE}.Torn", "how": "file"}, where="a")
 

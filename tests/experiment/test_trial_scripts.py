@@ -4,7 +4,7 @@ from random import Random
 from typing import Any
 
 from selfplay.config import compose
-from selfplay.experiment.trial_game import CheckedGame, games, policies
+from selfplay.experiment.trial_game import CheckedGame, games
 
 HERE = __name__
 
@@ -42,4 +42,5 @@ def test_policies_are_named_with_their_roles() -> None:
     mine = "+population.roles={first: hawk, second: dove}"
     frozen = "+population.overrides.dove.learn=false"
     config = compose.load([*words, "curriculum=matrix", "evaluations=none", mine, frozen])
-    assert policies(config) == "hawk (first), dove (second) does not learn"
+    (game,) = games(config, seed=0)
+    assert game.shown[0] == "policies: hawk (first), dove (second) does not learn"
