@@ -37,6 +37,8 @@ _HOME = {
     "Task": "selfplay.types",
     "ThinkingRole": "selfplay.role",
     "Turn": "selfplay.types",
+    "resume_run": "selfplay.cli.notebook",
+    "start_run": "selfplay.cli.notebook",
 }
 
 __version__ = "0.2.0"

@@ -3,54 +3,50 @@
 import argparse
 import glob
 import json
-import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, redirect_stdout
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from selfplay.cli.arguments import load, no_flags, note, nothing_more, print_notes
+from selfplay.cli.stage import Stage, go, load_models, without_repeats
 from selfplay.config import compose, plain_data
 from selfplay.config.instantiate import TARGET
 from selfplay.config.threads import ProcessorTime, count_on_busy_machine
-from selfplay.config.trust import flags, needed
-from selfplay.errors import ConfigError, DivergedError, RunEnded, RunError, printable
-from selfplay.run import signals
-from selfplay.run.declarations import TROUBLES
-from selfplay.run.formatting import change, counted, duration, format_value
-from selfplay.run.metrics import describe_troubles
+from selfplay.config.trust import needed
+from selfplay.errors import ConfigError, RunError, printable
+from selfplay.run.formatting import format_value
 from selfplay.run.run_folder import CHECKPOINTS
 
 if TYPE_CHECKING:
-    from selfplay.experiment.setting_changes import SettingChange
+    from selfplay.run.directory import Run
 
 
 def train(options: argparse.Namespace, overrides: list[str]) -> None:
     """Train, continue a run, or run a sweep."""
     since = ProcessorTime.now()
-    resume = [o.partition("=")[2] for o in overrides if o.startswith("resume=")]
+    runs = [o.partition("=")[2] for o in overrides if o.startswith("resume=")]
     overrides = [o for o in overrides if not o.startswith("resume=")]
     if "--resume" in overrides:
         raise ConfigError("cannot read '--resume': write resume=RUN, without dashes")
     no_flags(overrides)
     if options.jobs != 1 and not options.multirun:
         raise ConfigError("--jobs: only -m has several runs; add -m, or drop it")
-    if resume:
+    if runs:
         known = ("config_path", "config_dir", "cfg", "multirun")
         given = [flag for flag in known if getattr(options, flag)]
         more = [f"--{flag.replace('_', '-')}" for flag in given]
-        if more or len(resume) > 1:
+        if more or len(runs) > 1:
             raise ConfigError(
-                f"resume={resume[0]} goes on with the run's own config; drop "
+                f"resume={runs[0]} goes on with the run's own config; drop "
                 f"{' '.join(more) or 'the other resume='}, or begin a new run: selfplay train "
-                f"--config-path {resume[0]} run.name=NEW ..."
+                f"--config-path {runs[0]} run.name=NEW ..."
             )
-        _resume(Path(resume[0]), overrides)
+        resume(Path(runs[0]), overrides)
         return
     if options.multirun:
         if options.cfg:
@@ -58,16 +54,33 @@ def train(options: argparse.Namespace, overrides: list[str]) -> None:
         _sweep(options, overrides)
         return
     settings = load(options, overrides)
+    if not options.cfg:
+        begin(settings, since)
+        return
     from selfplay.config.run_config import run_folder
-    from selfplay.experiment.experiment import Experiment, check
+    from selfplay.experiment.experiment import check
+
+    notes = check(settings)
+    run_folder(settings["run"])
+    print_notes(notes)
+    print(json.dumps(settings, indent=2))
+
+
+def begin(settings: Mapping[str, Any], since: ProcessorTime | None) -> Path:
+    """Train a new run to its end, and return its folder.
+
+    Args:
+        settings: Composed config of the run.
+        since: Processor time at the start of the command, by which a busy machine is noticed; None
+            if it is unknown.
+    Raises:
+        SelfplayError: For a fault of the config or of the training.
+        KeyboardInterrupt: After a signal; its text says how to continue.
+    """
+    from selfplay.config.run_config import run_folder
+    from selfplay.experiment.experiment import Experiment
     from selfplay.run.directory import Run
 
-    if options.cfg:
-        notes = check(settings)
-        run_folder(settings["run"])
-        print_notes(notes)
-        print(json.dumps(settings, indent=2))
-        return
     if not isinstance(settings.get("run"), Mapping) or "seed" not in settings:
         plain_data.check_config(settings)  # raises ConfigError; Experiment finds all other faults
     run = {"folder": "runs", "experiment": "train", **settings["run"]}
@@ -78,17 +91,24 @@ def train(options: argparse.Namespace, overrides: list[str]) -> None:
     if threads:
         run["threads"] = threads  # a resumed run keeps it, and so its results
     settings = {**settings, "run": run}
-    with _Stage(lambda: Run.create(folder, settings), settings) as stage:
-        try:
-            experiment = Experiment(settings)
-            print_notes(experiment.notes)
-            _load(experiment, stage)
-        except Exception:
-            stage.discard()
-            raise
-        if threads:
-            note(f"run.threads={threads}, because other processes keep cores of this machine busy")
-        _go(experiment, stage)
+    stage = Stage(lambda: Run.create(folder, settings), settings)
+    try:
+        with stage:
+            try:
+                experiment = Experiment(settings)
+                print_notes(experiment.notes)
+                load_models(experiment, stage)
+            except Exception:
+                stage.discard()
+                raise
+            if threads:
+                busy = "because other processes keep cores of this machine busy"
+                note(f"run.threads={threads}, {busy}")
+            go(experiment, stage)
+    finally:
+        if stage.run is not None:
+            stage.run.unlock()
+    return folder
 
 
 def _sweep(options: argparse.Namespace, overrides: Sequence[str]) -> None:
@@ -133,18 +153,34 @@ def _sweep(options: argparse.Namespace, overrides: Sequence[str]) -> None:
         )
 
 
-def _resume(folder: Path, overrides: Sequence[str]) -> None:
-    """Continue a run, possibly with another engine or runtime, and with changed settings."""
+def resume(folder: Path, overrides: Sequence[str]) -> None:
+    """Continue a run to its end, possibly with another engine or runtime, and changed settings."""
+    from selfplay.run.directory import Run
+
+    older, at, step_named = str(folder).rpartition("@")
+    if at and not folder.is_dir() and Path(older).is_dir():
+        raise RunError(
+            f"resume={folder}: a run continues after its newest checkpoint; to continue from step "
+            f"{step_named}, copy the folder {older}, and delete the newer folders of checkpoints/ "
+            "in the copy"
+        )
+    run = Run.open(folder)
+    run.lock()
+    try:
+        _continue(run, overrides)
+    finally:
+        run.unlock()
+
+
+def _continue(run: "Run", overrides: Sequence[str]) -> None:
     from selfplay.experiment.experiment import Experiment
     from selfplay.experiment.setting_changes import changes, check_changes
     from selfplay.learner import checkpoint
     from selfplay.learner.checkpoint_writer import CheckpointWriter
-    from selfplay.run.directory import Run, spans
+    from selfplay.run.directory import spans
     from selfplay.run.run_folder import step_of
 
-    run = Run.open(folder)
-    run.lock()
-    own = run.config()
+    folder, own = run.folder, run.config()
     settings = compose.load_changed(folder, overrides) if overrides else own
     changed = changes(own, settings)
     checkpoint.recover(folder / CHECKPOINTS)
@@ -154,11 +190,11 @@ def _resume(folder: Path, overrides: Sequence[str]) -> None:
         run.check_complete()
         print(f"{folder}: stopped before its first checkpoint; beginning again", file=sys.stderr)
     step = None if place is None else step_of(place)
-    check_changes(changed, settings, run=folder, step=step)
+    check_changes(changed, settings, run=folder, step=step, overrides=overrides)
 
-    with _Stage(lambda: run, settings, step=step or 0, changed=changed) as stage:
+    with Stage(lambda: run, settings, step=step or 0, changed=changed) as stage:
         experiment = Experiment(settings)
-        _load(experiment, stage, place)
+        load_models(experiment, stage, place)
         if changed:
             kept = {key: own[key] for key in plain_data.LOCAL_DEFAULTS if key in own}
             run.change_config({**settings, **kept})
@@ -175,150 +211,12 @@ def _resume(folder: Path, overrides: Sequence[str]) -> None:
             also = f"; it repeats step{'s' * (len(again) > 1)} {spans(again)}" if again else ""
             done = f"continues after the checkpoint of step {experiment.step}"
             stage.progress.note(done + also)
-        _go(experiment, stage, rewind=-1 if place is None else experiment.step)
+        go(experiment, stage, rewind=-1 if place is None else experiment.step)
 
 
 def _place(override: str) -> str:
     """Return the top-level config key of an override, such as `engine` for `++engine.rank=8`."""
     return override.lstrip("+~").partition("=")[0].partition(".")[0]
-
-
-class _Stage:
-    """Context of a training: its run folder and the display of its progress.
-
-    It begins before the models are loaded, and ends after the last step.
-    """
-
-    def __init__(
-        self,
-        make_run: Callable[[], Any],
-        settings: Mapping[str, Any],
-        *,
-        step: int = 0,
-        changed: "Sequence[SettingChange]" = (),
-    ) -> None:
-        """Args:
-        make_run: Function that creates or returns the run folder.
-        settings: Config of the run; `open` reads it, after the experiment has validated it.
-        step: Step from which training goes on.
-        changed: Settings that change there.
-        """
-        self._make_run, self._settings = make_run, settings
-        settings_changed = {each.key: (each.before, each.after) for each in changed}
-        self._session: dict[str, Any] = {"step": step, "settings": settings_changed}
-        self._shown = ExitStack()
-        self.run: Any = None
-        """The run folder; None before `open`."""
-
-    def open(self) -> None:
-        """Make the run folder, and begin to show the progress."""
-        from selfplay.run.activity import ActivityFile
-        from selfplay.run.progress import Progress
-        from selfplay.run.sessions import begin_session
-
-        self.run = self._make_run()
-        begin_session(self.run.folder, **self._session)
-        steps = int(self._settings["run"]["steps"])
-        self.progress = self._shown.enter_context(
-            Progress(steps, self.run.folder.name, done=self._session["step"])
-        )
-        self._shown.enter_context(ActivityFile(self.run.folder, self.progress.state))
-
-    def discard(self) -> None:
-        """Remove a new run folder after an error, so that its name is free.
-
-        After an interrupt the folder stays, because the run and its warm start can be continued.
-        """
-        if self.run is not None and not signals.raised():
-            self._shown.__exit__(*sys.exc_info())
-            self.run.discard()
-
-    def __enter__(self) -> "_Stage":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        from selfplay.run.report.run_report import write_report
-        from selfplay.run.sessions import end_session
-
-        self._shown.__exit__(kind, error, trace)
-        if error is None or self.run is None:
-            return
-        if signals.raised():
-            end_session(self.run.folder, KeyboardInterrupt(signals.reason()))
-            raise KeyboardInterrupt(self._how_to_continue()) from error
-        if isinstance(error, Exception):
-            end_session(self.run.folder, error)
-        if isinstance(error, RunEnded | DivergedError):
-            write_report(self.run.folder)  # it shows the cause
-
-    def close(self) -> None:
-        """End the display of the progress."""
-        self._shown.close()
-
-    def _how_to_continue(self) -> str:
-        """Return the command that continues the interrupted run, and where it begins."""
-        step, trusted = self.run.newest_checkpoint(), flags(needed(self._settings))
-        command = shlex.join(["selfplay", "train", f"resume={self.run.folder}", *trusted])
-        if step is None:
-            return f"there is no checkpoint yet, so {command} begins the run again"
-        if step >= int(self._settings["run"]["steps"]):
-            return f"all steps are done; {command} makes what is left, such as the report"
-        return f"{command} continues after the checkpoint of step {step}"
-
-
-def _load(experiment: Any, stage: _Stage, saved: Path | None = None) -> None:
-    """Open the stage, then load the models or a checkpoint, which may take minutes."""
-    from selfplay.cli.plan import memory_note
-
-    try:
-        if short := memory_note(experiment.config):
-            note(short)
-        stage.open()
-    except BaseException:
-        experiment.close()
-        raise
-    experiment.runtime.report_to(stage.progress.note)
-    experiment.load(saved)
-
-
-def _go(experiment: Any, stage: _Stage, *, rewind: int | None = None) -> None:
-    """Train, and write the summary and the report.
-
-    `rewind` is the step after which the record of a resumed run is removed; None for a new run.
-    """
-    from selfplay.run.report.run_report import write_report
-    from selfplay.run.trackers import Tracking
-    from selfplay.train import Trainer
-
-    try:
-        run, progress = stage.run, stage.progress
-        for line in () if rewind is None else run.rewind(rewind):
-            print(line, file=sys.stderr)
-        fresh = experiment.evaluations_before is None
-        with Tracking(
-            experiment.trackers,
-            run.folder,
-            experiment.config,
-            step=-1 if fresh else experiment.step,
-            note=progress.note,
-        ) as tracking:
-            run.listeners.append(tracking.record)
-            Trainer(experiment, run, progress).run()
-        stage.close()
-        summary = experiment.summary(run.folder)
-        if lost := run.missing(experiment.step):
-            summary["missing_steps"] = lost
-        run.write_summary(summary)
-        page = write_report(run.folder)
-    finally:
-        experiment.close()
-    _print_summary(summary, experiment.declared)
-    print(f"run      {run.folder}\nreport   {page}")
 
 
 def evaluate(options: argparse.Namespace, rest: list[str]) -> None:
@@ -360,7 +258,7 @@ def evaluate(options: argparse.Namespace, rest: list[str]) -> None:
         return
     print(printable(f"{folder}, step {experiment.step}"))
     for name, values in results.items():
-        for metric, value in _without_repeats(values).items():
+        for metric, value in without_repeats(values).items():
             read = experiment.declared.of(f"evaluation/{name}/{metric}")
             print(f"{printable(f'{name}/{metric}'):<40} {format_value(read, value)}")
 
@@ -407,35 +305,3 @@ def _new_name(run: Mapping[str, Any], seed: int) -> str:
     name = f"{_stem(run)}-seed{seed}-{now}"
     taken = sum(1 for _ in Path(str(run["folder"])).glob(f"{glob.escape(name)}*"))
     return f"{name}-{taken + 1}" if taken else name
-
-
-def _without_repeats(values: Mapping[str, float]) -> dict[str, float]:
-    """Return an evaluation's metrics without those of its only type of task, which repeat the
-    metrics of all tasks."""
-    from selfplay.run.report.repeated_metrics import repeated
-
-    repeats = repeated({f"evaluation/_/{name}": value for name, value in values.items()})
-    return {name: value for name, value in values.items() if f"evaluation/_/{name}" not in repeats}
-
-
-def _print_summary(summary: Mapping[str, Any], declared: Any) -> None:
-    steps, took = counted(summary["steps"], "step"), duration(summary["seconds"])
-    print(f"\n{printable(summary['experiment'])}: {steps} in {took}")
-    for name, results in summary["evaluations"].items():
-        left_out = 0
-        for metric, after in _without_repeats(results["after"]).items():
-            before = results["before"].get(metric)
-            if before is None or metric in TROUBLES:
-                continue
-            if "/" in metric and not declared.is_chief(name, metric):
-                left_out += 1
-                continue
-            read = declared.of(f"evaluation/{name}/{metric}")
-            shown = f"{format_value(read, before):>7} -> {format_value(read, after):>7}"
-            unit = " points" if read.unit == "fraction" else ""
-            named = printable(f"{name}/{metric}")
-            print(f"  {named:<40} {shown}   {change(read, before, after)}{unit}")
-        if left_out:
-            print(f"  {printable(name)}: the report has {counted(left_out, 'further metric')}")
-    if troubles := describe_troubles(summary["troubles"]):
-        print(troubles)

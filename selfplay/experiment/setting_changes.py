@@ -106,7 +106,12 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Setting
 
 
 def check_changes(
-    changed: Sequence[SettingChange], config: Mapping[str, Any], *, run: Path, step: int | None
+    changed: Sequence[SettingChange],
+    config: Mapping[str, Any],
+    *,
+    run: Path,
+    step: int | None,
+    overrides: Sequence[str] = (),
 ) -> None:
     """Raise ConfigError for the first change that the run cannot make.
 
@@ -115,18 +120,23 @@ def check_changes(
         config: The config with these changes.
         run: The run folder.
         step: Step of the checkpoint from which the run goes on; None: it begins again.
+        overrides: Arguments of the user that made the changes, for the error.
     """
+    words = ["selfplay", "train", "--config-path", str(run), "run.name=NEW", *overrides]
+    anew = f"begin a new run: {shlex.join(words)}"
     for change in changed:
         if not change.allowed:
             why = WHY_NOT.get(change.key.partition(".")[0], OTHERWISE)
-            if change.key.rpartition(".")[2] == "_target_" and change.before and change.after:
+            chosen = any(change.key.startswith(word.partition("=")[0]) for word in overrides)
+            is_class = change.key.rpartition(".")[2] == "_target_"
+            if is_class and change.before and change.after and not chosen:
                 old, new = (str(name).rpartition(".")[2] for name in (change.before, change.after))
                 why += f" (if its class was only renamed, keep the old name in its module: {old} = "
                 why += f"{new})"
             raise ConfigError(
-                f"{change.key}: cannot change in a resumed run, because {why}; drop it, or begin a "
-                f"new run: selfplay train --config-path {run} run.name=NEW {change.key}=... "
-                f"(a resume can change {', '.join(CHANGEABLE)}, engine and runtime)"
+                f"{change.key}: cannot change in a resumed run, because {why}; drop it, or "
+                f'{anew if overrides else f"{anew} {change.key}=..."} ("Resume with other '
+                'settings" in docs/quickstart.md lists the keys that can change)'
             )
     if step is None:
         return
@@ -140,8 +150,8 @@ def check_changes(
     if weight and not _any_weight(weight.before) and config["objective"].get("reference") == "ema":
         raise ConfigError(
             f"objective.kl: {_written(weight.after)} does not fit: the checkpoint has no moving "
-            "average of the weights, because objective.kl was 0; begin a new run: selfplay train "
-            f"--config-path {run} run.name=NEW {shlex.quote(weight.override)}"
+            "average of the weights, because objective.kl was 0; "
+            f"{anew if overrides else f'{anew} {shlex.quote(weight.override)}'}"
         )
 
 

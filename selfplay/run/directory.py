@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TextIO
 
 from safetensors import SafetensorError
 
@@ -57,6 +57,7 @@ class Run:
         self.listeners: list[Callable[[int, Mapping[str, float]], None]] = []
         """Functions called with (step, metrics) after each step is written, such as trackers."""
         self._new_parents: list[Path] = []
+        self._lock: TextIO | None = None
 
     @classmethod
     def create(cls, folder: Path, config: Mapping[str, Any]) -> "Run":
@@ -116,8 +117,14 @@ class Run:
         check_links(folder)
         return cls(folder)
 
+    def unlock(self) -> None:
+        """End the lock, so that this process or another one can continue the run."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
     def lock(self) -> None:
-        """Lock the run for training until this process ends.
+        """Lock the run for training until `unlock` or the end of this process.
 
         Raises RunError if another process trains the run.
         """

@@ -328,7 +328,9 @@ def records(
                 if isinstance(data, dict):
                     yield count, data
                 elif damaged is None:
-                    raise RunError(f"{path}, line {count}: {fault}")
+                    raise RunError(
+                        f"{path}, line {count}: {fault}; delete this line to read the others"
+                    )
                 else:
                     damaged.add(f"{path}, line {count}: {fault}")
     except OSError as error:

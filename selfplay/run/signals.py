@@ -10,7 +10,8 @@ import signal
 import sys
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 EXIT_CODE = 130
@@ -33,6 +34,26 @@ def install() -> None:
     _noted, _raised = None, None
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
+
+
+@contextmanager
+def handled() -> Iterator[None]:
+    """Handle both signals in this context, and as before after it.
+
+    Outside the main thread, where Python allows no handlers, nothing changes.
+    """
+    global _noted, _raised
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    install()
+    try:
+        yield
+    finally:
+        _noted, _raised = None, None
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 def raised() -> bool:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from itertools import islice, product
 from math import prod
 from pathlib import Path
+from signal import Signals
 from threading import Event
 
 from pydantic import TypeAdapter
@@ -152,10 +153,15 @@ def run(
             if stopping.is_set():  # the process started during the interruption
                 process.terminate()
             code = process.wait()
+        if code < 0 and (place / SUMMARY).is_file():
+            code = 0  # a signal came after the end of the run
         if code:
             last = (folder / f"{point.name}.log").read_text(errors="replace").strip()
             how = "was interrupted" if code == signals.EXIT_CODE else "failed"
-            report(f"{title} {how}: {last.splitlines()[-1] if last else f'exit code {code}'}")
+            how += f": {last.splitlines()[-1] if last else f'exit code {code}'}"
+            if code < 0:  # the process had no time to say why
+                how = f"was ended by {Signals(-code).name}"
+            report(f"{title} {how}")
         return point.name if code else None
 
     with ThreadPoolExecutor(jobs) as pool:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from selfplay.cli.train import _Stage
+from selfplay.cli.stage import Stage
 from selfplay.run.directory import Run
 
 AGAIN = "selfplay train resume=runs/a"
@@ -24,6 +24,6 @@ def test_the_advice_depends_on_the_newest_checkpoint(
     monkeypatch.setattr(Run, "newest_checkpoint", lambda self: step)
     run = object.__new__(Run)
     run.folder = Path("runs/a")
-    stage = _Stage(lambda: run, {"run": {"steps": 3}})
+    stage = Stage(lambda: run, {"run": {"steps": 3}})
     stage.run = run
     assert stage._how_to_continue() == words

@@ -15,7 +15,7 @@ import torch
 
 import selfplay
 from selfplay.cli.main import _parser, main
-from selfplay.cli.train import _print_summary, _without_repeats
+from selfplay.cli.stage import print_summary, without_repeats
 from selfplay.config.compose import choices, groups
 from selfplay.errors import RunError
 from selfplay.models.tiny import build_model, build_tokenizer
@@ -152,9 +152,9 @@ def test_an_error_prints_no_control_characters(capsys: pytest.CaptureFixture[str
 
 def test_metrics_of_the_only_type_of_task_are_not_shown_twice() -> None:
     values = {"bets": 1.0, "question/bets": 1.0, "pay": 2.0, "question/pay": 3.0}
-    assert list(_without_repeats(values)) == ["bets", "pay", "question/pay"]
+    assert list(without_repeats(values)) == ["bets", "pay", "question/pay"]
     types = {"bets": 1.0, "easy/bets": 1.0, "hard/bets": 1.0}
-    assert list(_without_repeats(types)) == list(types)
+    assert list(without_repeats(types)) == list(types)
 
 
 @pytest.mark.parametrize(
@@ -431,7 +431,7 @@ def test_names_in_a_run_print_no_control_characters(capsys: pytest.CaptureFixtur
     results = {"before": {"won": 0.1}, "after": {"won": 0.2}}
     evaluations = {"e\x1b]0;x": results}
     summary = {"experiment": "a\x1b[2J", "steps": 1, "seconds": 2.0, "troubles": {}}
-    _print_summary({**summary, "evaluations": evaluations}, RunMetrics())
+    print_summary({**summary, "evaluations": evaluations}, RunMetrics())
     printed = capsys.readouterr().out
     assert "e?]0;x/won" in printed and "a?[2J: 1 step" in printed and "\x1b" not in printed
 
@@ -443,7 +443,7 @@ def test_the_end_shows_chief_metrics_and_those_of_whole_evaluations(
     values = {"illegal": 0.5, chief: 0.25, "versus/minimax/won": 0.0, "hard/illegal": 1.0}
     results = {"e": {"before": values, "after": values}}
     ended = {"experiment": "x", "steps": 1, "seconds": 1.0, "troubles": {}, "evaluations": results}
-    _print_summary(ended, RunMetrics(evaluations={"e": ArenaMetrics(chief=(chief,))}))
+    print_summary(ended, RunMetrics(evaluations={"e": ArenaMetrics(chief=(chief,))}))
     _, *shown, last = capsys.readouterr().out.strip().splitlines()
     assert [line.split()[0] for line in shown] == ["e/illegal", f"e/{chief}"]
     assert last == "  e: the report has 2 further metrics"

@@ -19,6 +19,7 @@ from selfplay.run.files import sha256
 from selfplay.run.sessions import read_sessions
 from tests.helpers.builders import llama, sample
 from tests.helpers.command_process import copy_of_finished, metrics, one_line, run
+from tests.helpers.repository import ROOT
 
 CONFIG: Mapping[str, Any] = {
     "seed": 0,
@@ -132,10 +133,21 @@ def test_the_new_name_of_a_class_is_refused_with_how_to_keep_the_old_one() -> No
     assert "old name" not in refusal({**CONFIG, "seed": 1})
 
 
-def test_a_seed_is_refused_and_the_keys_that_can_change_are_named() -> None:
+def test_a_seed_is_refused_and_the_page_of_the_other_keys_is_named() -> None:
     message = refusal({**CONFIG, "seed": 1})
     assert message.startswith("seed: cannot change in a resumed run, because all tasks and samples")
-    assert "run.steps, run.checkpoint_every" in message and "learner.*" in message
+    assert '"Resume with other settings" in docs/quickstart.md' in message
+    assert "## Resume with other settings" in (ROOT / "docs/quickstart.md").read_text()
+
+
+def test_the_command_of_a_refusal_has_the_words_of_the_user() -> None:
+    before = {**CONFIG, "sampler": {"_target_": "a.Group", "size": 4}}
+    after = {**CONFIG, "sampler": {"_target_": "a.Dynamic", "size": 4}}
+    words = ["sampler=dynamic", "run.name=it's"]
+    with pytest.raises(ConfigError) as caught:
+        check_changes(changes(before, after), after, run=Path("runs/a"), step=8, overrides=words)
+    command = "selfplay train --config-path runs/a run.name=NEW sampler=dynamic"
+    assert command in str(caught.value) and "only renamed" not in str(caught.value)
 
 
 def test_a_run_that_begins_again_may_have_any_number_of_steps() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from selfplay.arena import Arena
-from selfplay.cli.train import _print_summary
+from selfplay.cli.stage import print_summary
 from selfplay.credit.grpo import GRPO
 from selfplay.rollout.evaluation import Evaluation
 from selfplay.run.declarations import RunMetrics
@@ -138,9 +138,9 @@ def test_a_run_without_troubles_says_nothing(capsys: pytest.CaptureFixture[str])
     assert of_troubles([{"service/executor/ok": 9.0, **of_episodes([FINE])}]) == {}
     assert describe_troubles({}) == ""
     ended = {"experiment": "x", "steps": 1, "seconds": 1.0, "evaluations": {}, "troubles": {}}
-    _print_summary(ended, RunMetrics())
+    print_summary(ended, RunMetrics())
     assert len(capsys.readouterr().out.strip().splitlines()) == 1
-    _print_summary({**ended, "troubles": of_troubles(ROWS)}, RunMetrics())
+    print_summary({**ended, "troubles": of_troubles(ROWS)}, RunMetrics())
     assert capsys.readouterr().out.splitlines()[-1] == describe_troubles(of_troubles(ROWS))
 
 

@@ -127,6 +127,23 @@ def test_a_sweep_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.Mo
     assert sweep.read(folder) == WANTED
 
 
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_run_that_a_signal_ends_says_so_unless_it_had_finished(
+    ended: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(command: list[str], **settings: Any) -> Any:
+        process = Runs(*([] if ended else "01"))(command, **settings)
+        process.wait = lambda: -signal.SIGTERM
+        return process
+
+    lines: list[str] = []
+    monkeypatch.setattr(subprocess, "Popen", killed)
+    failed = sweep.run(tmp_path / "sweep", WANTED, report=lines.append)
+    assert len(failed) == (0 if ended else 4)
+    line = "run 2 of 4: 001-credit_trr-seed_1 was ended by SIGTERM"
+    assert (line in lines) is not ended
+
+
 def test_resumed_runs_of_a_sweep_trust_the_modules_of_the_sweep(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from selfplay.cli.train import _load
+from selfplay.cli.stage import load_models
 from selfplay.errors import ConfigError, LearnersLost, RunError
 from selfplay.learner.objective import PolicyLoss
 from selfplay.runtime.cluster import death_reason
@@ -314,6 +314,6 @@ def test_the_command_shows_the_lines_of_a_runtime_while_it_loads(
             runtime._note("worker 2 was lost")
 
     stage: Any = SimpleNamespace(open=lambda: None, progress=SimpleNamespace(note=notes.append))
-    _load(SimpleNamespace(runtime=runtime, load=load, config={}), stage)
+    load_models(SimpleNamespace(runtime=runtime, load=load, config={}), stage)
     assert notes == (["worker 2 was lost"] if ray_too else [])
     assert capsys.readouterr().err == ""

@@ -2,30 +2,36 @@
 
 **Definition.** Over all rounds except the first, P(C|C) and P(C|D) are the probabilities that a
 player cooperates after the other player cooperated or defected; reciprocity is their difference.
-The memory-one vector also conditions on the player's own last move: (CC, CD, DC, DD), with the own
-move first. Retaliation is the effect of a forced deviation: the mean of P(C_{t+k} | do C_t) minus
-P(C_{t+k} | do D_t), k rounds after the other player's move was set to C or to D.
+With more players, P(C|k of m) is the probability after k of the m others cooperated, and
+reciprocity is the slope of the player's move over the fraction of the others that cooperated
+(least squares; for two players it is the difference). The memory-one vector also conditions on the
+player's own last move: (CC, CD, DC, DD) for two players, with the own move first. Retaliation is
+the effect of a forced deviation: the mean of P(C_{t+k} | do C_t) minus P(C_{t+k} | do D_t), k
+rounds after another player's move was set to C or to D, over the players whose move is not set.
 
 **Source.** Press and Dyson 2012 for memory-one strategies; Axelrod's tournaments. The forced
-deviation is the punishment test of Calvano et al. 2020.
+deviation is the punishment test of Calvano et al. 2020. Answers to the number of others are those
+of conditional cooperation in public-goods games (Fischbacher, Gaechter and Fehr 2001).
 
-**Estimator.** Counts of both players together, and of each seat alone. Rounds of an episode depend
+**Estimator.** Counts of all players together, and of each seat alone. Rounds of an episode depend
 on each other, so probabilities have the interval of a proportion at the effective number of rounds.
-The probe plays each episode again up to round t with the other player's move replaced, and then
-both players continue freely; its differences are paired. Unbiased.
+The probe plays each episode again up to round t with one player's move replaced, and then all
+players continue freely; its differences are paired. Unbiased.
 
-**Limits.** P(C|C) - P(C|D) of self-play is confounded: a mixture of pairs that always cooperate and
-pairs that always defect has the value 1 without any reciprocity. The effect of the forced deviation
-is causal. For win-stay lose-shift, P(C|C) and P(C|D) depend on the visited states: read the
-memory-one vector. Estimates from fewer than 20 visits are not given. A player that remembers its
-own words would notice that its move was forced, so only roles with memory=none are measured.
+**Limits.** P(C|C) - P(C|D) of self-play is confounded: a mixture of groups that always cooperate
+and groups that always defect has the value 1 without any reciprocity. The effect of the forced
+deviation is causal. For win-stay lose-shift, P(C|C) and P(C|D) depend on the visited states: read
+the memory-one vector. With more than two players one forced defection need not change the answer
+of a player that asks for a majority. Estimates from fewer than 20 visits are not given. A player
+that remembers its own words would notice that its move was forced, so only roles with memory=none
+are measured.
 """
 
 import argparse
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
-from itertools import pairwise
+from itertools import product
 
 import numpy as np
 
@@ -35,71 +41,28 @@ from selfplay.study.matches import StudyMatches
 from selfplay.study.measure import COOPERATE, PLAYING, Measure, measure_one
 from selfplay.study.players import StudyPlayer
 from selfplay.study.plots import CurvePlot, IntervalPlot
+from selfplay.study.repeated_rounds import (
+    Rounds,
+    answers,
+    cooperation,
+    in_state,
+    rounds_of,
+)
 from selfplay.study.result import Cell, Result, Table
 from selfplay.study.stats.bootstrap import Draws, Estimate
-from selfplay.types import Episode, Status
+from selfplay.types import Episode
 
-BOTH = (0, 1)
-"""Indices of the players whose moves are counted together."""
-
-
-def answers(moves: np.ndarray, players: Sequence[int] = BOTH) -> list[list[float]]:
-    """Count the answers of these players together.
-
-    Args:
-        moves: [rounds, 2] moves of one game, see `Rounds`.
-        players: Indices of the players.
-    Returns:
-        [cooperations, all] after the other player's C, and the same after its D.
-    """
-    found = [[0.0, 0.0], [0.0, 0.0]]
-    for _, other, now in transitions(moves, players):
-        after = found[0 if other else 1]
-        after[0] += now
-        after[1] += 1
-    return found
-
-
-def in_state(moves: np.ndarray, state: str, players: Sequence[int] = BOTH) -> list[float]:
-    """Return [cooperations, visits] of these players together after a state of `STATES`."""
-    after = transitions(moves, players)
-    answers = [now for own, other, now in after if "DC"[own] + "DC"[other] == state]
-    return [float(sum(answers)), float(len(answers))]
-
-
-def transitions(moves: np.ndarray, players: Sequence[int] = BOTH) -> Iterator[tuple[int, int, int]]:
-    """Yield (own last, other's last, own next move) of these players, if all three are legal."""
-    for before, now in pairwise(moves):
-        for me in players:
-            found = (before[me], before[1 - me], now[me])
-            if np.isfinite(found).all():
-                yield int(found[0]), int(found[1]), int(found[2])
-
-
-STATES = ("CC", "CD", "DC", "DD")
-"""Last moves: the player's own move, then the other player's."""
 LATER = 5
 """Number of rounds after a forced deviation that are measured."""
 FEWEST = 20
 """Smallest number of visits for an estimate."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rounds:
-    """Moves of two players by round. `rounds_of` makes it; the estimates count its moves."""
-
-    moves: np.ndarray
-    """[rounds, 2] 1 for cooperation, 0 for another legal move, NaN for an illegal or missing
-    move."""
-    stages: tuple[int, ...]
-    """[rounds] stage of each round."""
-
-
 def study(games: StudyMatches, player: StudyPlayer, *, cooperate: str = "cooperate") -> Result:
     """Play, count the moves, and force a move in the middle of each game.
 
     `cooperate` is the move that counts as cooperation. Raises ConfigError unless the game is a
-    repeated game of two players with this move, whose roles have memory=none.
+    repeated game with this move of two or more players, whose roles have memory=none.
     """
     agents = games.agents
     _refuse_remembering(games)
@@ -108,45 +71,49 @@ def study(games: StudyMatches, player: StudyPlayer, *, cooperate: str = "coopera
     length = check_repeated(games, played, cooperate)
     draws = games.draws(episodes)
     moves = [each.moves for each in played]
-    probe = [forced(games, player, episodes, played, cooperate, who=who) for who in (0, 1)]
+    seated = range(len(agents))
+    probe = [forced(games, player, episodes, played, cooperate, who=who) for who in seated]
+    answered = {
+        who: [probe[other][:, :, who] for other in seated if other != who] for who in seated
+    }
     estimates = [
-        draws.ratio("cooperation", *_cooperation(moves)),
-        *_visited(conditionals(moves, draws), moves),
-        *retaliation(probe, draws),
+        draws.ratio("cooperation", *cooperation(moves)),
+        *conditionals(moves, draws, players=seated),
+        *retaliation([each for found in answered.values() for each in found], draws),
     ]
-    vector = memory_one(moves, draws)
-    estimates += [each for each, _ in vector]
+    vector = memory_one(moves, draws, players=seated)
+    estimates += [chance for _, chance, _ in vector]
     seats = [by_seat(moves, draws, who, agent) for who, agent in enumerate(agents)]
     estimates += [each for found in seats for each in found]
-    after = [retaliation([probe[1 - who]], draws, of=f" by {agents[who]}") for who in (0, 1)]
+    after = [retaliation(answered[who], draws, of=f" by {agents[who]}") for who in seated]
     estimates += [each for found in after for each in found[:1]]
     by_round = rates_by_round(moves, draws, length)
     effects = [each for each in estimates if each.null is not None]
+    others = "other's" if len(agents) == 2 else "others'"
     return Result(
         measure="reciprocity",
         title=f"Reciprocity of {player.label} in {games.arena().name}",
         definition="The probability that a player cooperates after the other player cooperated, "
-        "minus that after it defected: as observed, and after a forced move.",
+        "minus that after it defected: as observed, and after a forced move. With more players: "
+        "the slope over the fraction of the others that cooperated.",
         estimates=estimates,
         tables=[
             Table(
-                title="Memory one: probability of cooperation by own and other's last move",
+                title=f"Memory one: probability of cooperation by own and {others} last move",
                 columns=["last", "chance", "low", "high", "visits"],
-                rows=[_row(state, *found) for state, found in zip(STATES, vector, strict=True)],
+                rows=[_row(*each) for each in vector],
             ),
             Table(
                 title="Memory one by seat",
                 columns=["seat", "last", "chance", "low", "high", "visits"],
                 rows=[
-                    [agent, *_row(state, *found)]
+                    [agent, *_row(*each)]
                     for who, agent in enumerate(agents)
-                    for state, found in zip(
-                        STATES, memory_one(moves, draws, players=(who,)), strict=True
-                    )
+                    for each in memory_one(moves, draws, players=(who,))
                 ],
             ),
             Table(
-                title="Effect of a forced move of the other player, by seat",
+                title="Effect of a forced move of another player, by seat",
                 columns=["", "change", "low", "high"],
                 rows=[
                     [each.name, each.value, each.low, each.high]
@@ -181,33 +148,6 @@ def study(games: StudyMatches, player: StudyPlayer, *, cooperate: str = "coopera
     )
 
 
-def rounds_of(games: StudyMatches, episode: Episode, cooperate: str) -> Rounds:
-    """Return the rounds of an episode: stages in which both players move and none speaks.
-
-    A failed episode has no rounds.
-    """
-    agents, arena = games.agents, games.arena()
-    if episode.status is Status.FAILED:
-        return Rounds(moves=np.zeros((0, len(agents))), stages=())
-    arena.begin(episode.task, episode.seed)
-    rows, stages = [], []
-    by_stage: dict[int, dict[str, str | None]] = {}
-    for turn in episode.turns:
-        by_stage.setdefault(turn.stage, {})[turn.agent] = turn.action
-    for stage, actions in sorted(by_stage.items()):
-        if set(actions) == set(agents) and not arena.messengers():
-            legal = [arena.view(agent).fields.get("legal") or () for agent in agents]
-            rows.append(
-                [
-                    (float(actions[agent] == cooperate) if actions[agent] in known else np.nan)
-                    for agent, known in zip(agents, legal, strict=True)
-                ]
-            )
-            stages.append(stage)
-        arena.play_stage(actions)
-    return Rounds(moves=np.array(rows).reshape(len(rows), len(agents)), stages=tuple(stages))
-
-
 def _refuse_remembering(games: StudyMatches) -> None:
     for agent_spec in games.agent_specs.values():
         role = agent_spec.role
@@ -222,13 +162,13 @@ def _refuse_remembering(games: StudyMatches) -> None:
 def check_repeated(games: StudyMatches, played: Sequence[Rounds], cooperate: str) -> int:
     """Return the number of rounds of the longest game.
 
-    Raises ConfigError unless two players play several rounds in which `cooperate` is a move.
+    Raises ConfigError unless two or more players play several rounds in which `cooperate` is a
+    move.
     """
     name, serve = games.arena().name, "such as arena=prisoners_dilemma arena.rounds=5"
-    if len(games.agents) != 2:
+    if len(games.agents) < 2:
         raise ConfigError(
-            f"reciprocity: {name} has {len(games.agents)} players, not two; measure a "
-            f"repeated dilemma, {serve}"
+            f"reciprocity: {name} has a single player; measure a repeated dilemma, {serve}"
         )
     length = max((len(each.moves) for each in played), default=0)
     if length < 2:
@@ -255,51 +195,55 @@ def _legal(games: StudyMatches) -> list[str]:
 
 
 def rates_by_round(moves: Sequence[np.ndarray], draws: Draws, length: int) -> list[Estimate]:
-    """Return the rate of cooperation in each of `length` rounds, from [rounds, 2] moves."""
+    """Return the rate of cooperation in each of `length` rounds, from [rounds, players] moves."""
     return [
-        draws.ratio(f"cooperation in round {t + 1}", *_cooperation([m[t : t + 1] for m in moves]))
+        draws.ratio(f"cooperation in round {t + 1}", *cooperation([m[t : t + 1] for m in moves]))
         for t in range(length)
     ]
 
 
 def by_seat(moves: Sequence[np.ndarray], draws: Draws, who: int, agent: str) -> list[Estimate]:
-    """Return the rate of cooperation of one player, P(C|C), P(C|D) and their difference."""
+    """Return the rate of cooperation of one player, its answers and their reciprocity."""
     mine = [each[:, [who]] for each in moves]
     found = [
-        draws.ratio("cooperation", *_cooperation(mine)),
-        *_visited(conditionals(moves, draws, players=(who,)), moves, players=(who,)),
+        draws.ratio("cooperation", *cooperation(mine)),
+        *conditionals(moves, draws, players=(who,)),
     ]
     return [replace(each, name=f"{agent}: {each.name}") for each in found]
 
 
 def conditionals(
-    moves: Sequence[np.ndarray], draws: Draws, *, players: Sequence[int] = BOTH
+    moves: Sequence[np.ndarray], draws: Draws, *, players: Sequence[int]
 ) -> list[Estimate]:
-    """Return P(C|C), P(C|D) and their difference, from [rounds, 2] moves of each episode."""
-    # [N, (after C, after D), (C, all)]
-    counts = np.array([answers(each, players) for each in moves])
-    after = [draws.ratio(f"P(C|{name})", *counts[:, i].T) for i, name in enumerate("CD")]
+    """Return P(C|C), P(C|D) and reciprocity; with more players, P(C|k of m) from k = m down.
 
-    def difference(weights: np.ndarray) -> np.ndarray:
-        summed = np.einsum("bn,nij->bij", weights, counts)
+    Estimates from too few visits are NaN; the slope needs two numbers of others with enough.
+
+    Args:
+        moves: [rounds, players] moves of each episode.
+        draws: Resampling of the episodes.
+        players: Indices of the players that are counted.
+    """
+    counts = np.array([answers(each, players) for each in moves])  # [N, m + 1, (C, all)]
+    most = counts.shape[1] - 1
+    number = np.arange(most, -1, -1)  # of the others that cooperated
+
+    def slope(weights: np.ndarray) -> np.ndarray:
+        made, visits = np.moveaxis(np.einsum("bn,nij->bij", weights, counts), -1, 0)
         with np.errstate(divide="ignore", invalid="ignore"):
-            chances = np.where(summed[:, :, 1] > 0, summed[:, :, 0] / summed[:, :, 1], np.nan)
-        return chances[:, 0] - chances[:, 1]
+            mean = (visits @ number / visits.sum(1))[:, None]
+            spread = (visits * (number - mean) ** 2).sum(1)
+            return np.where(spread > 0, most * (made * (number - mean)).sum(1) / spread, np.nan)
 
-    notes = "" if counts[:, :, 1].sum(0).all() else "one of the two moves never happened"
-    return [
-        *after,
-        draws.of("reciprocity P(C|C) - P(C|D)", difference, null=0.0, notes=notes),
+    visits = counts[:, :, 1].sum(0)
+    names = [f"P(C|{k} of {most})" for k in number] if most > 1 else ["P(C|C)", "P(C|D)"]
+    found = [
+        _enough(draws.ratio(name, *counts[:, i].T), int(visits[i])) for i, name in enumerate(names)
     ]
-
-
-def _visited(
-    found: Sequence[Estimate], moves: Sequence[np.ndarray], *, players: Sequence[int] = BOTH
-) -> list[Estimate]:
-    """Return the conditional probabilities, NaN for too few visits."""
-    after = np.sum([answers(each, players) for each in moves], axis=0)[:, 1]
-    visits = [*after, after.min()]  # the difference needs both
-    return [_enough(each, int(count)) for each, count in zip(found, visits, strict=True)]
+    how = "(slope over the fraction of the others)" if most > 1 else "P(C|C) - P(C|D)"
+    notes = "" if (visits > 0).sum() > 1 else "one of the two moves never happened"
+    both = draws.of(f"reciprocity {how}", slope, null=0.0, notes=notes)
+    return [*found, _enough(both, int(np.sort(visits)[-2]))]
 
 
 def _enough(chance: Estimate, visits: int) -> Estimate:
@@ -311,18 +255,21 @@ def _enough(chance: Estimate, visits: int) -> Estimate:
 
 
 def memory_one(
-    moves: Sequence[np.ndarray], draws: Draws, *, players: Sequence[int] = BOTH
-) -> list[tuple[Estimate, int]]:
-    """Return, for each state, the probability of cooperation and the number of visits.
+    moves: Sequence[np.ndarray], draws: Draws, *, players: Sequence[int]
+) -> list[tuple[str, Estimate, int]]:
+    """Return (state, probability of cooperation, visits) for each pair of last moves.
 
-    The probability is NaN for too few visits.
+    A state is CC, CD, DC or DD, the player's own move first; with m > 1 others, such as "C, 2 of 3"
+    if 2 of 3 others cooperated. The probability is NaN for too few visits.
     """
     found = []
-    for state in STATES:
-        counts = np.array([in_state(each, state, players) for each in moves])
+    most = moves[0].shape[1] - 1
+    for own, others in product((1, 0), range(most, -1, -1)):
+        state = "DC"[own] + (f", {others} of {most}" if most > 1 else "DC"[others])
+        counts = np.array([in_state(each, (own, others), players) for each in moves])
         visits = int(counts[:, 1].sum())
         chance = draws.ratio(f"cooperation after {state}", *counts.T)
-        found.append((_enough(chance, visits), visits))
+        found.append((state, _enough(chance, visits), visits))
     return found
 
 
@@ -336,7 +283,7 @@ def retaliation(probes: Sequence[np.ndarray], draws: Draws, *, of: str = "") -> 
     """Return the effect of a forced deviation k rounds later.
 
     Args:
-        probes: [N, LATER] paired differences of each player.
+        probes: [N, LATER] paired differences, an array for each forced and answering player.
         draws: Resampling of the episodes.
         of: Words that name the player, if the results are about a single player.
     """
@@ -363,9 +310,9 @@ def forced(
 ) -> np.ndarray:
     """Force a move of player `who` in the middle round of each game, once C and once D.
 
-    Return [N, LATER] cooperation of the other player after the forced C minus that after the D.
+    Return [N, LATER, players] cooperation of each player after the forced C minus that after the D.
     """
-    found = np.full((len(episodes), LATER), np.nan)
+    found = np.full((len(episodes), LATER, len(games.agents)), np.nan)
     specs: list[EpisodeSpec] = []
     places: list[tuple[int, int]] = []
     agent = games.agents[who]
@@ -395,16 +342,9 @@ def forced(
         pair = [rounds_of(games, answered[at + i], cooperate).moves for i in (0, 1)]
         for later in range(LATER):
             if all(len(moves) > middle + 1 + later for moves in pair):
-                after = [moves[middle + 1 + later, 1 - who] for moves in pair]
+                after = [moves[middle + 1 + later] for moves in pair]
                 found[number, later] = after[0] - after[1]
     return found
-
-
-def _cooperation(moves: Sequence[np.ndarray]) -> tuple[list[float], list[float]]:
-    return (
-        [float(np.nansum(each)) for each in moves],
-        [float(np.isfinite(each).sum()) for each in moves],
-    )
 
 
 def from_options(options: argparse.Namespace) -> Result:

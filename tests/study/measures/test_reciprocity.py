@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from arenas.games.matrix import Matrix, raw_env
+from arenas.games.public_goods import PublicGoods
 from selfplay.engines.scripted import Script, constant
 from selfplay.errors import ConfigError
 from selfplay.role import Role
@@ -160,10 +161,15 @@ def test_win_stay_lose_shift_is_read_from_the_vector() -> None:
 def test_a_mixed_population_looks_reciprocal_and_the_probe_is_not_fooled() -> None:
     """If half always cooperate and half always defect, P(C|C) - P(C|D) is 1 without reciprocity."""
     moves = [np.ones((ROUNDS, 2))] * 10 + [np.zeros((ROUNDS, 2))] * 10
-    found = conditionals(moves, Draws(tasks=["t"] * 20))
+    found = conditionals(moves, Draws(tasks=["t"] * 20), players=(0, 1))
     assert found[2].value == 1
-    never, visits = memory_one(moves, Draws(tasks=["t"] * 20))[1]
-    assert visits == 0 and never.value != never.value and never.notes.startswith("0 visits")
+    state, never, visits = memory_one(moves, Draws(tasks=["t"] * 20), players=(0, 1))[1]
+    assert (
+        state == "CD"
+        and visits == 0
+        and never.value != never.value
+        and never.notes.startswith("0 visits")
+    )
 
     def stubborn(agent: str, observation: Any, rng: Any) -> str:
         history = observation.fields["history"]
@@ -254,3 +260,69 @@ def test_cooperation_by_round_has_a_band() -> None:
     assert len(low) == len(values) == ROUNDS
     assert all(a <= b <= c for a, b, c in zip(low, values, high, strict=True))
     assert any(a < c for a, c in zip(low, high, strict=True))
+
+
+# More than two players ---------------------------------------------------------------------------
+
+
+def group_of_four(script: Script, **settings: Any) -> Result:
+    def goods() -> Any:
+        return PublicGoods(rounds=ROUNDS)
+
+    made = games(goods, {"a": script}, **settings)
+    return study(made, player("a", goods), cooperate="give")
+
+
+def gives(chance: Callable[[int], float], first: float = 1.0) -> Script:
+    """Return a player that gives with a probability that depends on how many others gave."""
+
+    def script(agent: str, observation: Any, rng: Any) -> str:
+        history = observation.fields["history"]
+        given = chance(history[-1]["gave"]) if history else first
+        return "give" if rng.random() < given else "keep"
+
+    return script
+
+
+def test_a_forced_move_in_a_group_that_asks_for_all_others() -> None:
+    """One player is made to keep: the others keep next, and then all keep for ever."""
+    result = group_of_four(gives(lambda others: float(others == 3)))
+    found = by_name(result)
+    assert found["P(C|3 of 3)"].value == found["cooperation"].value == 1
+    assert np.isnan(found["P(C|0 of 3)"].value)
+    for rounds in ("1 round", "2 rounds", "3 rounds"):
+        assert found[LATER.format(rounds)].value == 1
+    assert [found[f"{LATER.format('1 round')} by player_{who}"].value for who in range(4)] == [
+        1
+    ] * 4
+    states = [row[0] for row in result.tables[0].rows]
+    assert states[:2] == ["C, 3 of 3", "C, 2 of 3"] and len(states) == 8
+
+
+def test_a_forced_move_in_a_group_that_asks_for_a_majority() -> None:
+    found = by_name(group_of_four(gives(lambda others: float(others >= 2))))
+    assert found[LATER.format("1 round")].value == 0
+
+
+def test_reciprocity_of_a_group_is_the_slope_over_the_fraction_of_the_others() -> None:
+    script = gives(lambda others: 0.2 + 0.2 * others, first=0.5)
+    found = by_name(group_of_four(script, episodes=150))
+    slope = found["reciprocity (slope over the fraction of the others)"]
+    assert slope.low <= 0.6 <= slope.high and slope.high - slope.low < 0.2
+    for others, truth in enumerate((0.2, 0.4, 0.6, 0.8)):
+        each = found[f"P(C|{others} of 3)"]
+        assert each.low <= truth <= each.high, each
+    effect = found[LATER.format("1 round")]  # one of three others: 0.6 / 3
+    assert effect.low <= 0.2 <= effect.high
+
+
+def test_the_slope_by_hand() -> None:
+    """Three players: moves (2, 1, 0 others gave) and answers are counted by hand.
+
+    After round 1 (1, 1, 0) the players see 1, 1 and 2 others; they answer 1, 0, 1. The slope over
+    the fraction (1/2, 1/2, 1) is (1 - 1/2) / (1 - 1/2) = 1.
+    """
+    moves = [np.array([[1.0, 1, 0], [1, 0, 1]])] * 20
+    *answers, slope = conditionals(moves, Draws(tasks=["t"] * 20), players=range(3))
+    assert [each.value for each in answers[:2]] == [1, 0.5] and math.isnan(answers[2].value)
+    assert slope.value == pytest.approx(1)
