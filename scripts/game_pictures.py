@@ -203,6 +203,8 @@ COOPERATION: list[TablePicture] = [
             "one policy, own return alone": "",
             "two policies, Advantage Alignment": "",
             "two policies, own return alone": "",
+            "two errors in ten, Advantage Alignment": "one policy, two errors in ten, Advantage",
+            "two errors in ten, own return alone": "one policy, two errors in ten, own",
         },
         sets={
             "after 50 steps": SeedValues(columns=["step 50"]),
@@ -221,6 +223,20 @@ COOPERATION: list[TablePicture] = [
         sets={
             "after 25 steps": SeedValues(columns=["step 25"]),
             "after 100 steps": SeedValues(columns=["step 100"]),
+        },
+    ),
+    SeedDots(
+        name="lasting_gifts",
+        title="Public goods of four players: with Advantage Alignment and without it",
+        label="fraction of coins that are given",
+        sources=[TableSource(section="Cooperation of four players")],
+        rows={
+            "Advantage Alignment": "four players, Advantage Alignment",
+            "own return alone": "four players, own return alone",
+        },
+        sets={
+            "after 50 steps": SeedValues(columns=["step 50"]),
+            "after 200 steps": SeedValues(columns=["step 200"]),
         },
     ),
     SeedDots(
