@@ -48,8 +48,8 @@ class PublicGoods(Arena):
         rounds: Number of rounds per episode.
         actions: Words for giving and for keeping the coin.
         shared_reward: If true, all get the mean of the rewards: a team (Dec-POMDP).
-        fine: What a player pays for a text that is neither word, at least 0. It counts as giving, so
-            that it harms no other player.
+        fine: Pay that a player loses by a text that is neither word, at least 0. The text counts
+            as giving, so that it harms no other player.
         """
         if len(players) < 2:
             raise ValueError(f"players: the game needs at least two, not {list(players)}")

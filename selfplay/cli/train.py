@@ -225,6 +225,13 @@ def evaluate(options: argparse.Namespace, rest: list[str]) -> None:
     By default everything runs in this process.
     """
     known = (*plain_data.LOCAL_DEFAULTS, "evaluations", "services")
+    fixed = [each for each in rest if "=" in each and _place(each) not in known]
+    if fixed:
+        raise ConfigError(
+            f"{fixed[0]}: evaluate changes evaluations, services, engine and runtime only; all "
+            "else is that of the run. For other roles or players begin a run of 0 steps with its "
+            'policies, see "Begin a new run from a checkpoint" in docs/quickstart.md'
+        )
     nothing_more([each for each in rest if _place(each) not in known], options)
     elsewhere = [each for each in rest if _place(each) in plain_data.LOCAL_DEFAULTS]
     from selfplay.experiment.experiment import Experiment

@@ -22,8 +22,8 @@ class AdvantageAlignment(GroupRelative):
 
     A_t is the agent's discounted return to go at its turn t minus the mean of the siblings' at
     their turn t (baseline of 2511.19405), or minus 0 if no sibling has such a turn. B_t is the
-    other agent's advantage at this stage. The paper has two agents that act at once; here several
-    others count together, and one that does not act counts with its last turn. An agent whose past
+    other agent's advantage at this stage. The paper has two agents that act at once; here B_t is a
+    sum over the others, and one that does not act counts with its last turn. An agent whose past
     advantages add up to more than 0 is credited for helping the others, and one below 0 for harming
     them: in a repeated dilemma it learns reciprocity. Turns of opponents and frozen policies count,
     but are no samples. The expected gradient is the policy gradient with beta 0 and discount 1, and

@@ -114,7 +114,7 @@ COOPERATE = Option(
     name="cooperate",
     default="cooperate",
     metavar="MOVE",
-    help="move that counts as cooperation",
+    help="move that counts as cooperation (default cooperate)",
 )
 BUDGET = Option(
     name="budget", type=int, default=2000, metavar="N", help="games of training per seat"

@@ -387,7 +387,10 @@ def test_evaluate_takes_changes_of_an_evaluation(capsys: pytest.CaptureFixture[s
     found = json.loads(capsys.readouterr().out)["evaluations"]["held_out_greedy"]
     assert found["solved"] == found["accuracy"]
     assert main(["evaluate", str(finished()), "learner.lr=1"]) == 2
-    assert "unexpected argument 'learner.lr=1'" in capsys.readouterr().err
+    assert (
+        "learner.lr=1: evaluate changes evaluations, services, engine and runtime only"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize("plus", ["", "+", "++"])

@@ -217,7 +217,8 @@ def conditionals(
 ) -> list[Estimate]:
     """Return P(C|C), P(C|D) and reciprocity; with more players, P(C|k of m) from k = m down.
 
-    Estimates from too few visits are NaN; the slope needs two numbers of others with enough.
+    Estimates from too few visits are NaN. The slope weights each visit equally; it leaves out the
+    numbers of others with too few visits, and needs two numbers with enough.
 
     Args:
         moves: [rounds, players] moves of each episode.
@@ -227,15 +228,18 @@ def conditionals(
     counts = np.array([answers(each, players) for each in moves])  # [N, m + 1, (C, all)]
     most = counts.shape[1] - 1
     number = np.arange(most, -1, -1)  # of the others that cooperated
+    visits = counts[:, :, 1].sum(0)
+    known = visits >= FEWEST
 
     def slope(weights: np.ndarray) -> np.ndarray:
-        made, visits = np.moveaxis(np.einsum("bn,nij->bij", weights, counts), -1, 0)
+        summed = np.einsum("bn,nij->bij", weights, counts[:, known])
+        made, all_moves = np.moveaxis(summed, -1, 0)
         with np.errstate(divide="ignore", invalid="ignore"):
-            mean = (visits @ number / visits.sum(1))[:, None]
-            spread = (visits * (number - mean) ** 2).sum(1)
-            return np.where(spread > 0, most * (made * (number - mean)).sum(1) / spread, np.nan)
+            mean = (all_moves @ number[known] / all_moves.sum(1))[:, None]
+            spread = (all_moves * (number[known] - mean) ** 2).sum(1)
+            rise = (made * (number[known] - mean)).sum(1)
+            return np.where(spread > 0, most * rise / spread, np.nan)
 
-    visits = counts[:, :, 1].sum(0)
     names = [f"P(C|{k} of {most})" for k in number] if most > 1 else ["P(C|C)", "P(C|D)"]
     found = [
         _enough(draws.ratio(name, *counts[:, i].T), int(visits[i])) for i, name in enumerate(names)

@@ -316,6 +316,17 @@ def test_reciprocity_of_a_group_is_the_slope_over_the_fraction_of_the_others() -
     assert effect.low <= 0.2 <= effect.high
 
 
+def test_the_slope_leaves_out_numbers_of_others_with_few_visits() -> None:
+    """After 2, 1 and 0 of the two others gave, players give in 3/4, 1/2 and 0 of 3 moves."""
+    after_two = [np.array([[1.0, 1, 1], [1, 1, 1]])] * 15 + [np.array([[1.0, 1, 1], [0, 0, 0]])] * 5
+    after_one = [np.array([[1.0, 0, 0], [np.nan, 1, 0]])] * 15  # the two keepers saw one
+    after_none = [np.array([[0.0, 0, 0], [0, 0, 0]])]
+    moves = [*after_two, *after_one, *after_none]
+    *answers, slope = conditionals(moves, Draws(tasks=["t"] * len(moves)), players=range(3))
+    assert [each.value for each in answers[:2]] == [0.75, 0.5] and math.isnan(answers[2].value)
+    assert slope.value == pytest.approx((0.75 - 0.5) / 0.5)
+
+
 def test_the_slope_by_hand() -> None:
     """Three players: moves (2, 1, 0 others gave) and answers are counted by hand.
 

@@ -1,0 +1,83 @@
+"""Tests of the script that runs the commands of a page again."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers.repository import ROOT
+from tests.helpers.scripts import script
+
+rerun: Any = script("rerun_page")
+
+PAGE = """# Results
+## Kuhn poker (`tiny/kuhn`)
+```bash
+./scripts/setup smollm2
+echo one > runs.txt
+```
+```python
+print("no command")
+```
+### A student
+```bash
+echo two >> runs.txt
+ls scripts/rerun_page.py
+```
+## Broken
+```bash
+false | true
+echo never > never.txt
+```
+"""
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Path:
+    (tmp_path / "page.md").write_text(PAGE)
+    return tmp_path / "page.md"
+
+
+def test_blocks_have_their_section_and_no_setup() -> None:
+    found = rerun.blocks(PAGE)
+    assert [(each.folder, each.number) for each in found] == [
+        ("kuhn_poker_tiny_kuhn", 1),
+        ("kuhn_poker_tiny_kuhn", 2),
+        ("broken", 1),
+    ]
+    assert found[0].commands == "echo one > runs.txt\n"
+
+
+def test_a_section_runs_in_its_folder_and_once(
+    page: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [str(page), "--folder", str(tmp_path / "again"), "--section", "kuhn"]
+    assert rerun.main(words) == 0 and rerun.main(words) == 0
+    assert (tmp_path / "again/kuhn_poker_tiny_kuhn/runs.txt").read_text() == "one\ntwo\n"
+    assert "A student, block 2 of its section: done before" in capsys.readouterr().out
+
+
+def test_a_failure_ends_the_script_with_a_line(
+    page: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert rerun.main([str(page), "--folder", str(tmp_path / "again")]) == 1
+    assert (tmp_path / "again/kuhn_poker_tiny_kuhn/block_1.done").exists()
+    assert not (tmp_path / "again/broken/never.txt").exists()
+    error = capsys.readouterr().err
+    assert (
+        "Broken, block 1 of its section: exit code 1, see the end of" in error
+        and error.count("\n") == 1
+    )
+
+
+def test_an_unknown_section_is_one_line(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert rerun.main([str(page), "--section", "chess"]) == 1
+    assert capsys.readouterr().err.endswith("no section 'chess' with commands\n")
+
+
+@pytest.mark.parametrize("name", ["bakeoff", "results"])
+def test_the_pages_have_commands_in_most_sections(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert rerun.main([str(ROOT / f"docs/{name}.md"), "--list"]) == 0
+    assert capsys.readouterr().out.count("\n# ") > 8
