@@ -205,6 +205,8 @@ COOPERATION: list[TablePicture] = [
             "two policies, own return alone": "",
             "two errors in ten, Advantage Alignment": "one policy, two errors in ten, Advantage",
             "two errors in ten, own return alone": "one policy, two errors in ten, own",
+            "three errors in ten, Advantage Alignment": "one policy, three errors in ten, A",
+            "three errors in ten, own return alone": "one policy, three errors in ten, own",
         },
         sets={
             "after 50 steps": SeedValues(columns=["step 50"]),
