@@ -225,7 +225,8 @@ def evaluate(options: argparse.Namespace, rest: list[str]) -> None:
     By default everything runs in this process.
     """
     known = (*plain_data.LOCAL_DEFAULTS, "evaluations", "services")
-    fixed = [each for each in rest if "=" in each and _place(each) not in known]
+    given = [each for each in rest if "=" in each and not each.startswith("-")]
+    fixed = [each for each in given if _place(each) not in known]
     if fixed:
         raise ConfigError(
             f"{fixed[0]}: evaluate changes evaluations, services, engine and runtime only; all "

@@ -27,8 +27,8 @@ class AdvantageAlignment(GroupRelative):
     advantages add up to more than 0 is credited for helping the others, and one below 0 for harming
     them: in a repeated dilemma it learns reciprocity. Turns of opponents and frozen policies count,
     but are no samples. The expected gradient is the policy gradient with beta 0 and discount 1, and
-    a biased one otherwise. For rewards c times as large, divide beta by c. Failure mode: a move
-    that costs its agent little and others much, such as an illegal one, remains as a punishment.
+    a biased one otherwise. For rewards c times as large, divide beta by c; with more others,
+    try less. Failure mode: a move that costs its agent little and others much remains a punishment.
     """
 
     def __init__(self, *, beta: float = 0.5, discount: float = 0.9) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from selfplay.config.compose import choices
 from selfplay.config.run_config import RunSettings
 from selfplay.credit import Credit
 from selfplay.credit.by_role import ByRole
@@ -20,8 +19,9 @@ from selfplay.credit.nested_methods import method_of, methods_of
 from selfplay.credit.preference_pairs import PreferencePairs
 from selfplay.credit.shaping import CosineLength, Overlong
 from selfplay.curriculum import Curriculum
-from selfplay.errors import ConfigError, closest, nearest
+from selfplay.errors import ConfigError, nearest
 from selfplay.experiment.collapse import CollapseMonitor
+from selfplay.experiment.opponent_notes import missing_opponents, unused_opponents
 from selfplay.league.config import LeagueConfig
 from selfplay.learner.objective import Objective, PolicyLoss
 from selfplay.learner.references import reads_teacher
@@ -74,7 +74,8 @@ def validate(
         if each.lora is not None:
             require_peft(f"{players.population.where(name)}.lora")
     notes = [each.warmup_note(settings.steps) for each in players.learner_settings.values()]
-    notes += policy_notes(players.population)
+    notes += missing_opponents(players.population)
+    notes += unused_opponents(players, league)
     notes += lone_role_notes(players, credit, sampler)
     notes += sampler_notes(credit, sampler)
     notes += shaping_notes(credit, shaping)
@@ -99,23 +100,6 @@ def check_unplayed_roles(players: RolloutSetup) -> None:
                 f"role; {nearest(name, players.playable)}; remove it with ~roles.{name}, or, if a "
                 "setting of the arena adds such agents, name it in Arena.optional_roles"
             )
-
-
-def policy_notes(population: Population) -> list[str]:
-    """Return a line for each role whose policy has the name of an opponent that was not added, or
-    nearly the name of one that was."""
-    shipped, notes = choices("opponents"), []
-    for role, name in population.roles.items():
-        meant = closest(name, population.opponents)
-        if name in population.opponents or not (name in shipped or meant):
-            continue
-        advice = f"+opponents={name} adds it" if name in shipped else f"did you mean {meant!r}?"
-        notes.append(
-            f"population.roles.{role}: the config has no opponent {name!r}, so {name!r} is a "
-            f"policy of its own, which {'learns' if name in population.learning else 'is frozen'}; "
-            f"{advice}"
-        )
-    return notes
 
 
 def check_sampler_supports_credit(credit: Credit, sampler: Sampler) -> None:

@@ -338,4 +338,6 @@ def check_known(names: Iterable[str], known: Iterable[str], *, where: str) -> No
     known = list(known)
     for name in names:
         if name not in known:
-            raise ConfigError(f"{where}: no policy or opponent {name!r}; {nearest(name, known)}")
+            raise ConfigError(
+                f"{where}: no policy or opponent {name!r} in the config; {nearest(name, known)}"
+            )

@@ -54,6 +54,21 @@ def test_a_policy_with_the_name_of_a_missing_opponent_is_named() -> None:
     assert not [each for each in named if "opponent" in each]
 
 
+@pytest.mark.parametrize(
+    "used",
+    [
+        "+population.roles.player=random",
+        "league=anchors",
+        "evaluations.kuhn.opponents=[random]",
+    ],
+)
+def test_an_opponent_that_plays_nowhere_is_named(used: str) -> None:
+    game = ["+experiment=tiny/kuhn", "+opponents=random"]
+    (note,) = [each for each in check(compose.load(game)) if "plays nowhere" in each]
+    assert note.startswith("population.opponents.random: it plays nowhere; give it a role")
+    assert not [each for each in check(compose.load([*game, used])) if "plays nowhere" in each]
+
+
 def test_a_policy_with_nearly_the_name_of_an_opponent_is_named() -> None:
     game = ["+experiment=tiny/kuhn", "+opponents=random"]
     (note,) = [

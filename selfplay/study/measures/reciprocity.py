@@ -180,7 +180,8 @@ def check_repeated(games: StudyMatches, played: Sequence[Rounds], cooperate: str
         legal = sorted(set(_legal(games)))
         if cooperate not in legal:
             raise ConfigError(
-                f"--cooperate {cooperate}: no such move in {name}; it has {', '.join(legal)}"
+                f"--cooperate {cooperate}: no such move in {name}; it has {', '.join(legal)}; "
+                "name the move that cooperates with --cooperate"
             )
     return length
 
