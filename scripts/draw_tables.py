@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bakeoff_pictures import BAKEOFF
+from cooperation_pictures import COOPERATION_PICTURES
 from game_pictures import GAME_PICTURES
 from language_pictures import LANGUAGE_PICTURES
 from page_tables import TableError
@@ -25,7 +26,7 @@ from selfplay.study.plots import Drawing
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAGES: dict[str, Sequence[TablePicture]] = {
-    "results.md": [*GAME_PICTURES, *LANGUAGE_PICTURES],
+    "results.md": [*GAME_PICTURES, *COOPERATION_PICTURES, *LANGUAGE_PICTURES],
     "bakeoff.md": BAKEOFF,
 }
 """Pages, each with its pictures."""

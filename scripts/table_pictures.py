@@ -1,6 +1,7 @@
 """Pictures of tables: each kind names rows and columns, and makes a drawing of their numbers.
 
-`game_pictures`, `language_pictures` and `bakeoff_pictures` list them, `draw_tables` writes them.
+`game_pictures`, `cooperation_pictures`, `language_pictures` and `bakeoff_pictures` list them, and
+`draw_tables` writes them.
 
 A picture names rows and columns by the beginnings of their labels. A cell that it does not name is
 not read.

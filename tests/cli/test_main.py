@@ -15,12 +15,10 @@ import torch
 
 import selfplay
 from selfplay.cli.main import _parser, main
-from selfplay.cli.stage import print_summary, without_repeats
 from selfplay.config.compose import choices, groups
 from selfplay.errors import RunError
 from selfplay.models.tiny import build_model, build_tokenizer
 from selfplay.rollout.evaluation import Evaluation
-from selfplay.run.declarations import ArenaMetrics, RunMetrics
 from selfplay.run.directory import Run
 from selfplay.types import Episode
 from tests.helpers.command_process import finished, shared_cache
@@ -148,13 +146,6 @@ def test_an_error_prints_no_control_characters(capsys: pytest.CaptureFixture[str
     assert main(["report", "\x1b[2Jruns"]) == 2
     error = capsys.readouterr().err
     assert "?[2Jruns" in error and "\x1b" not in error
-
-
-def test_metrics_of_the_only_type_of_task_are_not_shown_twice() -> None:
-    values = {"bets": 1.0, "question/bets": 1.0, "pay": 2.0, "question/pay": 3.0}
-    assert list(without_repeats(values)) == ["bets", "pay", "question/pay"]
-    types = {"bets": 1.0, "easy/bets": 1.0, "hard/bets": 1.0}
-    assert list(without_repeats(types)) == list(types)
 
 
 @pytest.mark.parametrize(
@@ -428,25 +419,3 @@ def test_evaluate_prints_that_an_evaluation_measures_one_deal(
     captured = capsys.readouterr()
     assert "note: evaluations.held_out_greedy: 6 samples, one deal" in captured.err
     assert set(json.loads(captured.out)) == {"step", "evaluations"}
-
-
-def test_names_in_a_run_print_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
-    results = {"before": {"won": 0.1}, "after": {"won": 0.2}}
-    evaluations = {"e\x1b]0;x": results}
-    summary = {"experiment": "a\x1b[2J", "steps": 1, "seconds": 2.0, "troubles": {}}
-    print_summary({**summary, "evaluations": evaluations}, RunMetrics())
-    printed = capsys.readouterr().out
-    assert "e?]0;x/won" in printed and "a?[2J: 1 step" in printed and "\x1b" not in printed
-
-
-def test_the_end_shows_chief_metrics_and_those_of_whole_evaluations(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    chief = "versus/minimax/return"
-    values = {"illegal": 0.5, chief: 0.25, "versus/minimax/won": 0.0, "hard/illegal": 1.0}
-    results = {"e": {"before": values, "after": values}}
-    ended = {"experiment": "x", "steps": 1, "seconds": 1.0, "troubles": {}, "evaluations": results}
-    print_summary(ended, RunMetrics(evaluations={"e": ArenaMetrics(chief=(chief,))}))
-    _, *shown, last = capsys.readouterr().out.strip().splitlines()
-    assert [line.split()[0] for line in shown] == ["e/illegal", f"e/{chief}"]
-    assert last == "  e: the report has 2 further metrics"

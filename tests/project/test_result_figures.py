@@ -14,7 +14,12 @@ from tests.helpers.scripts import script
 
 tables: Any = script("page_tables")
 pictures: Any = script("table_pictures")
-for module in ("bakeoff_pictures", "game_pictures", "language_pictures"):
+for module in (
+    "bakeoff_pictures",
+    "cooperation_pictures",
+    "game_pictures",
+    "language_pictures",
+):
     script(module)
 drawer: Any = script("draw_tables")
 DOCS = ROOT / "docs"
