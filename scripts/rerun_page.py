@@ -19,8 +19,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from page_tables import HEADING
+
 ROOT = Path(__file__).resolve().parent.parent
-HEADING = re.compile(r"(#+) (.*)")
 SETUP = re.compile(r"^\./scripts/setup.*\n", re.MULTILINE)
 
 
@@ -90,8 +91,9 @@ def run(block: Block, folder: Path) -> bool:
         )
     if ended.returncode:
         print(
-            f"{title}: exit code {ended.returncode}, see the end of {log}; correct the cause, "
-            f"remove {place} to begin this section again, and type the same command",
+            f"{title}: exit code {ended.returncode}, see the end of {log}; correct the cause, and "
+            "type the same command; sweeps continue, and a single run that exists must be moved "
+            "away",
             file=sys.stderr,
         )
         return False

@@ -73,7 +73,7 @@ class PublicGoods(Arena):
     def setup(self, task: Task, rng: Random) -> None:
         """Begin the first round."""
         self.played: list[dict[str, str]] = []
-        self.earned = dict.fromkeys(self.possible_agents, 0.0)
+        self.earned = 0.0  # pay of all players
         self.invalid = 0
 
     def acting(self) -> Sequence[str]:
@@ -116,19 +116,19 @@ class PublicGoods(Arena):
             agent: each + (move == self.keep) - self.fine * (not legal[agent])
             for agent, move in moves.items()
         }
-        mean = sum(pay.values()) / len(pay)
+        total = sum(pay.values())
         for agent in self.possible_agents:
             if not legal[agent]:
                 self.note(agent, verdict="illegal")
-            self.pay(agent, mean if self.shared_reward else pay[agent])
-            self.earned[agent] += pay[agent]
+            self.pay(agent, total / len(pay) if self.shared_reward else pay[agent])
+        self.earned += total
         self.invalid += len(legal) - sum(legal.values())
         self.played.append(moves)
         if len(self.played) == self.rounds:
             made = self.rounds * len(moves)
             self.measure(
                 # Mean over rounds and players: the reward of a team.
-                team_return=sum(self.earned.values()) / made,
+                team_return=self.earned / made,
                 illegal_fraction=self.invalid / made,
                 share_give=sum(map(self._gave, self.played)) / made,
             )

@@ -13,7 +13,7 @@ from selfplay import __version__
 from selfplay.cli import average, commands, export, new, plan, show, study
 from selfplay.cli.arguments import HOST, OVERRIDDEN, PLAY_PORT, Steps, takes_run
 from selfplay.cli.limits import limit_of, search_current_folder, takes_trust
-from selfplay.config.threads import limit_spinning
+from selfplay.cli.process import prepare
 from selfplay.config.trust import limited
 from selfplay.errors import ConfigError, SelfplayError, closest, nearest, printable
 from selfplay.run import signals
@@ -32,9 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     plan that does not fit its cluster, and 130 after Ctrl-C. `arguments` are the words after
     `selfplay`; None: those of the command line. `--help` and `--version` raise SystemExit.
     """
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    limit_spinning()
+    prepare()
     signals.install()
     try:
         return _run(arguments)

@@ -1,16 +1,15 @@
 """Runs that are begun and continued from Python, such as in a script or a notebook."""
 
 import argparse
-import os
-import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from selfplay.cli.arguments import load, no_flags
 from selfplay.cli.limits import search_current_folder
+from selfplay.cli.process import prepare
 from selfplay.cli.train import begin, resume
-from selfplay.config.threads import ProcessorTime, limit_spinning
+from selfplay.config.threads import ProcessorTime
 from selfplay.config.trust import TrustLimit, limited
 from selfplay.run import signals
 
@@ -56,7 +55,7 @@ def resume_run(
     """
     words = [str(word) for word in overrides]
     no_flags(words)
-    command = ("selfplay", "train", f"resume={shlex.quote(str(folder))}", *words)
+    command = ("selfplay", "train", f"resume={folder}", *words)
     with _command(TrustLimit(packages=tuple(trust), command=command, trains=True)):
         resume(Path(folder), words)
     return Path(folder)
@@ -65,9 +64,7 @@ def resume_run(
 @contextmanager
 def _command(limit: TrustLimit | None) -> Iterator[None]:
     """Prepare the process as the command line does, and handle signals meanwhile."""
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    limit_spinning()
+    prepare()
     search_current_folder(limit)
     with signals.handled(), limited(limit):
         yield

@@ -79,12 +79,20 @@ class Stage:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._shown.__exit__(kind, error, trace)
+        if self.run is None:
+            return
+        try:
+            if error is not None:
+                self._end(error)
+        finally:
+            self.run.unlock()
+
+    def _end(self, error: BaseException) -> None:
+        """Record the error that ended the training; raise KeyboardInterrupt after a signal."""
         from selfplay.run.report.run_report import write_report
         from selfplay.run.sessions import end_session
 
-        self._shown.__exit__(kind, error, trace)
-        if error is None or self.run is None:
-            return
         if signals.raised():
             end_session(self.run.folder, KeyboardInterrupt(signals.reason()))
             raise KeyboardInterrupt(self._how_to_continue()) from error

@@ -91,23 +91,17 @@ def begin(settings: Mapping[str, Any], since: ProcessorTime | None) -> Path:
     if threads:
         run["threads"] = threads  # a resumed run keeps it, and so its results
     settings = {**settings, "run": run}
-    stage = Stage(lambda: Run.create(folder, settings), settings)
-    try:
-        with stage:
-            try:
-                experiment = Experiment(settings)
-                print_notes(experiment.notes)
-                load_models(experiment, stage)
-            except Exception:
-                stage.discard()
-                raise
-            if threads:
-                busy = "because other processes keep cores of this machine busy"
-                note(f"run.threads={threads}, {busy}")
-            go(experiment, stage)
-    finally:
-        if stage.run is not None:
-            stage.run.unlock()
+    with Stage(lambda: Run.create(folder, settings), settings) as stage:
+        try:
+            experiment = Experiment(settings)
+            print_notes(experiment.notes)
+            load_models(experiment, stage)
+        except Exception:
+            stage.discard()
+            raise
+        if threads:
+            note(f"run.threads={threads}, because other processes keep cores of this machine busy")
+        go(experiment, stage)
     return folder
 
 
@@ -225,15 +219,14 @@ def evaluate(options: argparse.Namespace, rest: list[str]) -> None:
     By default everything runs in this process.
     """
     known = (*plain_data.LOCAL_DEFAULTS, "evaluations", "services")
-    given = [each for each in rest if "=" in each and not each.startswith("-")]
-    fixed = [each for each in given if _place(each) not in known]
-    if fixed:
+    others = [each for each in rest if _place(each) not in known]
+    if others and "=" in others[0] and not others[0].startswith("-"):
         raise ConfigError(
-            f"{fixed[0]}: evaluate changes evaluations, services, engine and runtime only; all "
+            f"{others[0]}: evaluate changes evaluations, services, engine and runtime only; all "
             "else is that of the run. For other roles or players begin a run of 0 steps with its "
             'policies, see "Begin a new run from a checkpoint" in docs/quickstart.md'
         )
-    nothing_more([each for each in rest if _place(each) not in known], options)
+    nothing_more(others, options)
     elsewhere = [each for each in rest if _place(each) in plain_data.LOCAL_DEFAULTS]
     from selfplay.experiment.experiment import Experiment
     from selfplay.run.directory import Run

@@ -228,7 +228,7 @@ def check_plain(node: Any) -> None:
 
     Invalid are NaN, which passes checks by comparison, and text that is not UTF-8 or contains NUL.
     """
-    for path, value in _leaves(node, ""):
+    for path, value in leaves(node, ""):
         where = path or "the config"
         if isinstance(value, float) and math.isnan(value):
             raise ConfigError(f"{where}: nan does not fit: a finite number is needed")
@@ -236,17 +236,17 @@ def check_plain(node: Any) -> None:
             check_text(value, what=where)
 
 
-def _leaves(node: Any, path: str) -> Iterator[tuple[str, Any]]:
+def leaves(node: Any, path: str) -> Iterator[tuple[str, Any]]:
     """Yield all keys and all single values, each with the path of its key."""
     if isinstance(node, Mapping):
         for key, inner in node.items():
             if isinstance(key, str):
                 yield path, key
             name = key if isinstance(key, str) and key.isprintable() else ascii(key)
-            yield from _leaves(inner, f"{path}.{name}" if path else name)
+            yield from leaves(inner, f"{path}.{name}" if path else name)
     elif isinstance(node, list | tuple):
         for place, inner in enumerate(node):
-            yield from _leaves(inner, f"{path}.{place}" if path else str(place))
+            yield from leaves(inner, f"{path}.{place}" if path else str(place))
     else:
         yield path, node
 

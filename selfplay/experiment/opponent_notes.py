@@ -1,9 +1,7 @@
 """Notes about opponents that a config names and does not use, or uses and does not name."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
-
 from selfplay.config.compose import choices
+from selfplay.config.plain_data import leaves
 from selfplay.errors import closest
 from selfplay.league.config import LeagueConfig
 from selfplay.models.population import Population
@@ -30,28 +28,17 @@ def missing_opponents(population: Population) -> list[str]:
 def unused_opponents(players: RolloutSetup, league: LeagueConfig | None) -> list[str]:
     """Return a line for each opponent that plays no role and in no league or evaluation.
 
-    An opponent whose name is a value anywhere else in the config counts as used.
+    An opponent whose name is a key or a value anywhere else in the config counts as used.
     """
     settings = dict(players.config)
     population = dict(settings.pop("population"))
     population.pop("opponents", None)
-    used = {*_words([settings, population]), *(league.anchor_names if league else ())}
+    used = {value for _, value in leaves([settings, population], "") if isinstance(value, str)}
+    used |= set(league.anchor_names if league else ())
     return [
-        f"population.opponents.{name}: it plays nowhere; give it a role (+population.roles.ROLE="
-        f"{name}), name it in an evaluation (evaluations.NAME.opponents=[{name}]), or choose "
-        "league=anchors"
+        f"population.opponents.{name}: it plays in no role, league or evaluation of this run; give "
+        f"it a role (+population.roles.ROLE={name}), name it in an evaluation "
+        f"(evaluations.NAME.opponents=[{name}]), or choose league=anchors"
         for name in players.population.opponents
         if name not in used
     ]
-
-
-def _words(node: Any) -> Iterator[str]:
-    """Yield all texts that are values in a config."""
-    if isinstance(node, str):
-        yield node
-    elif isinstance(node, Mapping):
-        for each in node.values():
-            yield from _words(each)
-    elif isinstance(node, Sequence):
-        for each in node:
-            yield from _words(each)

@@ -122,8 +122,12 @@ def check_changes(
         step: Step of the checkpoint from which the run goes on; None: it begins again.
         overrides: Arguments of the user that made the changes, for the error.
     """
-    words = ["selfplay", "train", "--config-path", str(run), "run.name=NEW", *overrides]
-    anew = f"begin a new run: {shlex.join(words)}"
+
+    def anew(override: str) -> str:
+        """Return the advice to begin a new run with the user's words, or with this override."""
+        words = ["selfplay", "train", "--config-path", str(run), "run.name=NEW"]
+        return f"begin a new run: {shlex.join([*words, *(overrides or [override])])}"
+
     for change in changed:
         if not change.allowed:
             why = WHY_NOT.get(change.key.partition(".")[0], OTHERWISE)
@@ -135,8 +139,8 @@ def check_changes(
                 why += f"{new})"
             raise ConfigError(
                 f"{change.key}: cannot change in a resumed run, because {why}; drop it, or "
-                f'{anew if overrides else f"{anew} {change.key}=..."} ("Resume with other '
-                'settings" in docs/quickstart.md lists the keys that can change)'
+                f'{anew(f"{change.key}=...")} ("Resume with other settings" in '
+                "docs/quickstart.md lists the keys that can change)"
             )
     if step is None:
         return
@@ -150,8 +154,7 @@ def check_changes(
     if weight and not _any_weight(weight.before) and config["objective"].get("reference") == "ema":
         raise ConfigError(
             f"objective.kl: {_written(weight.after)} does not fit: the checkpoint has no moving "
-            "average of the weights, because objective.kl was 0; "
-            f"{anew if overrides else f'{anew} {shlex.quote(weight.override)}'}"
+            f"average of the weights, because objective.kl was 0; {anew(weight.override)}"
         )
 
 

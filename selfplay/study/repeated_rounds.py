@@ -62,26 +62,16 @@ def transitions(moves: np.ndarray, players: Sequence[int]) -> Iterator[tuple[int
                 yield int(before[me]), int(before.sum() - before[me]), int(now[me])
 
 
-def answers(moves: np.ndarray, players: Sequence[int]) -> list[list[float]]:
-    """Return [cooperations, all] after each number of others that cooperated, the largest first.
+def answers(moves: np.ndarray, players: Sequence[int]) -> np.ndarray:
+    """Return [2, players, (cooperations, all)] next moves of these players together.
 
-    `moves` and `players` are those of `transitions`; the players are counted together.
+    The first index is the player's own last move (1: cooperation), the second one the number of
+    others that cooperated. `moves` and `players` are those of `transitions`.
     """
-    most = moves.shape[1] - 1
-    found = [[0.0, 0.0] for _ in range(most + 1)]
-    for _, others, now in transitions(moves, players):
-        found[most - others][0] += now
-        found[most - others][1] += 1
+    found = np.zeros((2, moves.shape[1], 2))
+    for own, others, now in transitions(moves, players):
+        found[own, others] += (now, 1)
     return found
-
-
-def in_state(
-    moves: np.ndarray, state: tuple[int, int], players: Sequence[int]
-) -> tuple[float, float]:
-    """Return (cooperations, visits) after a state: own last move, others that cooperated."""
-    after = transitions(moves, players)
-    answers = [now for own, others, now in after if (own, others) == state]
-    return float(sum(answers)), float(len(answers))
 
 
 def cooperation(moves: Sequence[np.ndarray]) -> tuple[list[float], list[float]]:

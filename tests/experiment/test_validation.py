@@ -65,9 +65,9 @@ def test_a_policy_with_the_name_of_a_missing_opponent_is_named() -> None:
 def test_an_opponent_that_plays_nowhere_is_named(experiment: str, used: str) -> None:
     game = [f"+experiment={experiment}", "+opponents=random"]
     game += ["evaluations=leduc"] * (experiment == "tiny/leduc")
-    (note,) = [each for each in check(compose.load(game)) if "plays nowhere" in each]
-    assert note.startswith("population.opponents.random: it plays nowhere; give it a role")
-    assert not [each for each in check(compose.load([*game, used])) if "plays nowhere" in each]
+    (note,) = [each for each in check(compose.load(game)) if "it plays in no" in each]
+    assert note.startswith("population.opponents.random: it plays in no role, league")
+    assert not [each for each in check(compose.load([*game, used])) if "it plays in no" in each]
 
 
 def test_a_policy_with_nearly_the_name_of_an_opponent_is_named() -> None:

@@ -45,7 +45,6 @@ from selfplay.study.repeated_rounds import (
     Rounds,
     answers,
     cooperation,
-    in_state,
     rounds_of,
 )
 from selfplay.study.result import Cell, Result, Table
@@ -226,8 +225,8 @@ def conditionals(
         draws: Resampling of the episodes.
         players: Indices of the players that are counted.
     """
-    counts = np.array([answers(each, players) for each in moves])  # [N, m + 1, (C, all)]
-    most = counts.shape[1] - 1
+    counts = np.array([answers(each, players).sum(0)[::-1] for each in moves])
+    most = counts.shape[1] - 1  # counts are [N, m + 1, (C, all)], from k = m down
     number = np.arange(most, -1, -1)  # of the others that cooperated
     visits = counts[:, :, 1].sum(0)
     known = visits >= FEWEST
@@ -246,8 +245,7 @@ def conditionals(
         _enough(draws.ratio(name, *counts[:, i].T), int(visits[i])) for i, name in enumerate(names)
     ]
     how = "(slope over the fraction of the others)" if most > 1 else "P(C|C) - P(C|D)"
-    notes = "" if (visits > 0).sum() > 1 else "one of the two moves never happened"
-    both = draws.of(f"reciprocity {how}", slope, null=0.0, notes=notes)
+    both = draws.of(f"reciprocity {how}", slope, null=0.0)
     return [*found, _enough(both, int(np.sort(visits)[-2]))]
 
 
@@ -268,12 +266,12 @@ def memory_one(
     if 2 of 3 others cooperated. The probability is NaN for too few visits.
     """
     found = []
-    most = moves[0].shape[1] - 1
+    counts = np.array([answers(each, players) for each in moves])  # [N, 2, m + 1, (C, all)]
+    most = counts.shape[2] - 1
     for own, others in product((1, 0), range(most, -1, -1)):
         state = "DC"[own] + (f", {others} of {most}" if most > 1 else "DC"[others])
-        counts = np.array([in_state(each, (own, others), players) for each in moves])
-        visits = int(counts[:, 1].sum())
-        chance = draws.ratio(f"cooperation after {state}", *counts.T)
+        visits = int(counts[:, own, others, 1].sum())
+        chance = draws.ratio(f"cooperation after {state}", *counts[:, own, others].T)
         found.append((state, _enough(chance, visits), visits))
     return found
 
