@@ -29,7 +29,7 @@ Usage: python scripts/poker_bakeoff.py [--games kuhn] [--methods grpo gae] [--se
 import argparse
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
@@ -61,8 +61,10 @@ TUNING = (100, 101)
 """Seeds of the tuning; no reported run has one of them."""
 RATES, WEIGHTS = (0.03, 0.1, 0.3), (0.1, 0.3, 1.0, 3.0)
 """Learning rates and weights of the KL term that are tried for each method."""
-METHODS = [name for name, each in CREDITS.items() if not each.team and name != "pass_at_k"]
-"""Methods that are defined: the team's return is always 0, and pass@k needs right and wrong."""
+NOT_COMPARED = ("pass_at_k", "advantage_alignment")
+"""pass@k needs right and wrong; Advantage Alignment is for games in which both players can gain."""
+METHODS = [name for name, each in CREDITS.items() if not each.team and name not in NOT_COMPARED]
+"""Methods that are compared; for those of the team, its return is always 0."""
 SAMPLERS: Mapping[str, Callable[[], Any]] = {
     "dr_grpo, branch": lambda: Branch(group_size=8, initial=4),
     "arpo, branch": lambda: Branch(group_size=8, initial=4),
@@ -160,15 +162,21 @@ class Setting:
     """Weight of the KL term."""
 
 
-def learn(game: str, method: str, setting: Setting, *, seed: int, steps: int) -> list[float]:
-    """Return the exploitability at `CHECKS` steps of a run, the last one included."""
-    tree = tree_of(game)
+def credit_and_sampler(method: str) -> tuple[Any, Any]:
+    """Return a new credit method and its sampler."""
     credit = CREDITS[method].make(ENUMERATED["pennies"])  # these methods do not read the game
-    sampler = SAMPLERS[method]() if method in SAMPLERS else Independent(group_size=8)
+    return credit, SAMPLERS[method]() if method in SAMPLERS else Independent(group_size=8)
+
+
+def policies(
+    game: str, method: str, setting: Setting, *, seed: int, steps: int
+) -> Iterator[np.ndarray]:
+    """Yield the policy after each step of a run: [sets, moves] probabilities."""
+    tree = tree_of(game)
+    credit, sampler = credit_and_sampler(method)
     table, dealer = PokerTable(tree, ema=EMA), Dealer(tree, np.random.default_rng(seed))
-    found: list[float] = []
+    policy = tree.probabilities(table.logits)
     for step in range(1, steps + 1):
-        policy = tree.probabilities(table.logits)
         groups = dealer.sample(policy, sampler, least=COMPLETIONS[game], step=step)
         rows = [
             (each.turn.prompt_ids[0], each.turn.completion_ids[0], float(each.advantage))
@@ -181,9 +189,18 @@ def learn(game: str, method: str, setting: Setting, *, seed: int, steps: int) ->
             entropy=0.0,
             lr=falling(setting.lr, FLOOR * setting.lr, step=step, steps=steps),
         )
-        if step * CHECKS // steps > (step - 1) * CHECKS // steps:
-            found.append(tree.exploitability(tree.probabilities(table.logits)))
-    return found
+        policy = tree.probabilities(table.logits)
+        yield policy
+
+
+def learn(game: str, method: str, setting: Setting, *, seed: int, steps: int) -> list[float]:
+    """Return the exploitability at `CHECKS` steps of a run, the last one included."""
+    found = enumerate(policies(game, method, setting, seed=seed, steps=steps), 1)
+    return [
+        tree_of(game).exploitability(policy)
+        for step, policy in found
+        if step * CHECKS // steps > (step - 1) * CHECKS // steps
+    ]
 
 
 @cache

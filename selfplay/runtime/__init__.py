@@ -2,14 +2,16 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from selfplay.engines import Engine
 from selfplay.errors import LearnersLost
-from selfplay.learner import PolicyLearner
-from selfplay.learner.objective import Objective
-from selfplay.rollout.rollout import RolloutFn
-from selfplay.rollout.setup import RolloutSetup
+
+if TYPE_CHECKING:  # modules of this package that start no model need no torch
+    from selfplay.learner import PolicyLearner
+    from selfplay.learner.objective import Objective
+    from selfplay.rollout.rollout import RolloutFn
+    from selfplay.rollout.setup import RolloutSetup
 
 
 class Runtime(Protocol):
@@ -35,19 +37,21 @@ class Runtime(Protocol):
         """
         ...
 
-    def check(self, players: RolloutSetup) -> None:
+    def check(self, players: "RolloutSetup") -> None:
         """Raise ConfigError if the config needs something that is missing; start nothing."""
         ...
 
-    def engine(self, players: RolloutSetup) -> Engine:
+    def engine(self, players: "RolloutSetup") -> Engine:
         """Return the engine that serves the policies; called before the other methods."""
         ...
 
-    def trainers(self, players: RolloutSetup, objective: Objective) -> Mapping[str, PolicyLearner]:
+    def trainers(
+        self, players: "RolloutSetup", objective: "Objective"
+    ) -> "Mapping[str, PolicyLearner]":
         """Return a learner for every policy that learns; called after the policies are loaded."""
         ...
 
-    def rollout_fn(self, players: RolloutSetup, evaluation: str | None = None) -> RolloutFn:
+    def rollout_fn(self, players: "RolloutSetup", evaluation: str | None = None) -> "RolloutFn":
         """Return the function that plays episodes of training, or of an evaluation.
 
         With `max_staleness` above 0, several threads may call it at once, and the engine must

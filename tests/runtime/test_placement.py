@@ -28,6 +28,7 @@ from selfplay.runtime.policy_groups import policy_groups
 from selfplay.runtime.ray import RayRuntime
 from selfplay.runtime.rollout_worker_group import RolloutWorkers
 from tests.helpers.command_process import SMOKE
+from tests.helpers.gpu_actor import Seeing
 
 ray = pytest.importorskip("ray")
 
@@ -329,16 +330,6 @@ def test_a_critic_of_the_driver_takes_no_gpu(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(ConfigError, match=r"^credit\.critic\.device: .*set credit.critic.device=c"):
         check_devices(config)
     check_devices({"credit": {"critic": {"device": "cpu"}}})
-
-
-class Seeing:
-    """An actor that returns the GPUs that it sees, and its priority."""
-
-    def visible(self) -> str | None:
-        return os.environ.get("CUDA_VISIBLE_DEVICES")
-
-    def priority(self) -> int:
-        return os.nice(0)
 
 
 @pytest.fixture(scope="module")
