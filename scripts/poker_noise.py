@@ -144,11 +144,12 @@ def table(game: str, kind: str, options: argparse.Namespace) -> list[Row]:
     return rows
 
 
-def draw(rows: Sequence[Row], folder: Path) -> list[Path]:
-    """Write a picture of the ratios for each table; return the paths of the SVG files."""
+def draw(rows: Sequence[Row], folder: Path, methods: Sequence[str]) -> list[Path]:
+    """Write a picture of the ratios of methods for each table; return the paths of the SVG files."""
     paths = []
     for game, kind in dict.fromkeys((each["game"], each["policies"]) for each in rows):
-        names = dict.fromkeys(each["credit"] for each in rows if each["game"] == game)
+        kept = {each["credit"] for each in rows if each["game"] == game}
+        names = [name for name in methods if name in kept]
         estimates = [
             geometric_mean(ratios(rows, game, kind, name), logs=True, name=name) for name in names
         ]
@@ -181,7 +182,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.draw:
         if not options.json:
             parser.error("--draw needs --json FILE, as an earlier call wrote it")
-        print(*draw(json.loads(options.json.read_text()), options.draw), sep="\n")
+        print(*draw(json.loads(options.json.read_text()), options.draw, options.methods), sep="\n")
         return
     options.methods = list(dict.fromkeys(["rloo", *options.methods]))  # ratios are relative to it
     rows: list[Row] = []
