@@ -66,9 +66,9 @@ class Measure:
     """Options besides --json, --trust and --out."""
     comparable: bool = True
     """True if the measure can be computed for a single run, as `compare` does for each run."""
-    shared: Callable[[Sequence[Path]], Mapping[str, Any]] | None = None
+    shared: Callable[[Sequence[Path], argparse.Namespace], Mapping[str, Any]] | None = None
     """Function that returns further attributes of the options for each of the runs that `compare`
-    measures, from the folders of all of them; None: there are none."""
+    measures, from the folders of all of them and from the options; None: there are none."""
     extra: str = ""
     """Extra of this library that the measure always needs, such as "games"; the help names it."""
 
@@ -138,6 +138,12 @@ DERIVED = Option(
     metavar="NAME=EXPRESSION",
     repeated=True,
     help="another metric, computed from recorded ones: 'added={arena/last} - {arena/first}'",
+)
+EQUAL = Option(
+    name="equal",
+    metavar="METRIC",
+    help="compare at equal cost: end each record at the last step at which its sum of this metric, "
+    "such as engine/base/completion_tokens, is at most 1 %% above the smallest total of all runs",
 )
 
 

@@ -27,7 +27,7 @@ from selfplay.viewer.catalog import ListedRun
 REFUSED = ("--trust", "--out", "--json", "--set", "--text")
 """Options that a study from a page cannot have: they write, allow code, change the config or read a
 file."""
-WITH_SLASH = ("--only", "--metric", "--derive")
+WITH_SLASH = ("--only", "--metric", "--derive", "--equal")
 """Options whose values are names of metrics; the value of another one with a slash is a path."""
 FAREWELL = 10.0
 """Seconds after which a stopped study is killed."""

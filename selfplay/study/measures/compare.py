@@ -37,6 +37,7 @@ from selfplay.study.measure import (
     COOPERATE,
     DEFAULT,
     DERIVED,
+    EQUAL,
     ONLY,
     PAY,
     PLAYING,
@@ -414,7 +415,7 @@ def from_options(options: argparse.Namespace) -> Result:
 
     sets = parse_sets(options.run)
     runs = [reference.run for references in sets.values() for reference in references]
-    shared = measure.shared(runs) if measure.shared else {}
+    shared = measure.shared(runs, options) if measure.shared else {}
 
     def measure_run(reference: Reference) -> Result:
         run = {"run": reference.run, "player": str(reference), "players": [str(reference)]}
@@ -436,7 +437,10 @@ MEASURE = Measure(
     help="a measure of one run, over sets of runs: means, and differences paired by seed",
     target="sets",
     run=from_options,
-    options=(*PLAYING, COOPERATE, DEFAULT, PAY, ROLE, SAMPLES, BUDGET, ALL, ONLY, RANGES, DERIVED),
+    options=(
+        *(*PLAYING, COOPERATE, DEFAULT, PAY, ROLE, SAMPLES, BUDGET, ALL, ONLY, RANGES, DERIVED),
+        EQUAL,
+    ),
     comparable=False,
 )
 """The measure `compare` of the command line."""

@@ -5,8 +5,9 @@ mean over the steps: the area under the curve by the trapezoidal rule, divided b
 steps from the first to the latest value. For an evaluation also the gain, the latest value minus
 the first. With `--steps A:B` also the mean of the values that were recorded at these steps, and the
 change from the first range to each later one. A derived metric (`--derive`) is computed from
-recorded metrics of the same step. A curve of 50 points or more is the running mean over 1/25 of its
-points.
+recorded metrics of the same step. `compare metrics --equal METRIC` ends each record at the last
+step at which its sum of this metric is at most 1 % above the smallest total of the compared runs.
+A curve of 50 points or more is the running mean over 1/25 of its points.
 
 **Source.** The record of training; nothing is played or computed again.
 
@@ -24,6 +25,7 @@ import argparse
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -35,7 +37,8 @@ from selfplay.run.report.charts import running_mean, smoothing
 from selfplay.run.report.repeated_metrics import repeated
 from selfplay.run.step_range import step_range
 from selfplay.study.derived_metrics import DerivedMetric
-from selfplay.study.measure import DERIVED, ONLY, RANGES, Measure
+from selfplay.study.equal_totals import EqualTotal, total
+from selfplay.study.measure import DERIVED, EQUAL, ONLY, RANGES, Measure
 from selfplay.study.plots import CurvePlot
 from selfplay.study.recorded_metrics import outcomes_of, recorded_metrics
 from selfplay.study.result import Result
@@ -55,6 +58,7 @@ def study(
     ranges: Sequence[str] = (),
     derived: Sequence[DerivedMetric] = (),
     outcomes: Sequence[str] = (),
+    equal: EqualTotal | None = None,
 ) -> Result:
     """Return the curves of metrics of a run.
 
@@ -66,17 +70,19 @@ def study(
         derived: Metrics that are computed from recorded ones.
         outcomes: Outcomes that could have occurred, besides those on record; see
             `recorded_metrics`.
+        equal: Cost at which the record is ended; None: the whole record.
     Raises:
         ConfigError: If the record has no such metric, no step, or no value in a range.
         RunError: If the record is damaged.
     """
     declared = read_declared(run)
-    rows: Mapping[int, Mapping[str, float]] = recorded_metrics(run, outcomes=outcomes)
+    rows = _with_derived(recorded_metrics(run, outcomes=outcomes), derived)
     if not rows:
         raise ConfigError(
             f"{run}: no training step is recorded; `selfplay evaluate {run}` measures a checkpoint"
         )
-    rows = _with_derived(rows, derived)
+    if equal is not None:
+        rows = equal.ended(rows)
     names = choose(rows, declared, only or [each.name for each in derived])
     columns = {name: _column(rows, name) for name in names}
     known = {name: column for name, column in columns.items() if column}
@@ -102,7 +108,7 @@ def study(
         estimates=found,
         drawings=[curve(name, column, declared) for name, column in known.items()],
         params={"run": str(run), "steps": max(rows, default=0)},
-        notes=_left_out(rows, names),
+        notes=[*_left_out(rows, names), *([equal.note()] if equal else [])],
     )
 
 
@@ -277,13 +283,29 @@ def _thinned(steps: Sequence[int]) -> list[int]:
 def from_options(options: argparse.Namespace) -> Result:
     """Compute the measure from the options of the command line."""
     Run.open(options.run)
+    if options.equal and not hasattr(options, "most"):
+        raise ConfigError(
+            "--equal compares the costs of several runs; use it in `selfplay study compare metrics`"
+        )
     return study(
         options.run,
         only=options.only or (),
         ranges=options.steps or (),
         derived=[DerivedMetric.parse(text) for text in options.derive or ()],
         outcomes=getattr(options, "outcomes", ()),
+        equal=EqualTotal(metric=options.equal, most=options.most) if options.equal else None,
     )
+
+
+def shared(runs: Sequence[Path], options: argparse.Namespace) -> Mapping[str, Any]:
+    """Return what `compare` gives to the study of each run: outcomes of the others, and with
+    --equal the smallest total of its metric."""
+    found: dict[str, Any] = {"outcomes": outcomes_of(runs)}
+    if options.equal:
+        derived = [DerivedMetric.parse(text) for text in options.derive or ()]
+        rows = [_with_derived(recorded_metrics(run), derived) for run in runs]
+        found["most"] = min(total(each, options.equal) for each in rows)
+    return found
 
 
 MEASURE = Measure(
@@ -291,7 +313,7 @@ MEASURE = Measure(
     help="recorded metrics by step: curves for a paper, and the latest values",
     target="run",
     run=from_options,
-    options=(ONLY, RANGES, DERIVED),
-    shared=lambda runs: {"outcomes": outcomes_of(runs)},
+    options=(ONLY, RANGES, DERIVED, EQUAL),
+    shared=shared,
 )
 """The measure `metrics` of the command line."""
