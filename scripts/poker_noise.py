@@ -145,7 +145,7 @@ def table(game: str, kind: str, options: argparse.Namespace) -> list[Row]:
 
 
 def draw(rows: Sequence[Row], folder: Path, methods: Sequence[str]) -> list[Path]:
-    """Write a picture of the ratios of methods for each table; return the paths of the SVG files."""
+    """Write a picture of the ratios of methods for each table; return the SVG files."""
     paths = []
     for game, kind in dict.fromkeys((each["game"], each["policies"]) for each in rows):
         kept = {each["credit"] for each in rows if each["game"] == game}
