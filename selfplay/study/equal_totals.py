@@ -26,13 +26,21 @@ class EqualTotal:
     """Smallest total of the compared runs."""
 
     def ended(self, rows: Rows) -> Rows:
-        """Return the rows up to the last step at which the sum is at most `most`, with `SLACK`."""
+        """Return the rows up to the last step at which the sum is at most `most`, with `SLACK`.
+
+        Raises ConfigError if the first step costs more.
+        """
         kept, spent = {}, 0.0
         for step, row in rows.items():
             spent += _cost(row, self.metric)
             if spent > self.most * (1 + SLACK):
                 break
             kept[step] = row
+        if not kept:
+            raise ConfigError(
+                f"--equal {self.metric}: the first step costs {spent:,.0f}, more than the cheapest "
+                f"of the compared runs in all ({self.most:,.0f}); leave that run out"
+            )
         return kept
 
     def note(self) -> str:
@@ -46,7 +54,7 @@ class EqualTotal:
 def total(rows: Rows, metric: str) -> float:
     """Return the sum of a metric over all steps; a step without it adds 0.
 
-    Raises ConfigError if no step has the metric, or if it is negative at a step.
+    Raises ConfigError if no step has the metric, if it is negative at a step, or if the sum is 0.
     """
     recorded = list(dict.fromkeys(name for row in rows.values() for name in row))
     if metric not in recorded:
@@ -54,6 +62,10 @@ def total(rows: Rows, metric: str) -> float:
     costs = [_cost(row, metric) for row in rows.values()]
     if min(costs) < 0:
         raise ConfigError(f"--equal {metric}: it is negative at a step, so it is no cost")
+    if not any(costs):
+        raise ConfigError(
+            f"--equal {metric}: it is 0 at every step, so there is nothing to equalise"
+        )
     return math.fsum(costs)
 
 

@@ -45,6 +45,16 @@ def test_a_metric_that_is_unknown_or_negative_is_refused() -> None:
         total({1: {TOKENS: 1.0}}, "engine/base/tokns")
     with pytest.raises(ConfigError, match=r"^--equal gain: it is negative at a step"):
         total({1: {"gain": 1.0}, 2: {"gain": -1.0}}, "gain")
+    with pytest.raises(ConfigError, match=r"^--equal gain: it is 0 at every step"):
+        total({1: {"gain": 0.0}}, "gain")
+
+
+def test_a_run_whose_first_step_is_too_dear_is_refused() -> None:
+    cheap = EqualTotal(metric=TOKENS, most=5.0)
+    with pytest.raises(
+        ConfigError, match=r"the first step costs 10, more than the cheapest of the"
+    ):
+        cheap.ended({1: {TOKENS: 10.0}, 2: {TOKENS: 10.0}})
 
 
 def test_sets_are_compared_at_the_tokens_of_the_cheapest_run(
