@@ -45,6 +45,13 @@ COLLABORATION = Game(
     curve="arena/team_return",
     final="evaluation/held_out/team_return",
     methods=_methods((*ONE_STAGE, "counterfactual")),
+    # One turn, and one reward that both get: the step of a turn is its whole episode.
+    same={"rloo": ("dr_grpo", "gigpo"), "grpo": ("turn", "team")},
+    refused={
+        "pass_at_k": "graded",
+        "arpo": "one stage: nothing to branch from",
+        "agent_turn": "one stage: nothing to branch from",
+    },
 )
 """Two policies, one stage, a reward that both share."""
 GAMES: Mapping[str, Game] = {
@@ -93,6 +100,8 @@ GAMES: Mapping[str, Game] = {
             "warmstart.demonstrations.again=0.3",
         ),
         methods=_methods((*ONE_STAGE, "turn", "gigpo", "team", "counterfactual")),
+        same={},
+        refused={"pass_at_k": "graded"},
     ),
     # Two policies: a manager with many turns, and an answer agent with one for each question.
     "memory": Game(

@@ -18,7 +18,7 @@ from selfplay.experiment.experiment import check
 from selfplay.models.renderer import ByteRenderer
 from selfplay.role import Role
 from selfplay.rollout.rollout import AgentSpec, EpisodeSpec, Rollout
-from selfplay.types import Group, Task
+from selfplay.types import Episode, Group, Status, Task, Turn
 from tests.helpers.scripts import script
 
 script("bakeoff_table")
@@ -115,6 +115,55 @@ def test_methods_that_are_left_out_give_the_advantages_of_another_one_times_a_co
     for name in ("grpo", "rloo"):
         ratios = found["rae"] / found[name]
         assert ratios != pytest.approx(ratios[0], rel=0.1)
+
+
+def program(agent: str, task: str, reward: float) -> Turn:
+    """Return the only turn of an agent in the collaboration on a program."""
+    return Turn(
+        agent=f"{agent}_0",
+        role=agent,
+        policy=agent,
+        version=0,
+        prompt_ids=tuple(f"{task} {agent}".encode()),
+        completion_ids=(1,),
+        logprobs=(-1.0,),
+        loss_mask=(1,),
+        action="program",
+        reward=reward,
+        stage=0,
+    )
+
+
+def test_in_one_stage_with_one_reward_some_methods_are_equal_up_to_a_constant() -> None:
+    draw = np.random.default_rng(0)
+    groups = [
+        Group(
+            id=task,
+            episodes=tuple(
+                Episode(
+                    arena="collaboration",
+                    task=Task(id=task),
+                    seed=seed,
+                    turns=tuple(program(agent, task, reward) for agent in ("helper", "main")),
+                    status=Status.FINISHED,
+                )
+                for seed, reward in enumerate(draw.normal(size=16))
+            ),
+        )
+        for task in ("a", "b")
+    ]
+
+    def assigned(name: str) -> np.ndarray:
+        config = compose.load([*GAMES["collaboration"].experiment, f"credit={name}"])["credit"]
+        return np.array([each.advantage for each in build(config, where="credit").assign(groups)])
+
+    for name, others in GAMES["collaboration"].same.items():
+        for other in others:
+            ratios = assigned(other) / assigned(name)
+            assert ratios == pytest.approx(ratios[0], rel=1e-4), other
+    assert assigned("gigpo") == pytest.approx(2 * assigned("dr_grpo"))
+    ratios = assigned("grpo") / assigned("rloo")
+    assert ratios != pytest.approx(ratios[0], rel=0.01)
 
 
 def test_methods_that_branch_sample_as_many_turns_as_the_others() -> None:
