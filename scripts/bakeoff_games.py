@@ -27,7 +27,7 @@ class Game:
     """Overrides by credit method. The first one is the method that the others are compared with."""
     same: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Methods whose advantages in this game are those of another one times a constant, which Adam
-    removes."""
+    removes in steps whose gradient is not clipped."""
     refused: Mapping[str, str] = field(default_factory=lambda: {"pass_at_k": "graded"})
     """Methods that are not defined in this game, and the reason."""
 
