@@ -283,7 +283,8 @@ def _thinned(steps: Sequence[int]) -> list[int]:
 def from_options(options: argparse.Namespace) -> Result:
     """Compute the measure from the options of the command line."""
     Run.open(options.run)
-    if options.equal and not hasattr(options, "most"):
+    most: float | None = getattr(options, "most", None)
+    if options.equal and most is None:
         raise ConfigError(
             "--equal compares the costs of several runs; use it in `selfplay study compare metrics`"
         )
@@ -293,7 +294,7 @@ def from_options(options: argparse.Namespace) -> Result:
         ranges=options.steps or (),
         derived=[DerivedMetric.parse(text) for text in options.derive or ()],
         outcomes=getattr(options, "outcomes", ()),
-        equal=EqualTotal(metric=options.equal, most=options.most) if options.equal else None,
+        equal=EqualTotal(metric=options.equal, most=most) if options.equal and most else None,
     )
 
 
