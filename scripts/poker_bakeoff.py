@@ -168,6 +168,18 @@ def credit_and_sampler(method: str) -> tuple[Any, Any]:
     return credit, SAMPLERS[method]() if method in SAMPLERS else Independent(group_size=8)
 
 
+def credited_turns(
+    credit: Any, groups: Sequence[Group]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the information set, the move and the advantage of each turn, [turns] each."""
+    return columns(
+        [
+            (each.turn.prompt_ids[0], each.turn.completion_ids[0], float(each.advantage))
+            for each in credit.assign(groups)
+        ]
+    )
+
+
 def policies(
     game: str, method: str, setting: Setting, *, seed: int, steps: int
 ) -> Iterator[np.ndarray]:
@@ -178,13 +190,10 @@ def policies(
     policy = tree.probabilities(table.logits)
     for step in range(1, steps + 1):
         groups = dealer.sample(policy, sampler, least=COMPLETIONS[game], step=step)
-        rows = [
-            (each.turn.prompt_ids[0], each.turn.completion_ids[0], float(each.advantage))
-            for each in credit.assign(groups)
-        ]
+        turns = credited_turns(credit, groups)
         table.learn(
-            *columns(rows),
-            count=len(rows),
+            *turns,
+            count=len(turns[0]),
             kl=setting.kl,
             entropy=0.0,
             lr=falling(setting.lr, FLOOR * setting.lr, step=step, steps=steps),

@@ -33,10 +33,11 @@ from poker_bakeoff import (
     Dealer,
     Setting,
     credit_and_sampler,
+    credited_turns,
     policies,
     tree_of,
 )
-from poker_tree import PokerTree
+from poker_tree import PokerTree, policy_gradient
 from tabular_bakeoff import WARM, judged, shown
 from tabular_bakeoff import mean as geometric_mean
 
@@ -88,16 +89,6 @@ def exact(tree: PokerTree, policy: np.ndarray) -> np.ndarray:
     return gradient
 
 
-def estimate(policy: np.ndarray, samples: Sequence[Any]) -> np.ndarray:
-    """Return the mean of advantage times score over all samples, as the learner takes it."""
-    gradient = np.zeros_like(policy)
-    for sample in samples:
-        known, move = sample.turn.prompt_ids[0], sample.turn.completion_ids[0]
-        gradient[known] -= float(sample.advantage) * policy[known]
-        gradient[known, move] += float(sample.advantage)
-    return gradient / max(len(samples), 1)
-
-
 def noise(game: str, method: str, policy: np.ndarray, seed: int, *, batches: int) -> Row:
     """Return bias and noise of a method at a policy, see `tabular_bakeoff.judged`."""
     credit, sampler = credit_and_sampler(method)
@@ -105,7 +96,9 @@ def noise(game: str, method: str, policy: np.ndarray, seed: int, *, batches: int
     found = []
     for step in range(WARM + batches):
         groups = dealer.sample(policy, sampler, least=COMPLETIONS[game], step=step)
-        found.append(estimate(policy, credit.assign(groups)).ravel())
+        turns = credited_turns(credit, groups)
+        # The mean over all samples, as the learner takes it.
+        found.append(policy_gradient(policy, *turns).ravel() / len(turns[0]))
     return judged(np.array(found[WARM:]), exact(tree_of(game), policy).ravel())
 
 

@@ -97,6 +97,24 @@ class PokerTree:
         return float(pyspiel.exploitability(self.game, pyspiel.TabularPolicy(table)))
 
 
+def policy_gradient(
+    policy: np.ndarray, sets: np.ndarray, moves: np.ndarray, advantages: np.ndarray
+) -> np.ndarray:
+    """Return [sets, moves] sum over turns of the advantage times the score of the logits.
+
+    Args:
+        policy: [sets, moves] probabilities.
+        sets: [turns] information set of each turn.
+        moves: [turns] its move.
+        advantages: [turns] its advantage.
+    """
+    gradient, per_set = np.zeros_like(policy), np.zeros(len(policy))
+    np.add.at(gradient, (sets, moves), advantages)
+    np.add.at(per_set, sets, advantages)
+    gradient -= per_set[:, None] * policy
+    return gradient
+
+
 class PokerTable:
     """Logits of the legal moves, with Adam and with a moving average (EMA) as their reference."""
 
@@ -134,10 +152,7 @@ class PokerTable:
             lr: Learning rate of this step.
         """
         policy = self.tree.probabilities(self.logits)
-        gradient, per_set = np.zeros_like(self.logits), np.zeros(len(self.logits))
-        np.add.at(gradient, (sets, moves), advantages)
-        np.add.at(per_set, sets, advantages)
-        gradient -= per_set[:, None] * policy
+        gradient = policy_gradient(policy, sets, moves, advantages)
         log_policy, log_reference = np.log(
             np.maximum([policy, self.tree.probabilities(self.reference)], 1e-12)
         )
